@@ -93,7 +93,7 @@ async def _server(url: str) -> None:
             server = Server(app.asgi(keyless=True), grace=1, ready=lambda: child.say(bound.getsockname()[1]))
             running = asyncio.create_task(server.serve([bound]))
             await asyncio.to_thread(sys.stdin.read)
-            server.leave()
+            server.stop_gracefully()
             await running
 
 

@@ -10,16 +10,16 @@ from onward.cli.args.parser import EPILOG, build
 HEAD = """\
 # The command line
 
-Made from the parser by `python -m rig.commands`; `onward COMMAND --help` tells the same. Ten minutes with it:
-[quickstart](quickstart.md).
+This page is generated from the parser by `python -m rig.commands`; `onward COMMAND --help` prints the same. For a tour of ten
+minutes see the [quickstart](quickstart.md).
 
-- Every command takes `--db URL` and `--json`, before or after its name. With `--json` there is one JSON document on stdout, or a
-  line for each thing where things stream (`follow`, `submit --follow`, `worker`, `serve`). An error is
+- Every command takes `--db URL` and `--json`, before or after its name. With `--json` a command prints one JSON document on stdout,
+  or a line for each item if it streams (`follow`, `submit --follow`, `worker`, `serve`). An error is
   `{"error": {"code", "message", …}}` there, and a sentence on stderr.
-- An id may be shortened to its first or last characters, of tasks, approvals, questions, artifacts, deliveries and keys. Where
-  that fits more than one, the error lists them (`candidates` in JSON).
-- Where stdout is no terminal, or with `NO_COLOR`, there are no colours and nothing moves; tables are cut only to fit a terminal.
-- What comes from tasks is shown escaped where a terminal would obey it.
+- Ids of tasks, approvals, questions, artifacts, deliveries and keys may be shortened to their first or last characters. If that
+  matches more than one, the error lists them (`candidates` in JSON).
+- If stdout is no terminal, or with `NO_COLOR`, there are no colours and no moving parts. Tables are cut only to fit a terminal.
+- Control characters in names, results and messages of tasks are printed as escapes.
 - `source <(onward completion bash)` completes commands, options, ids and names; zsh and fish likewise.
 
 """

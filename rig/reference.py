@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from onward.app.application import VERSION
-from onward.server.http.app import CALLS
+from onward.server.http.app import ROUTES
 from onward.server.schema.openapi import document
 
 HEAD = """\
@@ -81,4 +81,4 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    print(page(document(CALLS, VERSION)), end="")
+    print(page(document(ROUTES, VERSION)), end="")

@@ -559,7 +559,7 @@ class ArtifactNotFound(NotFound):
 
     def __init__(self, task_id: str, artifact_id: str, known: Iterable[str] | None = None) -> None:
         self.task_id, self.artifact_id = task_id, artifact_id
-        advice = f"`onward artifacts {task_id}` lists what it has, and ONWARD_ARTIFACTS must say where that is kept"
+        advice = f"`onward artifacts {task_id}` lists its artifacts, and ONWARD_ARTIFACTS must name the place where they are stored"
         if known is not None:
             ids = list(known)
             more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
@@ -575,8 +575,8 @@ class ArtifactDamaged(OnwardError):
     def __init__(self, task_id: str, artifact_id: str) -> None:
         self.task_id, self.artifact_id = task_id, artifact_id
         super().__init__(
-            f"the artifact {artifact_id} of task {task_id} is not what the task left behind: its bytes were changed where they "
-            "are kept; bring them back from a copy"
+            f"the artifact {artifact_id} of task {task_id} is damaged: its bytes were changed where they "
+            "are stored; restore them from a backup"
         )
 
 
@@ -589,6 +589,6 @@ class ArtifactTooLarge(UsageError):
     def __init__(self, size: int, most: int) -> None:
         self.size, self.most = size, most
         super().__init__(
-            f"an artifact may have {most:,} bytes, this has {size:,} and was not kept; leave less of it behind, in parts, or "
+            f"an artifact may have {most:,} bytes, this has {size:,} and was not stored; store less of it, or in parts, or "
             "store it elsewhere and keep its address"
         )

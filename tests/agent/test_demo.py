@@ -11,7 +11,7 @@ import pytest
 from onward.demo.agent import GOAL, OLD_AFTER_DAYS
 from onward.demo.disk import FILES
 from rig.aimock import AIMock
-from tests.cli.conftest import Said, process
+from tests.cli.conftest import Output, process
 
 OLD_LOGS = [path for path, _, days in FILES if days > OLD_AFTER_DAYS]
 
@@ -27,7 +27,7 @@ def script(*responses: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def play(server: AIMock | str, *words: str) -> Said:
+def play(server: AIMock | str, *words: str) -> Output:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "ONWARD_"))}
     environment |= {"OPENAI_BASE_URL": server if isinstance(server, str) else server.url, "ONWARD_MODEL": "gpt-x"}
     return process("demo", "agent", "--yes", *words, env=environment, timeout=60)
@@ -66,7 +66,7 @@ def test_a_model_that_does_nothing_is_no_proof(openai_server: AIMock) -> None:
     done = play(openai_server)
     assert done.status == 1
     assert "Buy a larger disk." in done.out
-    assert "The model asked for no deletion, so nobody was killed." in done.out
+    assert "The model asked for no deletion, so no worker was killed." in done.out
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from onward import Limit, Onward, RetryLater, State
 from onward.agent.model import Emit, ModelBusy, ModelUnavailable, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
-from onward.cli.output.timeline import Story
+from onward.cli.output.timeline import LineRenderer
 from onward.core import quota
 from onward.core.control import NotNow
 from onward.core.task import Reason
@@ -270,10 +270,10 @@ async def test_people_see_why(mine: MemoryApp) -> None:
     provider.reset = mine.clock.now() + 600
     handle = await mine.submit(mine.agent("devops", model=provider), "x")
     await for_now(mine)
-    story = Story(handle.id)
-    lines = [line for record in await mine.service.journal(handle.id) for line in story.tell(record)]
-    line = f"{lines[-1].text}: {lines[-1].detail}"
-    assert line.startswith("model waits for quota: the quota of provider is used up: 429 too many; again in 10 m")
+    renderer = LineRenderer(handle.id)
+    lines = [line for record in await mine.service.journal(handle.id) for line in renderer.render(record)]
+    told = f"{lines[-1].text}: {lines[-1].detail}"
+    assert told.startswith("model waits for quota: the quota of provider is used up: 429 too many; again in 10 m")
 
 
 # ── real workers, a real server, real time ───────────────────────────────────────────────────────────────────────────

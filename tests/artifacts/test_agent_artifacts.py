@@ -10,7 +10,7 @@ import pytest
 from onward import Onward
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
-from onward.artifacts.keeper import LARGEST
+from onward.artifacts.keeper import MAX_ARTIFACT_BYTES
 from onward.core import record as r
 from onward.core import wire
 from onward.errors import BadSetting
@@ -159,7 +159,7 @@ async def test_an_output_that_is_too_large_is_told_and_its_effect_is_not_repeate
         def export() -> bytes:
             """All of it."""
             runs.append(1)
-            return bytes(LARGEST + 1)
+            return bytes(MAX_ARTIFACT_BYTES + 1)
 
         model = ScriptedModel([[("export", {})], "too much"])
         task = await app.submit(app.agent("taker", model=model, tools=[export]), "Export it.")

@@ -10,7 +10,7 @@ import pytest
 
 from onward import Onward
 from onward.app.application import open_shelf
-from onward.artifacts.keeper import LARGEST, Artifacts
+from onward.artifacts.keeper import MAX_ARTIFACT_BYTES, Artifacts
 from onward.core import record as r
 from onward.core import wire
 from onward.core.state import AgentState
@@ -158,17 +158,15 @@ async def test_what_was_changed_is_not_handed_out(
     else:
         data = "'pay 900'::bytea" if "postgres" in where else "CAST('pay 900' AS BLOB)"
         await sql(store, f"UPDATE onward_contents SET data = {data} WHERE id = '{name}'")
-    with pytest.raises(
-        ArtifactDamaged, match=f"the artifact {name} of task {task_id} is not what the task left behind"
-    ):
+    with pytest.raises(ArtifactDamaged, match=f"the artifact {name} of task {task_id} is damaged"):
         await kept.get(task_id, name)
 
 
 @in_one_database
 async def test_what_is_too_large_is_refused(kept: Artifacts, store: Store) -> None:
     (task_id,) = await submit(store)
-    with pytest.raises(ArtifactTooLarge, match="may have 100,000,000 bytes, this has 100,000,001 and was not kept"):
-        await kept.put(task_id, bytes(LARGEST + 1))
+    with pytest.raises(ArtifactTooLarge, match="may have 100,000,000 bytes, this has 100,000,001 and was not stored"):
+        await kept.put(task_id, bytes(MAX_ARTIFACT_BYTES + 1))
 
 
 # ── handlers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,10 +229,10 @@ async def test_an_artifact_that_is_too_large_is_refused_where_it_is_left(app: On
     @app.task(retry=1)
     async def greedy(ctx: Any) -> str:
         async def make() -> None:
-            await ctx.artifact(bytes(LARGEST + 1))
+            await ctx.artifact(bytes(MAX_ARTIFACT_BYTES + 1))
 
         with pytest.raises(ArtifactTooLarge):
-            await ctx.artifact(bytes(LARGEST + 1))
+            await ctx.artifact(bytes(MAX_ARTIFACT_BYTES + 1))
         with pytest.raises(
             StepFailed, match="once and failed: ArtifactTooLarge: an artifact may have 100,000,000 bytes"
         ):

@@ -1,4 +1,4 @@
-"""The command line, called inside this process or as a process of its own, and a worker that is there for all tests."""
+"""Runs the command line inside the test process or as a separate process; and a worker that all tests share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
-    """What a command answered."""
+class Output:
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -38,13 +38,13 @@ class Said:
 
     @property
     def sentence(self) -> str:
-        """The one line on stderr that begins with our name; there must be no trace."""
+        """The only line on stderr that begins with "onward: ". There must be no traceback."""
         assert "Traceback" not in self.err + self.out
         (line,) = [line for line in self.err.splitlines() if line.startswith("onward: ")]
         return line
 
 
-Run = Callable[..., Said]
+Run = Callable[..., Output]
 
 
 @pytest.fixture(autouse=True)
@@ -61,22 +61,22 @@ def db(tmp_path: Path) -> str:
 
 @pytest.fixture
 def onward(capsys: pytest.CaptureFixture[str]) -> Run:
-    """`onward` in this process."""
+    """Runs `onward` in the test process."""
 
-    def run(*words: str) -> Said:
+    def run(*words: str) -> Output:
         capsys.readouterr()
         try:
             status = main(words)
         except SystemExit as end:
             status = int(end.code or 0)
         captured = capsys.readouterr()
-        return Said(status, captured.out, captured.err)
+        return Output(status, captured.out, captured.err)
 
     return run
 
 
-def process(*words: str, timeout: float = 60, **options: Any) -> Said:
-    """`python -m onward` as a process of its own."""
+def process(*words: str, timeout: float = 60, **options: Any) -> Output:
+    """Run `python -m onward` as a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "onward", *words],
         capture_output=True,
@@ -86,11 +86,11 @@ def process(*words: str, timeout: float = 60, **options: Any) -> Said:
         stdin=subprocess.DEVNULL,
         **options,
     )
-    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return Output(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def start_worker(db: str, *words: str) -> Child:
-    """A worker of the shop, ready."""
+    """Start a worker of the shop, and wait until it is ready."""
     child = Child.module("onward", "worker", "tests.cli.shop:app", "--db", db, *words, cwd=ROOT)
     child.wait_for("ready", timeout=60)
     return child
@@ -98,7 +98,7 @@ def start_worker(db: str, *words: str) -> Child:
 
 @pytest.fixture(scope="session")
 def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A database with a worker on it; its URL."""
+    """The URL of a database with a worker."""
     url = f"sqlite:///{tmp_path_factory.mktemp('crew') / 'onward.db'}"
     with start_worker(url):
         yield url
@@ -109,7 +109,7 @@ Waiting = Callable[..., str]
 
 @pytest.fixture
 def waiting(onward: Run, crew: str) -> Waiting:
-    """Submit a task to the crew, and wait until it waits for that reason; its id."""
+    """Submits a task, and waits until it waits for the given reason. Returns its id."""
 
     def until(reason: str, *words: str) -> str:
         task_id = submitted(onward, crew, *words)
@@ -123,16 +123,16 @@ def waiting(onward: Run, crew: str) -> Waiting:
 
 
 def submitted(onward: Run, url: str, *words: str) -> str:
-    """The id of a task, just submitted."""
+    """Submit a task and return its id."""
     return onward("submit", *words, "--db", url).out.strip()
 
 
 def journal(onward: Run, url: str, task_id: str) -> list[dict[str, Any]]:
-    """The records of a task, as `onward show` has them."""
-    found: list[dict[str, Any]] = onward("show", task_id, "--json", "--db", url).json["journal"]
-    return found
+    """The records of a task from `onward show`."""
+    records: list[dict[str, Any]] = onward("show", task_id, "--json", "--db", url).json["journal"]
+    return records
 
 
 def controls(text: str) -> list[str]:
-    """Characters that a terminal would obey instead of showing."""
+    """The control characters in a string."""
     return re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", text)

@@ -1,4 +1,4 @@
-"""A terminal of a given size with a command on it: what it was sent, and what a person would see there."""
+"""Runs a command on a pseudo-terminal of a given size, and reads its output and its screen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """A command on a terminal of its own."""
+    """A command on its own terminal."""
 
     def __init__(self, *words: str, columns: int = 80, rows: int = 40, cwd: Path = ROOT, **env: str) -> None:
         self._master, slave = pty.openpty()
@@ -47,7 +47,7 @@ class Terminal:
 
     @property
     def seen(self) -> list[str]:
-        """The lines on the screen now, without empty ones at its end."""
+        """The lines on the screen now, without empty lines at the end."""
         lines = [line.rstrip() for line in self._screen.display]
         while lines and not lines[-1]:
             lines.pop()
@@ -58,7 +58,7 @@ class Terminal:
         return "\n".join(self.seen)
 
     def look(self, until: Callable[[str], object], seconds: float = 60) -> str:
-        """The page, once it is as it is waited for."""
+        """Wait until the page fulfils a condition, and return it."""
         end = time.monotonic() + seconds
         while not until(self.page):
             assert time.monotonic() < end, self.page
@@ -66,7 +66,7 @@ class Terminal:
         return self.page
 
     def read(self, until: str | None = None, seconds: float = 60) -> str:
-        """What it was sent, up to a text or its end."""
+        """Read the output up to a string or to its end."""
         end = time.monotonic() + seconds
         while until is None or until not in self.text:
             assert time.monotonic() < end, self.text
@@ -87,7 +87,7 @@ class Terminal:
 
     @property
     def as_it_was(self) -> bool:
-        """Whether the terminal is set as it was before the command."""
+        """Whether the settings of the terminal are those before the command."""
         return termios.tcgetattr(self._master) == self._before
 
     # ── what is done to it ───────────────────────────────────────────────────────────────────────────────────────
@@ -104,7 +104,7 @@ class Terminal:
         self._process.send_signal(signal.SIGINT)
 
     def ends(self, seconds: float = 60) -> int:
-        """Its exit status; the terminal stays open."""
+        """The exit status of the command; the terminal stays open."""
         end = time.monotonic() + seconds
         while self._process.poll() is None:
             assert time.monotonic() < end, self.page

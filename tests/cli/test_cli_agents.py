@@ -12,7 +12,7 @@ import pytest
 from onward import Onward
 from onward.agent.model import ModelUnavailable, Reply
 from onward.agent.models.scripted import ScriptedModel
-from onward.cli.output.timeline import Mark, Story
+from onward.cli.output.timeline import LineRenderer, Mark
 from onward.core.record import PROGRESS, Record
 from tests.cli.conftest import Run
 
@@ -36,10 +36,14 @@ def done(tmp_path: Path) -> tuple[str, str]:
 
 def test_the_state_of_a_task(onward: Run, done: tuple[str, str]) -> None:
     url, task_id = done
-    said = onward("state", task_id[-8:], "--db", url)
-    assert said.out.splitlines() == ["Goal: Greet me.", "Facts:", "- name = Ada\\x1b[31m (user)"]
-    told = onward("state", task_id, "--json", "--db", url).json
-    assert (told["goal"], told["known_facts"][0]["value"], told["version"]) == ("Greet me.", "Ada\x1b[31m", 1)
+    output = onward("state", task_id[-8:], "--db", url)
+    assert output.out.splitlines() == ["Goal: Greet me.", "Facts:", "- name = Ada\\x1b[31m (user)"]
+    document = onward("state", task_id, "--json", "--db", url).json
+    assert (document["goal"], document["known_facts"][0]["value"], document["version"]) == (
+        "Greet me.",
+        "Ada\x1b[31m",
+        1,
+    )
     assert onward("state", "zzzz", "--db", url).status == 4
 
 
@@ -59,13 +63,13 @@ def test_text_as_it_comes(onward: Run, tmp_path: Path) -> None:
 
     class Slow:
         name = "slow"
-        asked = 0
+        calls = 0
 
         async def ask(self, request: Any, emit: Any) -> Reply:
-            self.asked += 1
+            self.calls += 1
             await asyncio.sleep(0.6)
             emit("the first\nwords")
-            if self.asked == 1:
+            if self.calls == 1:
                 raise ModelUnavailable("slow", "it broke off")
             return Reply("the first words and the last")
 
@@ -78,25 +82,25 @@ def test_text_as_it_comes(onward: Run, tmp_path: Path) -> None:
         return handle.id
 
     task_id = asyncio.run(work())
-    said = onward("follow", task_id, "--db", url).out
-    assert said.count("the first words\n") == 2
+    output = onward("follow", task_id, "--db", url).out
+    assert output.count("the first words\n") == 2
     assert (
-        said.index("the first words\n") < said.index("(what it said is withdrawn)") < said.rindex("the first words\n")
+        output.index("the first words\n") < output.index("(the text is withdrawn)") < output.rindex("the first words\n")
     )
     assert "the first words\n" not in onward("show", task_id, "--db", url).out, "the reply tells it"
 
 
 def test_a_story_keeps_the_text_of_the_attempt_that_runs() -> None:
-    story = Story()
+    renderer = LineRenderer()
 
     def tell(**data: Any) -> list[Mark]:
-        return [line.mark for line in story.tell(Record(1, 1, PROGRESS, "", json.dumps(data).encode(), 0.0))]
+        return [line.mark for line in renderer.render(Record(1, 1, PROGRESS, "", json.dumps(data).encode(), 0.0))]
 
     assert tell(text="a ", turn=1, attempt=1) == [Mark.TEXT]
     tell(text="b", turn=1, attempt=1)
-    assert story.text == "a b"
+    assert renderer.live_text == "a b"
     tell(text="", turn=1, attempt=1, withdrawn=True)
-    assert story.text == ""
+    assert renderer.live_text == ""
     tell(text="c", turn=1, attempt=2)
-    story.tell(Record(2, 2, "shift.started", "", b"{}", 0.0))
-    assert story.text == "", "another shift begins anew"
+    renderer.render(Record(2, 2, "shift.started", "", b"{}", 0.0))
+    assert renderer.live_text == "", "another shift begins anew"

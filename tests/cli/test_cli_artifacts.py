@@ -1,4 +1,4 @@
-"""artifacts: the list, the bytes of one to a pipe, a file or a terminal, and what is wrong with an id."""
+"""artifacts: the list, the bytes of one to a pipe, a file or a terminal, and errors about ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Done = tuple[str, str, dict[str, str]]
 
 @pytest.fixture(params=["database", "folder"])
 def done(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Done:
-    """A database, the id of a task that left two things behind, and their ids by type."""
+    """A database, the id of a task with two artifacts, and their ids by type."""
     if request.param == "folder":
         monkeypatch.setenv("ONWARD_ARTIFACTS", str(tmp_path / "shelf"))
     url = f"sqlite:///{tmp_path / 'onward.db'}"
@@ -51,15 +51,15 @@ def done(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_list_is_a_table(onward: Run, done: Done) -> None:
     url, task_id, ids = done
-    said = onward("artifacts", task_id, "--db", url)
-    header, *rows = said.out.splitlines()
+    output = onward("artifacts", task_id, "--db", url)
+    header, *rows = output.out.splitlines()
     assert header.split() == ["ARTIFACT", "TYPE", "BYTES", "STEP", "SUMMARY"]
     assert [row.split()[0] for row in rows] == [ids["raw"], ids["text"]]
     assert "text [red]" in rows[1]
     assert "make" in rows[1]
     assert "a \\x1b[31mtext" in rows[1]
     assert controls("".join(rows)) == []
-    assert onward("artifacts", task_id[-8:], "--db", url).out == said.out
+    assert onward("artifacts", task_id[-8:], "--db", url).out == output.out
 
 
 def test_the_list_for_programs(onward: Run, done: Done) -> None:
@@ -81,10 +81,10 @@ def test_the_list_for_programs(onward: Run, done: Done) -> None:
 
 def test_a_task_that_left_nothing_behind(onward: Run, done: Done) -> None:
     url = done[0]
-    (task_id,) = [one["task_id"] for one in onward("list", "--task", "nothing", "--db", url, "--json").json["tasks"]]
-    said = onward("artifacts", task_id, "--db", url)
-    assert (said.status, said.out) == (0, "")
-    assert "has left nothing behind so far" in said.err
+    (task_id,) = [task["task_id"] for task in onward("list", "--task", "nothing", "--db", url, "--json").json["tasks"]]
+    output = onward("artifacts", task_id, "--db", url)
+    assert (output.status, output.out) == (0, "")
+    assert "has no artifacts so far" in output.err
     assert onward("artifacts", task_id, "--db", url, "--json").json == {"task_id": task_id, "artifacts": []}
 
 
@@ -96,9 +96,9 @@ def test_the_bytes_go_into_a_pipe_or_a_file_as_they_are(
     url, task_id, ids = done
     command = [sys.executable, "-m", "onward", "artifacts", task_id, ids[kind][:8], "--db", url]
     assert subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout == data
-    said = onward("artifacts", task_id, "--out", str(tmp_path / "file"), ids[kind][-8:], "--db", url)
-    assert (said.status, said.out) == (0, "")
-    assert f"{len(data):,} bytes saved to {tmp_path / 'file'}" in said.err
+    output = onward("artifacts", task_id, "--out", str(tmp_path / "file"), ids[kind][-8:], "--db", url)
+    assert (output.status, output.out) == (0, "")
+    assert f"{len(data):,} bytes saved to {tmp_path / 'file'}" in output.err
     assert (tmp_path / "file").read_bytes() == data
 
 
@@ -126,22 +126,22 @@ def test_a_terminal_gets_nothing_that_it_would_obey(done: Done) -> None:
 @pytest.mark.parametrize("given", ["../../etc/passwd", "%2e%2e", "", "a" * 32, "\x1b[31m", "/etc/passwd"])
 def test_an_id_that_is_none(done: Done, onward: Run, given: str) -> None:
     url, task_id, ids = done
-    said = onward("artifacts", task_id, given, "--db", url)
-    assert said.status == 4
-    assert said.out == ""
-    assert "has no artifact" in said.sentence
-    assert f"it has {ids['raw']}, {ids['text']}" in said.sentence
-    assert controls(said.sentence) == []
+    output = onward("artifacts", task_id, given, "--db", url)
+    assert output.status == 4
+    assert output.out == ""
+    assert "has no artifact" in output.sentence
+    assert f"it has {ids['raw']}, {ids['text']}" in output.sentence
+    assert controls(output.sentence) == []
     assert onward("artifacts", task_id, given, "--db", url, "--json").json["error"]["code"] == "artifact_not_found"
 
 
 def test_what_is_wrong_is_said(done: Done, onward: Run, tmp_path: Path) -> None:
     url, task_id, ids = done
     assert "say which artifact to save" in onward("artifacts", task_id, "--out", "x", "--db", url).sentence
-    said = onward("artifacts", task_id, ids["raw"], "--out", str(tmp_path), "--db", url)
-    assert (said.status, "cannot write" in said.sentence) == (2, True)
+    output = onward("artifacts", task_id, ids["raw"], "--out", str(tmp_path), "--db", url)
+    assert (output.status, "cannot write" in output.sentence) == (2, True)
     assert onward("artifacts", "zzzzzzzz", "--db", url).status == 4
-    first = {one[0] for one in ids.values()} & {one[-1] for one in ids.values()}
+    first = {artifact_id[0] for artifact_id in ids.values()} & {artifact_id[-1] for artifact_id in ids.values()}
     for shared in first:
         assert onward("artifacts", task_id, shared, "--db", url).status in {0, 2}
 
@@ -149,9 +149,9 @@ def test_what_is_wrong_is_said(done: Done, onward: Run, tmp_path: Path) -> None:
 def test_what_was_kept_elsewhere_is_said(done: Done, onward: Run, tmp_path: Path, monkeypatch: Any) -> None:
     url, task_id, ids = done
     monkeypatch.setenv("ONWARD_ARTIFACTS", str(tmp_path / "another"))
-    said = onward("artifacts", task_id, ids["raw"], "--db", url, "--json")
+    output = onward("artifacts", task_id, ids["raw"], "--db", url, "--json")
     if (tmp_path / "shelf").exists():
-        assert said.status == 4
-        assert "ONWARD_ARTIFACTS must say where that is kept" in said.sentence
+        assert output.status == 4
+        assert "ONWARD_ARTIFACTS must say where that is kept" in output.sentence
     else:
-        assert said.status == 0, "the database is looked into as well"
+        assert output.status == 0, "the database is looked into as well"

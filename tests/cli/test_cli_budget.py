@@ -1,4 +1,4 @@
-"""onward budget: what is gone, and a raise."""
+"""budget: what was spent, and a new limit."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def waiting(tmp_path: Path) -> tuple[str, str, str]:
             boss = await app.submit("boss", budget=Budget(max_steps=1, max_cost_usd=None))
 
             async def stuck() -> str:
-                found = (await app.list(task="worker"))[0]
-                return found[0].task_id if found and found[0].reason == "budget" else ""
+                tasks = (await app.list(task="worker"))[0]
+                return tasks[0].task_id if tasks and tasks[0].reason == "budget" else ""
 
             return boss.id, await eventually(stuck)
 
@@ -50,13 +50,13 @@ def waiting(tmp_path: Path) -> tuple[str, str, str]:
 
 def test_what_is_gone_and_what_to_do(onward: Run, waiting: tuple[str, str, str]) -> None:
     url, boss, worker = waiting
-    said = onward("budget", worker, "--db", url)
-    assert said.status == 0
-    assert f"spends from the budget of task {boss}" in said.out
-    assert "100%" in said.out
-    told = onward("budget", boss, "--json", "--db", url).json
-    assert told["budget"]["steps"] == {"spent": 1, "reserved": 0, "limit": 1}
-    assert told["waiting"] == [worker]
+    output = onward("budget", worker, "--db", url)
+    assert output.status == 0
+    assert f"spends from the budget of task {boss}" in output.out
+    assert "100%" in output.out
+    document = onward("budget", boss, "--json", "--db", url).json
+    assert document["budget"]["steps"] == {"spent": 1, "reserved": 0, "limit": 1}
+    assert document["waiting"] == [worker]
     shown = onward("show", worker, "--db", url)
     assert "waits for budget" in shown.out
     assert f"onward budget {boss[-8:]} --steps 2" in shown.out, "whose budget it is, and which limit is enough"
@@ -64,14 +64,18 @@ def test_what_is_gone_and_what_to_do(onward: Run, waiting: tuple[str, str, str])
 
 def test_a_raise(onward: Run, waiting: tuple[str, str, str]) -> None:
     url, boss, _ = waiting
-    said = onward("budget", boss, "--steps", "9", "--time", "1h", "--db", url)
-    assert said.status == 0
-    assert "raised; 1 task waited for it" in said.out
+    output = onward("budget", boss, "--steps", "9", "--time", "1h", "--db", url)
+    assert output.status == 0
+    assert "raised; 1 task waited for it" in output.out
     assert "it was so already; 0 tasks" in onward("budget", boss, "--steps", "9", "--db", url).out
     assert "lowered; 0 tasks" in onward("budget", boss, "--tokens", "500", "--db", url).out
     assert "raised; 0 tasks" in onward("budget", boss, "--tokens", "500000", "--db", url).out
-    told = onward("budget", boss, "--json", "--db", url).json
-    assert (told["budget"]["steps"]["limit"], told["budget"]["wall_time"]["limit"], told["waiting"]) == (9, 3600, [])
+    document = onward("budget", boss, "--json", "--db", url).json
+    assert (document["budget"]["steps"]["limit"], document["budget"]["wall_time"]["limit"], document["waiting"]) == (
+        9,
+        3600,
+        [],
+    )
 
     async def go_on() -> object:
         app = family(url)
@@ -90,14 +94,14 @@ def test_wrong_usage(onward: Run, waiting: tuple[str, str, str]) -> None:
 
 def test_a_budget_of_its_own(onward: Run, waiting: tuple[str, str, str]) -> None:
     url, _, _ = waiting
-    said = onward(
+    output = onward(
         "submit", "worker", '"y"', "--budget", '{"max_steps": 1, "when_spent": "finish"}', "--json", "--db", url
     )
 
     async def go_on() -> str:
         app = family(url)
         async with app.worker():
-            return str(await app.handle(said.json["task_id"]).result(timeout=60))
+            return str(await app.handle(output.json["task_id"]).result(timeout=60))
 
     assert "This is not finished" in asyncio.run(go_on())
     wrong = onward("submit", "worker", '"y"', "--budget", '{"steps": 1}', "--db", url)

@@ -29,7 +29,7 @@ AFTER = BEFORE.replace('name="b"', 'name="x"').replace("await ctx.step", "print(
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Call it with the code of the app; the module is new each time."""
+    """Runs a command with this code of the app, in a new module each time."""
     monkeypatch.syspath_prepend(str(tmp_path))
     names = iter(f"shop_of_{tmp_path.name}_{n}".replace("-", "_") for n in range(9))
 
@@ -66,42 +66,42 @@ def two(db: str) -> tuple[str, str]:
 
 
 def test_check_says_fine_or_would_park(onward: Run, db: str, two, shop):
-    said = onward("check", shop(BEFORE), "--db", db)
-    assert said.status == 0
-    assert said.out.split() == ["TASK", "FINE", "WOULD", "PARK", "work", "1", "0", "all", "1", "0"]
-    said = onward("check", shop(AFTER), "--db", db)
-    assert said.status == 1
-    assert f"{two[0]} work would park: the code asks for step 'x' where the journal has 'b'" in said.out
-    assert said.out.splitlines()[-1].split() == ["all", "0", "1"]
-    assert "hello" in said.err, "what a handler prints is no part of the answer"
+    output = onward("check", shop(BEFORE), "--db", db)
+    assert output.status == 0
+    assert output.out.split() == ["TASK", "FINE", "WOULD", "PARK", "work", "1", "0", "all", "1", "0"]
+    output = onward("check", shop(AFTER), "--db", db)
+    assert output.status == 1
+    assert f"{two[0]} work would park: the code asks for step 'x' where the journal has 'b'" in output.out
+    assert output.out.splitlines()[-1].split() == ["all", "0", "1"]
+    assert "hello" in output.err, "what a handler prints is no part of the answer"
 
 
 def test_check_for_programs(onward: Run, db: str, two, shop):
-    said = onward("check", shop(AFTER), "--db", db, "--json")
-    assert said.status == 1
-    assert said.json["fine"] is False
-    assert said.json["counts"] == {"fine": 0, "parks": 1, "raises": 0, "hangs": 0, "unknown": 0}
-    (task,) = said.json["tasks"]
+    output = onward("check", shop(AFTER), "--db", db, "--json")
+    assert output.status == 1
+    assert output.json["fine"] is False
+    assert output.json["counts"] == {"fine": 0, "parks": 1, "raises": 0, "hangs": 0, "unknown": 0}
+    (task,) = output.json["tasks"]
     assert (task["task_id"], task["verdict"], task["state"], task["reason"]) == (two[0], "parks", "waiting", "asleep")
     fine = onward("check", shop(BEFORE), "--db", db, "--json")
     assert (fine.status, fine.json["fine"], fine.json["tasks"][0]["verdict"]) == (0, True, "fine")
 
 
 def test_check_of_handlers_that_are_gone_or_hang(onward: Run, db: str, two, shop):
-    said = onward("check", shop(BEFORE.replace("def work", "def other")), "--db", db)
-    assert said.status == 0
-    assert f"{two[0]} work unknown here: this app has no handler 'work'" in said.out
+    output = onward("check", shop(BEFORE.replace("def work", "def other")), "--db", db)
+    assert output.status == 0
+    assert f"{two[0]} work unknown here: this app has no handler 'work'" in output.out
     hangs = shop(
         BEFORE.replace("    await ctx.step", "    import asyncio; await asyncio.sleep(99)\n    await ctx.step", 1)
     )
-    said = onward("check", hangs, "--db", db, "--patience", "0.2")
-    assert said.status == 1
-    assert "would hang: the handler's own code was not through after 0.2 s" in said.out
+    output = onward("check", hangs, "--db", db, "--patience", "0.2")
+    assert output.status == 1
+    assert "would hang: the handler's own code was not through after 0.2 s" in output.out
 
 
 def test_check_with_nothing_to_check(onward: Run, db: str, shop, tmp_path):
-    said = onward("check", shop(BEFORE), "--db", db)
-    assert (said.status, said.err.endswith("\nno unfinished tasks\n")) == (0, True)
+    output = onward("check", shop(BEFORE), "--db", db)
+    assert (output.status, output.err.endswith("\nno unfinished tasks\n")) == (0, True)
     assert not (tmp_path / "onward.db").exists()
     assert onward("check", "nonsense", "--db", db).status == 2
 
@@ -110,12 +110,15 @@ def test_check_with_nothing_to_check(onward: Run, db: str, shop, tmp_path):
 
 
 def test_replay_says_whether_it_agrees(onward: Run, db: str, two, shop):
-    said = onward("replay", two[1], shop(BEFORE), "--db", db)
-    assert (said.status, said.out) == (0, f"✓ the code agrees with task {two[1]} (work): it returns the same result\n")
-    said = onward("replay", two[1][-8:], shop(AFTER), "--db", db)
-    assert said.status == 1
-    assert "does not agree" in said.out
-    assert "the code asks for step 'x' where the journal has 'b'" in said.out
+    output = onward("replay", two[1], shop(BEFORE), "--db", db)
+    assert (output.status, output.out) == (
+        0,
+        f"✓ the code agrees with task {two[1]} (work): it returns the same result\n",
+    )
+    output = onward("replay", two[1][-8:], shop(AFTER), "--db", db)
+    assert output.status == 1
+    assert "does not agree" in output.out
+    assert "the code asks for step 'x' where the journal has 'b'" in output.out
     answer = onward("replay", two[0], shop(BEFORE), "--db", db, "--json").json
     assert (answer["agrees"], answer["state"]) == (True, "waiting")
     assert onward("replay", "zzzz", shop(BEFORE), "--db", db).status == 4
@@ -126,35 +129,35 @@ def test_replay_says_whether_it_agrees(onward: Run, db: str, two, shop):
 
 
 def test_fork_lists_what_will_happen_again_and_needs_a_yes(onward: Run, db: str, two):
-    said = onward("fork", two[1], "--at", "3", "--db", db)
-    assert said.status == 2
-    assert "after record 3 the task did this" in said.err
-    assert said.err.splitlines()[1].split() == ["4", "step", "b"]
-    assert "say --yes" in said.sentence
-    told = onward("fork", two[1], "--at", "3", "--db", db, "--json")
-    assert (told.status, told.json) == (
+    output = onward("fork", two[1], "--at", "3", "--db", db)
+    assert output.status == 2
+    assert "after record 3 the task did this" in output.err
+    assert output.err.splitlines()[1].split() == ["4", "step", "b"]
+    assert "say --yes" in output.sentence
+    output = onward("fork", two[1], "--at", "3", "--db", db, "--json")
+    assert (output.status, output.json) == (
         2,
         {"forked": None, "at": 3, "again": [{"seq": 4, "kind": "step", "step": "b"}]},
     )
     assert len(onward("list", "--db", db, "--json").json["tasks"]) == 2, "nothing was started"
-    said = onward("fork", two[1], "--at", "3", "--yes", "--db", db)
-    assert said.status == 0
-    assert said.out.endswith(f"(work) goes on after record 3 of {two[1]}\n")
-    shown = onward("show", said.out.split()[1], "--db", db)
+    output = onward("fork", two[1], "--at", "3", "--yes", "--db", db)
+    assert output.status == 0
+    assert output.out.endswith(f"(work) goes on after record 3 of {two[1]}\n")
+    shown = onward("show", output.out.split()[1], "--db", db)
     assert f"forked  all above from {two[1]}, records 1 to 3" in shown.out
     assert "broke off" not in shown.out
 
 
 def test_fork_starts_at_once_when_nothing_happens_again(onward: Run, db: str, two):
-    said = onward("fork", two[0], "--at", "4", "--db", db, "--json")
-    assert said.status == 0
-    assert said.json["forked"] == {"from": two[0], "at": 4, "again": []}
-    assert said.json["state"] == "pending"
+    output = onward("fork", two[0], "--at", "4", "--db", db, "--json")
+    assert output.status == 0
+    assert output.json["forked"] == {"from": two[0], "at": 4, "again": []}
+    assert output.json["state"] == "pending"
 
 
 def test_fork_with_another_input(onward: Run, db: str, two, shop):
-    said = onward("fork", two[1], "--input", "5", "--yes", "--db", db, "--json")
-    assert (said.json["input"], said.json["forked"]["at"]) == (5, 1)
+    output = onward("fork", two[1], "--input", "5", "--yes", "--db", db, "--json")
+    assert (output.json["input"], output.json["forked"]["at"]) == (5, 1)
     assert onward("fork", two[1], "--input", "{", "--yes", "--db", db).status == 2
     wrong = onward("fork", two[1], "--input", '"x"', "--yes", "--app", shop(BEFORE), "--db", db)
     assert wrong.status == 2
@@ -162,21 +165,21 @@ def test_fork_with_another_input(onward: Run, db: str, two, shop):
 
 
 def test_fork_shows_where_it_can_be(onward: Run, db: str, two):
-    said = onward("fork", two[1], "--db", db)
-    assert said.status == 2
-    assert [line.split() for line in said.out.splitlines()] == [
+    output = onward("fork", two[1], "--db", db)
+    assert output.status == 2
+    assert [line.split() for line in output.out.splitlines()] == [
         ["AT", "AFTER"],
         ["1", "task.submitted"],
         ["3", "step.completed", "a"],
         ["4", "step.completed", "b"],
     ]
-    assert "with --at N" in said.sentence
+    assert "with --at N" in output.sentence
     assert [place["at"] for place in onward("fork", two[1], "--db", db, "--json").json["places"]] == [1, 2, 3, 4]
-    said = onward("fork", two[1], "--at", "5", "--db", db)
-    assert said.status == 2
-    assert "cannot be forked after record 5: it had ended; the nearest" in said.sentence
+    output = onward("fork", two[1], "--at", "5", "--db", db)
+    assert output.status == 2
+    assert "cannot be forked after record 5: it had ended; the nearest" in output.sentence
     assert onward("fork", "zzzz", "--at", "1", "--db", db).status == 4
-    assert not controls(said.err)
+    assert not controls(output.err)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Completion: what a shell is offered, asked as the shells ask; and that a Tab is light."""
+"""Completion: the words that each shell gets, and that a Tab imports little."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BIN = Path(sys.executable).parent
 
 
 def words(*given: str) -> list[str]:
-    return [one.value for one in completing.candidates(given)]
+    return [candidate.value for candidate in completing.candidates(given)]
 
 
 def test_commands_options_and_values_come_from_the_parser():
@@ -69,8 +69,8 @@ async def test_both_databases_suggest(app) -> None:
     async with app, app.worker(slots=1):
         task = await app.submit("greeting", "x")
         await task.result(timeout=60)
-    found = await asyncio.to_thread(words, "--db", app.settings.db, "show", task.id[:20])
-    assert found == [task.id]
+    values = await asyncio.to_thread(words, "--db", app.settings.db, "show", task.id[:20])
+    assert values == [task.id]
     assert "greeting" in await asyncio.to_thread(words, "--db", app.settings.db, "submit", "")
 
 
@@ -120,8 +120,8 @@ print("loaded:", *sorted(name for name in {HEAVY!r} if name in sys.modules))
 """
     env = {"ONWARD_DB": crew, "PYTHONPATH": f"{ROOT / 'src'}"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
-    *found, loaded = done.stdout.splitlines()
-    assert found
+    *values, loaded = done.stdout.splitlines()
+    assert values
     assert loaded == "loaded:"
 
 
@@ -165,7 +165,7 @@ def test_fish_offers_it(onward: Run, crew: str, tmp_path: Path):
         env=environment(crew) | {"HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.stdout.splitlines() == [
-        "schedules\twhat submits tasks by the clock, and its next tick", f"{task_id[-8:]}\tgreet"
+        "schedules\tlist schedules and their next ticks", f"{task_id[-8:]}\tgreet"
     ]  # fmt: skip
 
 

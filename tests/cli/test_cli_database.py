@@ -1,4 +1,4 @@
-"""migrate and doctor, and databases that are not there, not ours, or not to be written."""
+"""migrate and doctor; databases that are missing, of another program, or read-only."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_migrate_makes_the_tables_once(onward: Run, db: str):
 @not_memory
 def test_doctor_finds_a_healthy_database_healthy(onward: Run, url: str):
     onward("migrate", "--db", url)
-    said = onward("doctor", "--db", url)
+    output = onward("doctor", "--db", url)
     for name in ("tables", "clock", "tasks", "people", "workers", "queue default"):
-        assert f"  {name} " in said.out
+        assert f"  {name} " in output.out
     document = onward("doctor", "--db", url, "--json").json
     wrong = [check["name"] for check in document["checks"] if not check["fine"]]
     # The PostgreSQL of the tests does without fsync, and the doctor is right to mind.
     assert wrong == (["fsync"] if url.startswith("postgres") else [])
-    assert (document["fine"], said.status) == ((False, 1) if wrong else (True, 0))
+    assert (document["fine"], output.status) == ((False, 1) if wrong else (True, 0))
 
 
 def test_doctor_knows_the_workers(onward: Run, crew: str):
@@ -45,18 +45,18 @@ def test_doctor_knows_the_workers(onward: Run, crew: str):
 
 def test_doctor_finds_work_without_workers(onward: Run, db: str):
     onward("submit", "x", "--anyway", "--queue", "far", "--db", db)
-    said = onward("doctor", "--db", db)
-    assert said.status == 1
-    assert "1 task waiting, and none is running" in said.out
-    assert "queue far" in said.out
+    output = onward("doctor", "--db", db)
+    assert output.status == 1
+    assert "1 task waiting, and none is running" in output.out
+    assert "queue far" in output.out
 
 
 def test_doctor_finds_a_stuck_task(onward: Run, db: str):
     task_id = onward("submit", "x", "--anyway", "--db", db).out.strip()
     apsw.Connection(db.removeprefix("sqlite:///")).execute("DELETE FROM onward_queue")
-    said = onward("doctor", "--db", db, "--json")
-    assert said.status == 1
-    (wrong,) = [check for check in said.json["checks"] if not check["fine"]]
+    output = onward("doctor", "--db", db, "--json")
+    assert output.status == 1
+    (wrong,) = [check for check in output.json["checks"] if not check["fine"]]
     assert wrong == {"name": "tasks", "fine": False, "detail": f"{task_id} has neither a queue row nor an outcome"}
 
 
@@ -74,9 +74,9 @@ def test_a_database_of_a_newer_version(onward: Run, db: str):
     assert "a newer program" in onward("doctor", "--db", db).out
     connection.execute("INSERT INTO onward_schema VALUES ('oldest', 998)")
     for command in (["list"], ["migrate"]):
-        said = onward(*command, "--db", db)
-        assert said.status == 6
-        assert "upgrade this program" in said.sentence
+        output = onward(*command, "--db", db)
+        assert output.status == 6
+        assert "upgrade this program" in output.sentence
     doctor = onward("doctor", "--db", db)
     assert doctor.status == 6
     assert "upgrade this program" in doctor.out
@@ -88,15 +88,15 @@ def test_a_database_that_is_behind_is_migrated_on_demand_alone(onward: Run, fres
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE onward_migrations (number int PRIMARY KEY, name text, checksum text)")
         connection.execute("INSERT INTO onward_migrations VALUES (0, 'older', '')")
-    said = onward("list", "--db", url)
-    assert said.status == 6
-    assert "run `onward migrate`" in said.sentence
-    said = onward("migrate", "--db", url, "--json")
-    assert said.status == 0
-    assert said.json["migrated"] is True
-    told = [json.loads(line) for line in said.err.splitlines()]
-    assert {"migration": "0002_messages", "said": "done"} in told
-    assert any("index onward_tasks_parent" in one["said"] for one in told)
+    output = onward("list", "--db", url)
+    assert output.status == 6
+    assert "run `onward migrate`" in output.sentence
+    output = onward("migrate", "--db", url, "--json")
+    assert output.status == 0
+    assert output.json["migrated"] is True
+    lines = [json.loads(line) for line in output.err.splitlines()]
+    assert {"migration": "0002_messages", "said": "done"} in lines
+    assert any("index onward_tasks_parent" in line["said"] for line in lines)
     assert onward("list", "--db", url).status == 0
 
 
@@ -107,10 +107,10 @@ EVERY = [["list"], ["show", "x"], ["submit", "x", "--anyway"], ["migrate"], ["wo
 
 @pytest.mark.parametrize("words", EVERY, ids=lambda words: words[0])
 def test_an_unreachable_server_is_exit_status_6_and_keeps_its_password(words, onward: Run):
-    said = onward(*words, "--db", UNREACHABLE)
-    assert said.status == 6
-    assert "PostgreSQL 127.0.0.1:1/none cannot be reached" in said.sentence
-    assert "secret" not in said.out + said.err
+    output = onward(*words, "--db", UNREACHABLE)
+    assert output.status == 6
+    assert "PostgreSQL 127.0.0.1:1/none cannot be reached" in output.sentence
+    assert "secret" not in output.out + output.err
 
 
 @pytest.mark.parametrize("words", EVERY, ids=lambda words: words[0])
@@ -125,14 +125,14 @@ def test_an_unreachable_server_is_exit_status_6_and_keeps_its_password(words, on
 def test_a_file_that_cannot_be(words, place, sentence, onward: Run, tmp_path: Path):
     (tmp_path / "a folder").mkdir()
     (tmp_path / "text.db").write_text("dear diary, " * 100)
-    said = onward(*words, "--db", f"sqlite:///{tmp_path / place}")
-    assert said.status == 6
-    assert sentence in said.sentence
+    output = onward(*words, "--db", f"sqlite:///{tmp_path / place}")
+    assert output.status == 6
+    assert sentence in output.sentence
 
 
 @pytest.fixture
 def as_nobody() -> Iterator[None]:
-    """Permissions do not bite root."""
+    """Permissions do not apply to root."""
     if os.geteuid() != 0:
         yield
         return
@@ -158,13 +158,13 @@ def read_only(onward: Run) -> Iterator[str]:
 
 @pytest.mark.parametrize("words", EVERY, ids=lambda words: words[0])
 def test_a_file_that_may_not_be_written(words, onward: Run, read_only: str, as_nobody: None):
-    said = onward(*words, "--db", read_only)
-    assert said.status == 6
-    assert "cannot be written; check its permissions" in said.sentence
+    output = onward(*words, "--db", read_only)
+    assert output.status == 6
+    assert "cannot be written; check its permissions" in output.sentence
 
 
 @pytest.mark.parametrize("url", ["mysql://x", "nonsense", "sqlite:/x"])
 def test_a_url_that_is_none(url, onward: Run):
-    said = onward("list", "--db", url)
-    assert said.status == 2
-    assert "must be sqlite:///FILE" in said.sentence
+    output = onward("list", "--db", url)
+    assert output.status == 2
+    assert "must be sqlite:///FILE" in output.sentence

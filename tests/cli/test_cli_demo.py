@@ -1,4 +1,4 @@
-"""The demo proves what it says, leaves nothing behind, and would notice if it did not hold."""
+"""The deploy demo: its proof holds, it cleans up, and a flaw in the proof is found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.cli.demo.deploy_proof import Proof
+from onward.cli.demo.deploy_proof import DeployProof
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.demo.deploy import FATAL_STEP, STEPS, Cloud
@@ -25,13 +25,13 @@ NAMES = [name for name, _, _ in STEPS]
 @pytest.mark.slow
 def test_the_demo_passes(tmp_path: Path):
     start = time.monotonic()
-    said = process("demo", cwd=tmp_path, env={**os.environ, "ONWARD_DB": "nonsense", "TMPDIR": str(tmp_path)})
-    assert said.status == 0, said.out + said.err
+    output = process("demo", cwd=tmp_path, env={**os.environ, "ONWARD_DB": "nonsense", "TMPDIR": str(tmp_path)})
+    assert output.status == 0, output.out + output.err
     assert time.monotonic() - start < 30
-    assert not controls(said.out)
-    assert "✗ worker 1 killed" in said.out
-    assert said.out.count("✓") == len(NAMES) * 2 + 1 + 7
-    assert "every effect exactly once" in said.out
+    assert not controls(output.out)
+    assert "✗ worker 1 killed" in output.out
+    assert output.out.count("✓") == len(NAMES) * 2 + 1 + 7
+    assert "every effect exactly once" in output.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,7 +79,7 @@ def test_the_cloud_knows_its_keys(tmp_path: Path):
 # ── a proof that can fail ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def good() -> Proof:
+def good() -> DeployProof:
     task = Task(
         "id", "demo.deploy", State.COMPLETED, None, None, None, None, 0, "demo", 1, 0, 0, 0, None, None, None, {}, None
     )
@@ -87,7 +87,7 @@ def good() -> Proof:
     requests.append({"what": f"{FATAL_STEP} for shop", "key": FATAL_STEP, "effect": False, "pid": 2})
     kinds = [("shift.started", "")] + [("step.completed", name) for name in NAMES] + [("shift.started", "")]
     records = [Record(n, 0, kind, key, b"{}", float(n)) for n, (kind, key) in enumerate(kinds, 1)]
-    return Proof(task, records, requests, len(NAMES), -9, 1.0, NAMES[: NAMES.index(FATAL_STEP)])
+    return DeployProof(task, records, requests, len(NAMES), -9, 1.0, NAMES[: NAMES.index(FATAL_STEP)])
 
 
 def test_the_made_up_proof_holds():

@@ -1,4 +1,4 @@
-"""The demo of the agent: killed twice it deletes once, asks before it does, takes a no, and touches nothing but its own disk."""
+"""The agent demo: killed twice it deletes once, asks before, accepts a denial, and touches only its own disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines_of(text: str) -> str:
-    """What a terminal shows, without how, and on as few lines as it takes."""
+    """The text on a terminal without escape sequences and line breaks."""
     return re.sub(r"\s+", " ", ESCAPES.sub("", text))
 
 
@@ -47,25 +47,25 @@ def lines_of(text: str) -> str:
 @pytest.mark.slow
 def test_it_is_killed_twice_and_deletes_once(tmp_path: Path) -> None:
     environment = {**os.environ, "ONWARD_DB": "nonsense", "TMPDIR": str(tmp_path)}
-    said = process("demo", "agent", "--yes", cwd=tmp_path, env=environment)
-    assert said.status == 0, said.out + said.err
-    assert not controls(said.out)
-    assert "a scripted one" in said.out
-    assert [line.partition("  ")[0] for line in said.out.splitlines() if line.startswith("✗")] == [
+    output = process("demo", "agent", "--yes", cwd=tmp_path, env=environment)
+    assert output.status == 0, output.out + output.err
+    assert not controls(output.out)
+    assert "a scripted one" in output.out
+    assert [line.partition("  ")[0] for line in output.out.splitlines() if line.startswith("✗")] == [
         "✗ worker 1 killed with -9",
         "✗ worker 2 killed with -9",
     ]
-    assert said.out.count("✓ delete_logs") == 1
-    assert "! approved by demo --yes" in said.out
-    assert "I deleted 7 files, 13.0 MB are free again" in said.out
-    assert "Killed twice; 13.0 MB freed, every file deleted once; 6 answers paid for once." in said.out
+    assert output.out.count("✓ delete_logs") == 1
+    assert "! approved by demo --yes" in output.out
+    assert "I deleted 7 files, 13.0 MB are free again" in output.out
+    assert "Killed twice; 13.0 MB freed, every file deleted once; 6 answers paid for once." in output.out
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
 def test_the_proof_for_programs_and_what_is_kept(tmp_path: Path) -> None:
-    said = process("demo", "agent", "--yes", "--keep", "--json", env={**os.environ, "TMPDIR": str(tmp_path)})
-    proof = said.json
+    output = process("demo", "agent", "--yes", "--keep", "--json", env={**os.environ, "TMPDIR": str(tmp_path)})
+    proof = output.json
     assert proof["holds"] is True
     assert (proof["model"], proof["turns"], proof["answers"], proof["tokens"]) == ("scripted", 6, 6, None)
     assert (proof["deleted"], proof["freed_bytes"]) == (dict.fromkeys(OLD, 1), FREED)
@@ -78,10 +78,10 @@ def test_the_proof_for_programs_and_what_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nobody_decides(tmp_path: Path) -> None:
-    said = process("demo", "agent", "--patience", "0.3s", env={**os.environ, "TMPDIR": str(tmp_path)})
-    assert said.status == 5
-    assert re.search(rf"onward approve \w{{8}}\.\d+ --db sqlite:///{tmp_path}/onward-demo-\w+/onward.db ", said.err)
-    assert "the agent was stopped; start it in a terminal, or with --yes" in said.sentence
+    output = process("demo", "agent", "--patience", "0.3s", env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert output.status == 5
+    assert re.search(rf"onward approve \w{{8}}\.\d+ --db sqlite:///{tmp_path}/onward-demo-\w+/onward.db ", output.err)
+    assert "the agent was stopped; start it in a terminal, or with --yes" in output.sentence
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,10 +104,10 @@ def test_somebody_decides_from_another_terminal(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert demo.stderr is not None
-    told = next(line for line in demo.stderr if "onward approve" in line)
-    found = re.search(r"onward (approve \S+ --db \S+)", told)
-    assert found is not None
-    assert process(*found[1].split()).status == 0
+    line = next(line for line in demo.stderr if "onward approve" in line)
+    match = re.search(r"onward (approve \S+ --db \S+)", line)
+    assert match is not None
+    assert process(*match[1].split()).status == 0
     out, err = demo.communicate(timeout=60)
     assert demo.returncode == 0, out + err
     assert "every file deleted once" in out
@@ -118,9 +118,9 @@ def test_somebody_decides_from_another_terminal(tmp_path: Path) -> None:
 def test_somebody_decides_at_the_prompt(answer: str, tmp_path: Path) -> None:
     with terminal("demo", "agent", TMPDIR=str(tmp_path)) as screen:
         screen.read("[y/n] ", 40)
-        asked = lines_of(screen.text)
-        assert all(path in asked for path in OLD), "the exact arguments are shown"
-        assert "worker 1 killed with -9" in asked
+        prompt = lines_of(screen.text)
+        assert all(path in prompt for path in OLD), "the exact arguments are shown"
+        assert "worker 1 killed with -9" in prompt
         screen.type("what?\n")
         screen.read("what?\r\n\x1b[1m  Allow it? [y/n] ")
         screen.type(f"{answer}\n")
@@ -149,9 +149,9 @@ def test_it_can_be_left_at_the_prompt(tmp_path: Path) -> None:
 
 def test_its_help_fits_80_columns(onward: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    said = onward("demo", "agent", "--help")
-    assert all(word in said.out for word in ("--yes", "--keep", "--patience", "OPENAI_API_KEY", "ONWARD_MODEL"))
-    assert max(map(len, said.out.splitlines())) <= 80
+    output = onward("demo", "agent", "--help")
+    assert all(word in output.out for word in ("--yes", "--keep", "--patience", "OPENAI_API_KEY", "ONWARD_MODEL"))
+    assert max(map(len, output.out.splitlines())) <= 80
 
 
 # ── the agent ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -264,8 +264,8 @@ def test_a_deletion_that_was_cut_off_is_finished_and_not_repeated(disk: Disk) ->
 # ── a proof that can fail ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def record(seq: int, kind: str, key: str = "", /, **said: Any) -> Record:
-    return Record(seq, 0, kind, key, json.dumps(said).encode(), float(seq))
+def record(seq: int, kind: str, key: str = "", /, **fields: Any) -> Record:
+    return Record(seq, 0, kind, key, json.dumps(fields).encode(), float(seq))
 
 
 def good() -> AgentProof:
@@ -314,9 +314,9 @@ def test_the_made_up_proof_holds() -> None:
         {"ledger": [*good().ledger, {"what": "deleting", "path": "a.log.1", "bytes": 5, "at": 9.6}]},
         {"ledger": [*good().ledger, {"what": "answered"}]},
         {"ledger": [*good().ledger[:-1], {"what": "asked", "gone": False, "at": 9.5}]},
-        {"records": [one for one in good().records if one.kind != "message.received"]},
-        {"records": [one for one in good().records if one.seq != 9]},
-        {"records": [one for one in good().records if one.key != "model"]},
+        {"records": [entry for entry in good().records if entry.kind != "message.received"]},
+        {"records": [entry for entry in good().records if entry.seq != 9]},
+        {"records": [entry for entry in good().records if entry.key != "model"]},
         {"task": dataclasses.replace(good().task, state=State.FAILED)},
     ],
     ids=lambda flaw: next(iter(flaw)),

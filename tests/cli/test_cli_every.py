@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 class Shop:
-    """What the rows of the table are about: a database with a worker on it."""
+    """A database with a worker, for the rows of the table."""
 
     def __init__(self, onward: Run, db: str, waiting: Waiting) -> None:
         self.onward, self.db, self._waiting = onward, db, waiting
@@ -29,11 +29,11 @@ class Shop:
 
     def greeted(self) -> str:
         """A task that is completed."""
-        told = self.onward("submit", "greet", '"you"', "--wait", "--json", "--db", self.db)
-        return str(told.json["task_id"])
+        output = self.onward("submit", "greet", '"you"', "--wait", "--json", "--db", self.db)
+        return str(output.json["task_id"])
 
     def old(self) -> str:
-        """One that ended a while ago."""
+        """A task that ended a while ago."""
         task_id = self.greeted()
         with closing(sqlite3.connect(self.db.removeprefix("sqlite:///"), timeout=60)) as connection, connection:
             connection.execute(
@@ -49,8 +49,8 @@ class Shop:
         return self._made[-1]
 
     def newest(self, name: str, *words: str) -> str:
-        told = self.onward("list", "--name", name, *words, "--limit", "1", "--json", "--db", self.db)
-        return str(told.json["tasks"][0]["task_id"])
+        output = self.onward("list", "--name", name, *words, "--limit", "1", "--json", "--db", self.db)
+        return str(output.json["tasks"][0]["task_id"])
 
     def ask(self, kind: str, task_id: str) -> str:
         asks = self.onward(f"{kind}s", "--json", "--db", self.db).json[f"{kind}s"]
@@ -99,21 +99,21 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
     "state": (lambda shop: ["state", janitor(shop)], r"^Goal: /tmp/a$", {"goal", "plan", "known_facts"}),
     "patch": (
         lambda shop: ["patch", janitor(shop), '{"replace_plan": ["look"]}'],
-        r"takes it in at its next turn",
+        r"applies it at its next turn",
         {"goal", "plan"},
     ),
     "follow": (lambda shop: ["follow", shop.greeted()], r"✓  completed", {"seq", "kind", "key", "shift", "at", "data"}),
     "cancel": (lambda shop: ["cancel", shop.waits("signal", "listen")], r"\(listen\) is cancelled", {"task_id", "in_flight"}),
-    "pause": (lambda shop: ["pause", shop.waits("signal", "listen")], r"rests until: onward resume", {"task_id", "reason"}),
+    "pause": (lambda shop: ["pause", shop.waits("signal", "listen")], r"is paused until: onward resume", {"task_id", "reason"}),
     "resume": (lambda shop: ["resume", shop.failed()], r"\(fails\) goes on", {"task_id", "state"}),
     "prioritize": (
         lambda shop: ["prioritize", shop.waits("signal", "listen"), "7"],
         r"has priority 7",
         {"task_id", "priority"},
     ),
-    "prune": (lambda shop: ["prune", shop.old()], r"^\w{8} is forgotten$", {"task_id", "pruned"}),
+    "prune": (lambda shop: ["prune", shop.old()], r"^\w{8} is deleted$", {"task_id", "pruned"}),
     "budget": (lambda shop: ["budget", janitor(shop, "--budget", '{"max_steps": 9}'), "--steps", "90"], r"(raised|so already)", {"task_id", "budget", "waiting"}),
-    "artifacts": (lambda shop: ["artifacts", shop.greeted()], r"has left nothing behind", {"task_id", "artifacts"}),
+    "artifacts": (lambda shop: ["artifacts", shop.greeted()], r"has no artifacts so far", {"task_id", "artifacts"}),
     "approvals": (lambda shop: [janitor(shop), "approvals"][1:], r"arguments +\{\"path\"", {"approvals"}),
     "approve": (
         lambda shop: ["approve", shop.ask("approval", shop.waits("approval", "ship", '"tea"'))],
@@ -131,7 +131,7 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
         r"answered: Which region\?",
         {"id", "answer", "task_state"},
     ),
-    "message": (lambda shop: ["message", janitor(shop), "hello"], r"it reads it before its next turn", {"task_id"}),
+    "message": (lambda shop: ["message", janitor(shop), "hello"], r"the agent reads it before its next turn", {"task_id"}),
     "signal": (
         lambda shop: ["signal", shop.waits("signal", "listen"), "go"],
         r"sent: signal go",
@@ -139,7 +139,7 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
     ),
     "resolve": (
         lambda shop: ["resolve", shop.waits("in_doubt", "charge")],
-        r"nobody knows whether this happened",
+        r"it is unknown whether this happened",
         {"task_id", "doubts", "verdicts"},
     ),
     "schedules": (lambda shop: ["schedules"], r"NAME +TASK +RHYTHM +LAST +NEXT", {"schedules"}),
@@ -159,7 +159,7 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
     "queues unpause": (lambda shop: ["queues", "unpause", "mail"], r"queue mail goes on", {"name", "paused"}),
     "queues drain": (
         lambda shop: ["queues", "drain", "mail", "--wait"],
-        r"queue mail is paused, and nothing of it runs any more",
+        r"queue mail is paused, and none of its tasks runs any more",
         {"name", "paused", "running"},
     ),
     "workers": (lambda shop: ["workers"], r"ID +HOST, PID +RUNNING +RATE +LEASE", {"workers"}),
@@ -174,14 +174,14 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
     ),
     "keys revoke": (lambda shop: ["keys", "revoke", shop.key()], r"is revoked", {"id", "valid"}),
     "audit": (lambda shop: [shop.key(), "audit"][1:], r"NO +AT +WHO +DID +TO +MORE", {"entries"}),
-    "audit verify": (lambda shop: ["audit", "verify"], r"each as it was written down", {"sound", "entries", "head"}),
+    "audit verify": (lambda shop: ["audit", "verify"], r"entries are as they were written", {"sound", "entries", "head"}),
     "replay": (lambda shop: ["replay", shop.greeted(), APP], r"the code agrees with task", {"task_id", "agrees", "detail"}),
-    "fork": (fork, r"would keep 1 record, and do anew", {"forked", "from", "at", "keeps", "again"}),
+    "fork": (fork, r"would keep 1 record, and do again", {"forked", "from", "at", "keeps", "again"}),
     "migrate": (lambda shop: ["migrate"], r"was up to date already", {"database", "version", "migrated"}),
     "doctor": (lambda shop: ["doctor"], r"✓  tables +version", {"database", "fine", "checks"}),
     "completion": (lambda shop: ["completion", "bash"], r"complete -o default -F _onward onward", {"shell", "script"}),
 }  # fmt: skip
-"""Words, what the text has, and names that the JSON has."""
+"""The words of the command, a pattern for its text, and fields of its JSON."""
 
 ELSEWHERE = {
     "demo": ("test_cli_demo.py", "test_"),
@@ -221,19 +221,19 @@ def test_what_is_tested_elsewhere_is(command: str):
 @pytest.mark.parametrize("command", EVERY)
 def test_text(command: str, shop: Shop):
     words, text, _ = EVERY[command]
-    said = shop.onward(*words(shop), "--db", shop.db)
-    assert said.status == 0, said.err
-    assert re.search(text, said.out + said.err, re.MULTILINE), said.out + said.err
-    assert "\x1b" not in said.out + said.err
+    output = shop.onward(*words(shop), "--db", shop.db)
+    assert output.status == 0, output.err
+    assert re.search(text, output.out + output.err, re.MULTILINE), output.out + output.err
+    assert "\x1b" not in output.out + output.err
 
 
 @pytest.mark.parametrize("command", EVERY)
 def test_json(command: str, shop: Shop):
     words, _, names = EVERY[command]
-    said = shop.onward(*words(shop), "--json", "--db", shop.db)
-    assert said.status == 0, said.err
-    told: Any = said.lines[0] if command == "follow" else said.json
-    assert names <= told.keys()
-    assert said.out.isascii()
-    assert said.err == "", "what is said beside the answer is for people"
-    assert json.dumps(told)
+    output = shop.onward(*words(shop), "--json", "--db", shop.db)
+    assert output.status == 0, output.err
+    document: Any = output.lines[0] if command == "follow" else output.json
+    assert names <= document.keys()
+    assert output.out.isascii()
+    assert output.err == "", "what is said beside the answer is for people"
+    assert json.dumps(document)

@@ -1,4 +1,4 @@
-"""Help answers at once, and wrong usage gets a sentence."""
+"""Help imports little, and wrong usage prints one sentence."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app.application", "pyd
 
 
 def test_a_slip_of_the_pen_is_told_what_was_meant(onward: Run):
-    said = onward("sumbit", "x")
-    assert (said.status, said.sentence) == (
+    output = onward("sumbit", "x")
+    assert (output.status, output.sentence) == (
         2,
         "onward: there is no 'sumbit'; perhaps you meant 'submit'; see `onward --help`",
     )
@@ -58,20 +58,20 @@ except AttributeError as error:
 
 
 def test_help_names_every_command_and_exit_status(onward: Run):
-    said = onward("--help")
-    assert said.status == 0
-    assert all(f"\n    {command} " in said.out for command in COMMANDS)
-    assert all(f"\n  {status}  " in said.out for status in range(7))
+    output = onward("--help")
+    assert output.status == 0
+    assert all(f"\n    {command} " in output.out for command in COMMANDS)
+    assert all(f"\n  {status}  " in output.out for status in range(7))
 
 
 @pytest.mark.parametrize("command", EVERY)
 def test_each_command_has_help_that_fits_80_columns(command, onward: Run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    said = onward(*EVERY[command], "--help")
-    assert said.status == 0
-    assert "--db" in said.out
-    assert "--json" in said.out
-    assert max(map(len, said.out.splitlines())) <= 80
+    output = onward(*EVERY[command], "--help")
+    assert output.status == 0
+    assert "--db" in output.out
+    assert "--json" in output.out
+    assert max(map(len, output.out.splitlines())) <= 80
 
 
 def test_version(onward: Run):
@@ -80,10 +80,10 @@ def test_version(onward: Run):
 
 
 def test_no_command_is_wrong_usage():
-    said = process()
-    assert said.status == 2
-    assert said.out == ""
-    assert "commands:" in said.err
+    output = process()
+    assert output.status == 2
+    assert output.out == ""
+    assert "commands:" in output.err
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_no_command_is_wrong_usage():
     ],
 )
 def test_wrong_usage_is_one_sentence(words, part, onward: Run):
-    said = onward(*words)
-    assert said.status == 2
-    assert part in said.sentence
-    assert "--help`" in said.sentence
-    assert said.out == ""
+    output = onward(*words)
+    assert output.status == 2
+    assert part in output.sentence
+    assert "--help`" in output.sentence
+    assert output.out == ""
 
 
 def test_db_and_json_stand_before_or_after_the_command(onward: Run, db: str):

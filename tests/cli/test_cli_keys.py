@@ -1,4 +1,4 @@
-"""keys: create, list, revoke; audit: the list, and whether it is as it was."""
+"""keys: create, list, revoke; audit: the list, and verify."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_a_key_is_printed_once_and_works(onward: Run, db: str) -> None:
     made = onward("keys", "create", "--name", "ada", "--scope", "read,submit", "--scope", "admin", "--db", db)
     assert made.status == 0
     token = made.out.strip()
-    found = keys.parse(token)
-    assert found is not None
-    assert f"this is key {found.id}, shown once" in made.err
+    key = keys.parse(token)
+    assert key is not None
+    assert f"this is key {key.id}, shown only now" in made.err
     listed = onward("keys", "list", "--db", db)
     assert token not in listed.out
     header, row = listed.out.splitlines()
     assert header.split() == ["ID", "NAME", "TENANT", "SCOPES", "AGENT", "USED", "UNTIL"]
-    assert row.split() == [found.id, "ada", "read", "submit", "admin", "never"]
+    assert row.split() == [key.id, "ada", "read", "submit", "admin", "never"]
     assert onward("keys", "--db", db).out == listed.out
 
 
@@ -42,10 +42,10 @@ def test_a_tenant_is_told_what_signs_its_webhooks(onward: Run, db: str, monkeypa
     monkeypatch.setenv("ONWARD_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     words = ["keys", "create", "--name", "bot", "--scope", "submit", "--db", db]
     assert onward(*words, "--json").json["webhook_secret"] is None
-    told = onward(*words, "--tenant", "acme", "--json").json["webhook_secret"]
-    assert told.startswith("whsec_")
-    assert told != "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    assert told in onward(*words, "--tenant", "acme").err
+    secret = onward(*words, "--tenant", "acme", "--json").json["webhook_secret"]
+    assert secret.startswith("whsec_")
+    assert secret != "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    assert secret in onward(*words, "--tenant", "acme").err
 
 
 def test_revoke_by_id_by_its_beginning_and_by_name(onward: Run, db: str) -> None:
@@ -53,8 +53,8 @@ def test_revoke_by_id_by_its_beginning_and_by_name(onward: Run, db: str) -> None
         onward("keys", "create", "--name", name, "--scope", "read", "--db", db, "--json").json["id"]
         for name in ("anna", "bill", "cleo", "cleo")
     ]
-    said = onward("keys", "revoke", ids[0], "--db", db)
-    assert said.out.startswith(f"key {ids[0]} (anna) is revoked")
+    output = onward("keys", "revoke", ids[0], "--db", db)
+    assert output.out.startswith(f"key {ids[0]} (anna) is revoked")
     assert onward("keys", "revoke", ids[1][:8], "--db", db, "--json").json["valid"] is False
     two = onward("keys", "revoke", "cleo", "--db", db)
     assert (two.status, "fits more than one key" in two.sentence) == (2, True)
@@ -72,12 +72,12 @@ def test_what_makes_no_sense(onward: Run, db: str) -> None:
     assert onward("keys", "create", "--name", "a", "--db", db).status == 2
     agent = onward("keys", "create", "--name", "a", "--scope", "admin", "--agent", "x", "--db", db)
     assert "cannot have the scope admin" in agent.sentence
-    assert "no keys, so the server answers this machine alone" in onward("keys", "--db", db).err
+    assert "no keys, so the server accepts requests from this machine only" in onward("keys", "--db", db).err
 
 
 def test_the_audit_tells_who_did_what(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "grace")
-    assert "nothing was written down so far" in onward("audit", "--db", db).err
+    assert "the audit log is empty" in onward("audit", "--db", db).err
     key = onward("keys", "create", "--name", "ada [red]", "--scope", "read", "--db", db, "--json").json["id"]
     onward("keys", "revoke", key, "--db", db)
     header, made, gone = onward("audit", "--db", db).out.splitlines()
@@ -97,7 +97,7 @@ def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> N
     sound = onward("audit", "verify", "--db", db)
     assert sound.status == 0
     first, head = sound.out.splitlines()
-    assert first == "3 in all, each as it was written down"
+    assert first == "all 3 entries are as they were written"
     assert onward("audit", "verify", "--seen", head, "--db", db, "--json").json == {
         "sound": True,
         "entries": 3,
@@ -110,7 +110,7 @@ def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> N
     connection.execute("DELETE FROM onward_audit WHERE number = 3")
     assert onward("audit", "verify", "--db", db).status == 0
     cut = onward("audit", "verify", "--seen", head, "--db", db)
-    assert (cut.status, cut.out.strip()) == (1, "the audit is broken at entry 3: entry 3 was there, and is gone")
+    assert (cut.status, cut.out.strip()) == (1, "the audit log is broken at entry 3: entry 3 was there, and is gone")
     connection.execute("UPDATE onward_audit SET name = 'Eve' WHERE number = 2")
     connection.close()
     broken = onward("audit", "verify", "--db", db)
@@ -118,8 +118,8 @@ def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> N
 
 
 def test_a_server_for_others_needs_a_key(onward: Run, db: str) -> None:
-    said = onward("serve", "tests.cli.shop:app", "--host", "0.0.0.0", "--port", "0", "--db", db)
-    assert (said.status, "onward keys create --name ME" in said.sentence) == (2, True)
+    output = onward("serve", "tests.cli.shop:app", "--host", "0.0.0.0", "--port", "0", "--db", db)
+    assert (output.status, "onward keys create --name ME" in output.sentence) == (2, True)
 
 
 def test_an_app_makes_keys_too(db: str) -> None:

@@ -1,4 +1,4 @@
-"""approvals, approve, deny, questions, answer, signal, resolve: what people say to tasks, on an app with a worker."""
+"""approvals, approve, deny, questions, answer, signal, resolve: with a worker."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tests.cli import shop
-from tests.cli.conftest import Run, Said, Waiting, controls, journal
+from tests.cli.conftest import Output, Run, Waiting, controls, journal
 
 
 def result(onward: Run, url: str, task_id: str) -> Any:
-    said = onward("follow", task_id, "--json", "--db", url)
-    assert said.status == 0, said
-    return said.lines[-1]["result"]
+    output = onward("follow", task_id, "--json", "--db", url)
+    assert output.status == 0, output
+    return output.lines[-1]["result"]
 
 
-def asks(said: Said, task_id: str) -> list[dict[str, Any]]:
-    (found,) = said.json.values()
-    return [ask for ask in found if ask["task_id"] == task_id]
+def asks(output: Output, task_id: str) -> list[dict[str, Any]]:
+    (listed,) = output.json.values()
+    return [ask for ask in listed if ask["task_id"] == task_id]
 
 
 # ── approvals ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -44,8 +44,8 @@ def test_an_approval_is_listed_and_approved(onward: Run, crew: str, waiting: Wai
     assert "onward approve ID" in listed.err
     assert not asks(onward("questions", "--json", "--db", crew), task_id)
 
-    said = onward("approve", f"{task_id}.3", "--reason", "it is fresh", "--db", crew)
-    assert (said.status, said.out) == (0, f"approved: Ship bread?  task {task_id} (ship)\n")
+    output = onward("approve", f"{task_id}.3", "--reason", "it is fresh", "--db", crew)
+    assert (output.status, output.out) == (0, f"approved: Ship bread?  task {task_id} (ship)\n")
     decided = result(onward, crew, task_id)
     assert (decided["decision"], decided["reason"]) == ("approve", "it is fresh")
     assert not asks(onward("approvals", "--json", "--db", crew), task_id)
@@ -53,9 +53,9 @@ def test_an_approval_is_listed_and_approved(onward: Run, crew: str, waiting: Wai
 
 def test_deny_with_a_reason(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "ship", '"bread"')
-    said = onward("deny", f"{task_id}.3", "--reason", "too old", "--json", "--db", crew)
-    assert said.status == 0
-    assert (said.json["decision"], said.json["reason"], said.json["id"]) == ("deny", "too old", f"{task_id}.3")
+    output = onward("deny", f"{task_id}.3", "--reason", "too old", "--json", "--db", crew)
+    assert output.status == 0
+    assert (output.json["decision"], output.json["reason"], output.json["id"]) == ("deny", "too old", f"{task_id}.3")
     ended = onward("follow", task_id, "--db", crew)
     assert ended.status == 1
     assert "denied: Ship bread? (too old)" in ended.sentence
@@ -77,9 +77,9 @@ def test_the_id_of_an_approval_may_be_shortened(onward: Run, crew: str, waiting:
 def test_the_only_one_is_approved_without_an_id_after_it_was_shown(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "ship", '"bread"')
     assert len(onward("approvals", "--json", "--db", crew).json["approvals"]) == 1
-    said = onward("approve", "--db", crew)
-    assert said.status == 0
-    shown, _, done = said.out.rpartition("approved: ")
+    output = onward("approve", "--db", crew)
+    assert output.status == 0
+    shown, _, done = output.out.rpartition("approved: ")
     assert shown.startswith("Ship bread?\n")
     assert all(part in shown for part in (f"{task_id}.3", "external_action", '{"to": "eu"}'))
     assert done == f"Ship bread?  task {task_id} (ship)\n"
@@ -87,15 +87,15 @@ def test_the_only_one_is_approved_without_an_id_after_it_was_shown(onward: Run, 
 
 
 def test_without_an_id_one_of_several_is_never_guessed(onward: Run, crew: str, waiting: Waiting):
-    said = onward("approve", "--db", crew)
-    assert said.status == 4
-    assert "no approval is open; `onward approvals`" in said.sentence
+    output = onward("approve", "--db", crew)
+    assert output.status == 4
+    assert "no approval is open; `onward approvals`" in output.sentence
     ids = [waiting("approval", "ship", f'"{what}"') for what in ("bread", "wine")]
     for command in ("approve", "deny"):
-        said = onward(command, "--db", crew)
-        assert said.status == 2
-        assert "2 approvals are open, say which" in said.sentence
-        assert f"onward {command} {ids[1][-8:]}.3 (Ship wine?)" in said.sentence
+        output = onward(command, "--db", crew)
+        assert output.status == 2
+        assert "2 approvals are open, say which" in output.sentence
+        assert f"onward {command} {ids[1][-8:]}.3 (Ship wine?)" in output.sentence
     assert onward("deny", "--json", "--db", crew).json["error"]["code"] == "usage"
     for task_id in ids:
         onward("cancel", task_id, "--db", crew)
@@ -105,9 +105,9 @@ def test_the_second_decision_is_told_what_the_first_was(onward: Run, crew: str, 
     task_id = waiting("approval", "ship", '"bread"')
     assert onward("approve", f"{task_id}.3", "--db", crew).status == 0
     for command in ("deny", "approve"):
-        said = onward(command, f"{task_id}.3", "--db", crew)
-        assert said.status == 2
-        assert f"approval {task_id}.3 is decided already: approve" in said.sentence
+        output = onward(command, f"{task_id}.3", "--db", crew)
+        assert output.status == 2
+        assert f"approval {task_id}.3 is decided already: approve" in output.sentence
     assert onward("deny", f"{task_id}.3", "--json", "--db", crew).json["error"]["code"] == "already_decided"
     assert result(onward, crew, task_id)["decision"] == "approve"
 
@@ -115,9 +115,9 @@ def test_the_second_decision_is_told_what_the_first_was(onward: Run, crew: str, 
 def test_an_approval_of_a_task_that_has_ended(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "ship", '"bread"')
     onward("cancel", task_id, "--db", crew)
-    said = onward("approve", f"{task_id}.3", "--db", crew)
-    assert said.status == 2
-    assert "is cancelled and cannot be told anything" in said.sentence
+    output = onward("approve", f"{task_id}.3", "--db", crew)
+    assert output.status == 2
+    assert "is cancelled and cannot be told anything" in output.sentence
     assert onward("approve", task_id, "--db", crew).status == 4
 
 
@@ -138,16 +138,16 @@ def test_a_tool_call_is_shown_whole_and_approved_with_other_arguments(onward: Ru
     for part in (json.dumps({"path": path}), "tool       erase", "denied then", ask["hash"]):
         assert part in shown
 
-    said = onward("approve", ask["id"], "--arguments", '["/tmp"]', "--db", crew)
-    assert (said.status, "--arguments is a JSON object" in said.sentence) == (2, True)
-    said = onward("approve", ask["id"], "--arguments", '{"path": 7}', "--app", "tests.cli.shop:app", "--db", crew)
-    assert (said.status, "tool 'erase': the input for 'path' does not fit" in said.sentence) == (2, True), said
-    said = onward("approve", ask["id"], "--hash", "0" * 24, "--json", "--db", crew)
-    assert (said.status, said.json["error"]["code"]) == (2, "stale_decision")
-    said = onward(
+    output = onward("approve", ask["id"], "--arguments", '["/tmp"]', "--db", crew)
+    assert (output.status, "--arguments is a JSON object" in output.sentence) == (2, True)
+    output = onward("approve", ask["id"], "--arguments", '{"path": 7}', "--app", "tests.cli.shop:app", "--db", crew)
+    assert (output.status, "tool 'erase': the input for 'path' does not fit" in output.sentence) == (2, True), output
+    output = onward("approve", ask["id"], "--hash", "0" * 24, "--json", "--db", crew)
+    assert (output.status, output.json["error"]["code"]) == (2, "stale_decision")
+    output = onward(
         "approve", ask["id"], "--arguments", '{"path": "/tmp"}', "--hash", ask["hash"], "--reason", "less", "--db", crew
     )
-    assert (said.status, said.out) == (0, f'approved: erase with {{"path": "/tmp"}}  task {task_id} (janitor)\n')
+    assert (output.status, output.out) == (0, f'approved: erase with {{"path": "/tmp"}}  task {task_id} (janitor)\n')
     note = '(a person approved this with other arguments, {"path": "/tmp"}, because: less)'
     assert result(onward, crew, task_id) == f"{note}\n/tmp is gone"
     assert 'with {"path": "/tmp"}, less' in onward("show", task_id, "--db", crew).out
@@ -155,8 +155,8 @@ def test_a_tool_call_is_shown_whole_and_approved_with_other_arguments(onward: Ru
 
 def test_doctor_knows_that_people_are_asked(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "janitor", '"/a"')
-    said = onward("doctor", "--db", crew)
-    assert (said.status, bool(re.search(r"waits? for a person \(\d+ approval", said.out))) == (0, True), said.out
+    output = onward("doctor", "--db", crew)
+    assert (output.status, bool(re.search(r"waits? for a person \(\d+ approval", output.out))) == (0, True), output.out
     assert onward("cancel", task_id, "--db", crew).status == 0
 
 
@@ -164,11 +164,11 @@ def test_always_answers_all_that_is_open_for_the_tool(onward: Run, crew: str, wa
     task_id = waiting("approval", "janitor", '"/a|/b|/c"')
     first, second, third = asks(onward("approvals", "--json", "--db", crew), task_id)
     assert onward("deny", second["id"], "--reason", "not b", "--db", crew).status == 0
-    said = onward("approve", first["id"], "--always", "--db", crew)
-    assert (said.status, "and erase always in this task" in said.out) == (0, True)
+    output = onward("approve", first["id"], "--always", "--db", crew)
+    assert (output.status, "and erase always in this task" in output.out) == (0, True)
     assert result(onward, crew, task_id) == "/a is gone; denied: not b; /c is gone"
-    said = onward("deny", third["id"], "--db", crew)
-    assert (said.status, "is decided already: approve" in said.sentence) == (2, True)
+    output = onward("deny", third["id"], "--db", crew)
+    assert (output.status, "is decided already: approve" in output.sentence) == (2, True)
 
 
 def test_hostile_arguments_are_shown_and_never_sent(onward: Run, crew: str, waiting: Waiting):
@@ -178,10 +178,10 @@ def test_hostile_arguments_are_shown_and_never_sent(onward: Run, crew: str, wait
     assert ask["arguments"] == {"path": path}, "for a program it is what it is"
     changed = ("approve", "--arguments", json.dumps({"path": path + "!"}))
     for words in (["approvals"], ["approvals", "--json"], changed, ["show", task_id]):
-        said = onward(*words, "--db", crew)
-        assert said.status == 0, said
-        assert not controls(said.out + said.err), words
-        assert "\nid  nobody.1" not in said.out, "nor does a line of it pass for one of ours"
+        output = onward(*words, "--db", crew)
+        assert output.status == 0, output
+        assert not controls(output.out + output.err), words
+        assert "\nid  nobody.1" not in output.out, "nor does a line of it pass for one of ours"
     assert "nobody.1" in result(onward, crew, task_id)
 
 
@@ -201,9 +201,9 @@ def test_a_question_is_listed_and_answered(onward: Run, crew: str, waiting: Wait
     task_id = waiting("question", "choose")
     (ask,) = asks(onward("questions", "--json", "--db", crew), task_id)
     assert (ask["text"], ask["kind"], ask["id"]) == ("Which region?", "question", f"{task_id}.3")
-    said = onward("answer", ask["id"], *words, "--db", crew)
-    assert said.status == 0
-    assert said.out == f"answered: Which region? {json.dumps(value)}  task {task_id} (choose)\n"
+    output = onward("answer", ask["id"], *words, "--db", crew)
+    assert output.status == 0
+    assert output.out == f"answered: Which region? {json.dumps(value)}  task {task_id} (choose)\n"
     assert result(onward, crew, task_id) == value
     again = onward("answer", ask["id"], "mars", "--db", crew)
     assert again.status == 2
@@ -213,11 +213,11 @@ def test_a_question_is_listed_and_answered(onward: Run, crew: str, waiting: Wait
 def test_choices_are_listed_and_held_to(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("question", "choose", '{"choices": ["eu", "us"]}')
     assert "Which region? (eu, us)" in onward("questions", "--db", crew).out
-    said = onward("answer", task_id, "mars", "--db", crew)
-    assert said.status == 2
-    assert "takes one of eu, us, and not 'mars'" in said.sentence
-    told = onward("answer", task_id[-8:], "us", "--json", "--db", crew).json
-    assert (told["answer"], told["choices"]) == ("us", ["eu", "us"])
+    output = onward("answer", task_id, "mars", "--db", crew)
+    assert output.status == 2
+    assert "takes one of eu, us, and not 'mars'" in output.sentence
+    document = onward("answer", task_id[-8:], "us", "--json", "--db", crew).json
+    assert (document["answer"], document["choices"]) == ("us", ["eu", "us"])
     assert result(onward, crew, task_id) == "us"
 
 
@@ -228,14 +228,14 @@ def test_an_option_may_stand_before_the_last_word(onward: Run, crew: str, waitin
 
 
 def test_an_approval_is_no_question(onward: Run, crew: str, waiting: Waiting):
-    asked, wanted = waiting("question", "choose"), waiting("approval", "ship", '"bread"')
-    said = onward("approve", f"{asked}.3", "--db", crew)
-    assert said.status == 2
-    assert f"{asked}.3 is a question; `onward answer`" in said.sentence
-    said = onward("answer", f"{wanted}.3", "yes", "--db", crew)
-    assert said.status == 2
-    assert f"{wanted}.3 is an approval; `onward approve`" in said.sentence
-    for task_id in (asked, wanted):
+    choosing, shipping = waiting("question", "choose"), waiting("approval", "ship", '"bread"')
+    output = onward("approve", f"{choosing}.3", "--db", crew)
+    assert output.status == 2
+    assert f"{choosing}.3 is a question; `onward answer`" in output.sentence
+    output = onward("answer", f"{shipping}.3", "yes", "--db", crew)
+    assert output.status == 2
+    assert f"{shipping}.3 is an approval; `onward approve`" in output.sentence
+    for task_id in (choosing, shipping):
         onward("cancel", task_id, "--db", crew)
 
 
@@ -244,16 +244,16 @@ def test_an_approval_is_no_question(onward: Run, crew: str, waiting: Waiting):
 
 def test_a_signal_wakes_the_task_that_waits_for_it(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("signal", "listen")
-    said = onward("signal", task_id[-8:], "go", '{"to": "eu"}', "--db", crew)
-    assert (said.status, said.out) == (0, f"sent: signal go  task {task_id} (listen)\n")
+    output = onward("signal", task_id[-8:], "go", '{"to": "eu"}', "--db", crew)
+    assert (output.status, output.out) == (0, f"sent: signal go  task {task_id} (listen)\n")
     assert result(onward, crew, task_id) == {"to": "eu"}
 
 
 def test_a_signal_without_a_value_and_with_a_key(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("signal", "listen")
     for _ in range(2):
-        told = onward("signal", task_id, "other", "--key", "k1", "--json", "--db", crew).json
-        assert (told["task_id"], told["signal"], told["value"]) == (task_id, "other", None)
+        document = onward("signal", task_id, "other", "--key", "k1", "--json", "--db", crew).json
+        assert (document["task_id"], document["signal"], document["value"]) == (task_id, "other", None)
     onward("signal", task_id, "go", "--key", "k2", "--db", crew)
     assert result(onward, crew, task_id) is None
     received = [r for r in journal(onward, crew, task_id) if r["kind"] == "message.received"]
@@ -262,9 +262,9 @@ def test_a_signal_without_a_value_and_with_a_key(onward: Run, crew: str, waiting
 
 def test_a_signal_to_a_task_that_has_ended(onward: Run, crew: str):
     task_id = onward("submit", "greet", '"you"', "--wait", "--json", "--db", crew).json["task_id"]
-    said = onward("signal", task_id, "go", "--db", crew)
-    assert said.status == 2
-    assert "is completed and cannot be told anything" in said.sentence
+    output = onward("signal", task_id, "go", "--db", crew)
+    assert output.status == 2
+    assert "is completed and cannot be told anything" in output.sentence
     assert onward("signal", task_id, "go", "nonsense", "--db", crew).status == 2
 
 
@@ -273,54 +273,54 @@ def test_a_signal_to_a_task_that_has_ended(onward: Run, crew: str):
 
 def test_resolve_without_a_verdict_lists_the_effects_and_the_words(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
-    said = onward("resolve", task_id, "--db", crew)
-    assert said.status == 0
-    assert "pay  TimeoutError: no answer from the bank" in said.out
+    output = onward("resolve", task_id, "--db", crew)
+    assert output.status == 0
+    assert "pay  TimeoutError: no answer from the bank" in output.out
     for verdict in ("happened", "not_happened", "undo"):
-        assert f"onward resolve {task_id[-8:]} {verdict} " in said.out
-    told = onward("resolve", task_id, "--json", "--db", crew).json
-    assert [(doubt["step"], doubt["reason"]) for doubt in told["doubts"]] == [
+        assert f"onward resolve {task_id[-8:]} {verdict} " in output.out
+    document = onward("resolve", task_id, "--json", "--db", crew).json
+    assert [(doubt["step"], doubt["reason"]) for doubt in document["doubts"]] == [
         ("pay", "TimeoutError: no answer from the bank")
     ]
-    assert sorted(told["verdicts"]) == ["happened", "not_happened", "undo"]
+    assert sorted(document["verdicts"]) == ["happened", "not_happened", "undo"]
     onward("cancel", task_id, "--db", crew)
     over = onward("resolve", task_id, "--db", crew)
     assert "onward resolve" not in over.out
-    assert "is cancelled, so nothing can be said" in over.err
+    assert "is cancelled, so its effects cannot be resolved" in over.err
 
 
 def test_it_happened(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
-    said = onward("resolve", task_id[-8:], "happened", "--result", '"receipt 7"', "--db", crew)
-    assert (said.status, said.out) == (0, f"happened: pay  task {task_id} (charge)\n")
+    output = onward("resolve", task_id[-8:], "happened", "--result", '"receipt 7"', "--db", crew)
+    assert (output.status, output.out) == (0, f"happened: pay  task {task_id} (charge)\n")
     assert result(onward, crew, task_id) == "receipt 7"
 
 
 def test_it_did_not_happen_so_it_is_done_again(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
-    told = onward("resolve", task_id, "not-happened", "--json", "--db", crew).json
-    assert (told["verdict"], told["step"], told["task_id"]) == ("not_happened", "pay", task_id)
-    said = onward("follow", task_id, "--db", crew)
-    assert said.status == 5
-    assert said.out.count("in doubt: did pay happen?") == 2, "the bank is still away"
-    assert "a person says of pay: not_happened" in said.out
+    document = onward("resolve", task_id, "not-happened", "--json", "--db", crew).json
+    assert (document["verdict"], document["step"], document["task_id"]) == ("not_happened", "pay", task_id)
+    output = onward("follow", task_id, "--db", crew)
+    assert output.status == 5
+    assert output.out.count("in doubt: did pay happen?") == 2, "the bank is still away"
+    assert "a person says of pay: not_happened" in output.out
     onward("cancel", task_id, "--db", crew)
 
 
 def test_it_is_undone(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
     assert onward("resolve", task_id, "undo", "--step", "pay", "--db", crew).status == 0
-    said = onward("follow", task_id, "--db", crew)
-    assert said.status == 1
-    assert "a person had it undone" in said.sentence
+    output = onward("follow", task_id, "--db", crew)
+    assert output.status == 1
+    assert "a person had it undone" in output.sentence
 
 
 def test_an_effect_in_a_branch_is_named_with_or_without_it(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge", "true")
-    said = onward("resolve", task_id, "happened", "--step", "nothing", "--db", crew)
-    assert said.status == 2
-    assert "no effect 'nothing' of task" in said.sentence
-    assert "--step '[gather." in said.sentence
+    output = onward("resolve", task_id, "happened", "--step", "nothing", "--db", crew)
+    assert output.status == 2
+    assert "no effect 'nothing' of task" in output.sentence
+    assert "--step '[gather." in output.sentence
     (doubt,) = onward("resolve", task_id, "--json", "--db", crew).json["doubts"]
     short = doubt["step"].replace("gather.", "").replace("]", "] ")
     assert onward("resolve", task_id, "happened", "--step", short, "--db", crew).status == 0
@@ -332,9 +332,9 @@ def test_nothing_is_in_doubt(onward: Run, crew: str):
     listed = onward("resolve", task_id, "--db", crew)
     assert (listed.status, listed.out) == (0, "")
     assert "no effect of task" in listed.err
-    said = onward("resolve", task_id, "happened", "--db", crew)
-    assert said.status == 2
-    assert "no effect of it is in doubt" in said.sentence
+    output = onward("resolve", task_id, "happened", "--db", crew)
+    assert output.status == 2
+    assert "no effect of it is in doubt" in output.sentence
 
 
 # ── wrong use ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -351,13 +351,13 @@ def test_nothing_is_open(onward: Run, db: str, tmp_path):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["answer", "x"], "give the answer as a text, or as JSON with --value"),
+        (["answer", "x"], "give the answer as TEXT, or as JSON with --value"),
         (["answer", "x", "eu", "--value", "1"], "and not both"),
         (["answer", "x", "--value", "{"], "is not JSON"),
         (["signal", "x", "go", "nonsense"], "is not JSON"),
         (["resolve", "x", "perhaps"], "'perhaps' is no verdict: say happened, not_happened or undo"),
-        (["resolve", "x", "undo", "--result", "1"], "--result is what came of an effect that happened"),
-        (["resolve", "x", "--result", "1"], "--result is what came of an effect that happened"),
+        (["resolve", "x", "undo", "--result", "1"], "--result is the result of an effect that happened"),
+        (["resolve", "x", "--result", "1"], "--result is the result of an effect that happened"),
         (["signal", "x"], "the following arguments are required: NAME"),
         (["answer"], "the following arguments are required: QUESTION"),
         (["resolve"], "the following arguments are required: ID"),
@@ -365,9 +365,9 @@ def test_nothing_is_open(onward: Run, db: str, tmp_path):
     ],
 )
 def test_wrong_usage_is_one_sentence(words, part, onward: Run, db: str):
-    said = onward(*words, "--db", db)
-    assert said.status == 2
-    assert part in said.sentence
+    output = onward(*words, "--db", db)
+    assert output.status == 2
+    assert part in output.sentence
 
 
 @pytest.mark.parametrize(
@@ -376,9 +376,9 @@ def test_wrong_usage_is_one_sentence(words, part, onward: Run, db: str):
 @pytest.mark.parametrize("given", ["0" * 26, f"{'0' * 26}.3", "zzzz.3", "zzzz", "zz-z.x", "é", ""])
 def test_an_unknown_id_is_exit_status_4(words, given, onward: Run, crew: str):
     command, *more = words
-    said = onward(command, given, *more, "--db", crew)
-    assert said.status == 4
-    assert "`onward " in said.sentence, "and it says where to look"
+    output = onward(command, given, *more, "--db", crew)
+    assert output.status == 4
+    assert "`onward " in output.sentence, "and it says where to look"
     assert onward(command, given, *more, "--json", "--db", crew).json["error"]["code"] in {
         "not_found",
         "task_not_found",
@@ -388,14 +388,14 @@ def test_an_unknown_id_is_exit_status_4(words, given, onward: Run, crew: str):
 @pytest.mark.parametrize("number", ["1", "99", "x", ""])
 def test_a_record_that_asks_nothing(onward: Run, crew: str, number):
     task_id = onward("submit", "greet", '"you"', "--wait", "--json", "--db", crew).json["task_id"]
-    said = onward("approve", f"{task_id}.{number}", "--db", crew)
-    assert said.status == 4
-    assert "there is no question or approval" in said.sentence
+    output = onward("approve", f"{task_id}.{number}", "--db", crew)
+    assert output.status == 4
+    assert "there is no question or approval" in output.sentence
 
 
 def test_hostile_text_is_shown_and_never_sent(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "ship", json.dumps(shop.HOSTILE))
     for words in (["approvals"], ["list"], ["show", task_id], ["follow", task_id], ["approve"]):
-        said = onward(*words, "--db", crew)
-        assert not controls(said.out + said.err)
-        assert "\\x1b[31mred" in said.out
+        output = onward(*words, "--db", crew)
+        assert not controls(output.out + output.err)
+        assert "\\x1b[31mred" in output.out

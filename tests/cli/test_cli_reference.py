@@ -1,4 +1,4 @@
-"""docs/cli.md is what the parser says, and the picture in the README is one of a terminal."""
+"""docs/cli.md matches the parser, and the picture in the README shows a terminal."""
 
 import xml.etree.ElementTree as ET
 
@@ -23,6 +23,6 @@ def test_the_picture_is_what_a_terminal_shows():
     ]
     assert texts == [("$", "#7ee787"), ("\xa0a\xa0<b>", picture.INK), ("c", picture.INK)]
     shown = ET.parse(ROOT / "docs" / "terminal.svg").getroot()
-    told = "".join(node.text or "" for node in shown.iter())
-    assert "turn\xa01" in told
-    assert "onward\xa0approve" in told
+    text = "".join(node.text or "" for node in shown.iter())
+    assert "turn\xa01" in text
+    assert "onward\xa0approve" in text

@@ -14,7 +14,7 @@ from tests.cli.conftest import Run, controls
 
 @pytest.fixture
 def three(db: str) -> str:
-    """A database with three schedules that no worker looks after; its URL."""
+    """A database with three schedules and no worker; its URL."""
     app = Onward(db)
 
     @app.task
@@ -72,17 +72,17 @@ def test_the_list_for_programs(onward: Run, three: str) -> None:
 
 
 def test_no_schedules_and_what_to_do_about_it(onward: Run, db: str, tmp_path: Any) -> None:
-    said = onward("schedules", "--db", db)
-    assert (said.status, said.out) == (0, "")
-    assert "app.schedule(" in said.err
-    assert "onward worker MODULE:APP" in said.err
+    output = onward("schedules", "--db", db)
+    assert (output.status, output.out) == (0, "")
+    assert "app.schedule(" in output.err
+    assert "onward worker MODULE:APP" in output.err
     assert onward("schedules", "--db", db, "--json").json == {"schedules": []}
     assert list(tmp_path.iterdir()) == [], "looking does not make a database"
 
 
 def test_pause_and_unpause(onward: Run, three: str) -> None:
-    said = onward("schedules", "pause", "nightly", "--db", three)
-    assert said.out == "schedule nightly (report) is paused; `onward schedules unpause nightly` lets it go on\n"
+    output = onward("schedules", "pause", "nightly", "--db", three)
+    assert output.out == "schedule nightly (report) is paused; `onward schedules unpause nightly` lets it go on\n"
     assert "paused" in onward("schedules", "--db", three).out.splitlines()[1]
     assert onward("schedules", "pause", "nightly", "--db", three, "--json").json["next_at"] is None
     assert onward("--db", three, "schedules", "unpause", "nightly").out.startswith(
@@ -110,28 +110,28 @@ def test_trigger(onward: Run, three: str) -> None:
 
 @pytest.mark.parametrize("verb", ["pause", "unpause", "remove", "trigger"])
 def test_a_name_that_is_not_there(onward: Run, three: str, verb: str) -> None:
-    said = onward("schedules", verb, "weekly", "--db", three)
-    assert said.status == 4
-    assert "there is no schedule 'weekly' (there are: nightly, " in said.sentence
-    assert said.sentence.endswith("`onward schedules` lists them")
+    output = onward("schedules", verb, "weekly", "--db", three)
+    assert output.status == 4
+    assert "there is no schedule 'weekly' (there are: nightly, " in output.sentence
+    assert output.sentence.endswith("`onward schedules` lists them")
     assert onward("schedules", verb, "weekly", "--db", three, "--json").json["error"]["code"] == "schedule_not_found"
 
 
 def test_wrong_usage_names_the_help(onward: Run, db: str) -> None:
     for words, says in ((["pause"], "NAME"), (["stop", "x"], "'stop'"), (["pause", "a", "b"], "b")):
-        said = onward("schedules", *words, "--db", db)
-        assert said.status == 2
-        assert says in said.sentence
-        assert "--help`" in said.sentence
+        output = onward("schedules", *words, "--db", db)
+        assert output.status == 2
+        assert says in output.sentence
+        assert "--help`" in output.sentence
 
 
 def test_each_verb_has_help_that_fits_80_columns(onward: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for verb in ("pause", "unpause", "remove", "trigger"):
-        said = onward("schedules", verb, "--help")
-        assert said.status == 0
-        assert "NAME" in said.out
-        assert max(map(len, said.out.splitlines())) <= 80
+        output = onward("schedules", verb, "--help")
+        assert output.status == 0
+        assert "NAME" in output.out
+        assert max(map(len, output.out.splitlines())) <= 80
 
 
 def test_a_worker_brings_the_schedules_of_its_app(onward: Run, crew: str) -> None:

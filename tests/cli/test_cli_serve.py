@@ -1,4 +1,4 @@
-"""serve without an app, and mcp, as a newcomer meets them."""
+"""serve without an app, and mcp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rig.processes import Child
-from tests.cli.conftest import ROOT, Said, process
+from tests.cli.conftest import ROOT, Output, process
 
 ENV = {name: value for name, value in os.environ.items() if not name.startswith(("ONWARD", "OPENAI"))}
 
@@ -28,22 +28,22 @@ def served(folder: Path, *words: str) -> Child:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A folder in which `onward serve` was typed, and what it said."""
+    """A folder in which `onward serve` runs, and its output."""
     folder = tmp_path_factory.mktemp("newcomer")
     with served(folder) as child:
         child.wait_for("ready:", timeout=60)
         yield folder, "\n".join(child.lines)
 
 
-def here(folder: Path, *words: str) -> Said:
+def here(folder: Path, *words: str) -> Output:
     return process(*words, cwd=folder, env=environment())
 
 
 def test_without_an_app_it_serves_the_demo(demo: tuple[Path, str]):
-    folder, said = demo
-    first, *rest = [line for line in said.splitlines() if line]
+    folder, output = demo
+    first, *rest = [line for line in output.splitlines() if line]
     assert first.startswith("No app was named, so this serves the demo")
-    address = re.search(r"open +(http://127\.0\.0\.1:\d+)", said)
+    address = re.search(r"open +(http://127\.0\.0\.1:\d+)", output)
     assert address is not None
     with urllib.request.urlopen(f"{address[1]}/healthz") as answer:
         assert answer.status == 200
@@ -53,11 +53,11 @@ def test_without_an_app_it_serves_the_demo(demo: tuple[Path, str]):
 
 @pytest.mark.slow
 def test_its_next_commands_work_as_they_are_printed(demo: tuple[Path, str]):
-    folder, said = demo
-    assert "onward submit demo.agent '\"Free some disk space.\"' --follow" in said
-    asked = here(folder, "submit", "demo.agent", '"Free some disk space."', "--follow")
-    assert asked.status == 5, asked.err
-    assert "onward approve" in asked.sentence
+    folder, output = demo
+    assert "onward submit demo.agent '\"Free some disk space.\"' --follow" in output
+    followed = here(folder, "submit", "demo.agent", '"Free some disk space."', "--follow")
+    assert followed.status == 5, followed.err
+    assert "onward approve" in followed.sentence
     assert "delete_logs" in here(folder, "approvals").out
     assert here(folder, "approve").status == 0
     (task,) = here(folder, "list", "--json").json["tasks"]
@@ -73,8 +73,8 @@ def test_its_next_commands_work_as_they_are_printed(demo: tuple[Path, str]):
 def test_the_demo_says_so_in_json_too(tmp_path: Path):
     with served(tmp_path, "--json") as child:
         child.wait_for('"ready"', timeout=60)
-        told = [json.loads(line) for line in child.lines]
-    (demo,) = [line for line in told if line.get("event") == "demo"]
+        lines = [json.loads(line) for line in child.lines]
+    (demo,) = [line for line in lines if line.get("event") == "demo"]
     assert demo["task"] == "demo.agent"
     assert demo["open"].startswith("http://127.0.0.1:")
     assert demo["next"].startswith("onward submit demo.agent")
@@ -84,14 +84,14 @@ def test_the_demo_says_so_in_json_too(tmp_path: Path):
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path):
     (tmp_path / "onward-demo").mkdir()
     (tmp_path / "onward-demo" / "mine.txt").write_text("mine")
-    said = here(tmp_path, "serve", "--port", "0")
-    assert said.status == 2
-    assert "is in the way" in said.sentence
+    output = here(tmp_path, "serve", "--port", "0")
+    assert output.status == 2
+    assert "is in the way" in output.sentence
     assert [path.name for path in (tmp_path / "onward-demo").iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.slow
 def test_mcp_says_nothing_on_stdout_but_the_protocol(tmp_path: Path):
     for words in ([], ["--json"]):
-        said = here(tmp_path, "mcp", *words)
-        assert (said.status, said.out) == (0, "")
+        output = here(tmp_path, "mcp", *words)
+        assert (output.status, output.out) == (0, "")

@@ -1,4 +1,4 @@
-"""submit: the ways in, the ways to wait, and the sentences for what cannot be."""
+"""submit: input, options, --wait and --follow, and error messages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.cli.conftest import Run, controls
 
 
 def test_prints_the_id_and_nothing_else(onward: Run, crew: str):
-    said = onward("submit", "greet", '"you"', "--db", crew)
-    assert said.status == 0
-    assert len(said.out.strip()) == 26
-    assert said.err == ""
+    output = onward("submit", "greet", '"you"', "--db", crew)
+    assert output.status == 0
+    assert len(output.out.strip()) == 26
+    assert output.err == ""
 
 
 def test_json_is_the_task(onward: Run, crew: str):
@@ -29,9 +29,9 @@ def test_json_is_the_task(onward: Run, crew: str):
 
 
 def test_wait_prints_the_result_alone(onward: Run, crew: str):
-    said = onward("submit", "greet", '"you"', "--wait", "--db", crew)
-    assert (said.status, said.out) == (0, '"hello you"\n')
-    assert said.err.startswith("task ")
+    output = onward("submit", "greet", '"you"', "--wait", "--db", crew)
+    assert (output.status, output.out) == (0, '"hello you"\n')
+    assert output.err.startswith("task ")
 
 
 @pytest.mark.parametrize(
@@ -60,25 +60,25 @@ def test_wait_with_json_is_the_task_whatever_it_came_to(onward: Run, crew: str):
 
 
 def test_a_failed_task_is_exit_status_1(onward: Run, crew: str):
-    said = onward("submit", "fails", "--wait", "--db", crew)
-    assert said.status == 1
-    assert "(fails) failed: nothing to be done" in said.sentence
+    output = onward("submit", "fails", "--wait", "--db", crew)
+    assert output.status == 1
+    assert "(fails) failed: nothing to be done" in output.sentence
 
 
 def test_too_late_is_exit_status_3_and_the_task_goes_on(onward: Run, crew: str):
-    said = onward("submit", "slow", "--wait", "0.1", "--db", crew)
-    assert said.status == 3
-    assert "goes on" in said.sentence
-    task_id = said.err.split()[1]
+    output = onward("submit", "slow", "--wait", "0.1", "--db", crew)
+    assert output.status == 3
+    assert "goes on" in output.sentence
+    task_id = output.err.split()[1]
     assert onward("show", task_id, "--db", crew, "--json").json["state"] == "running"
     assert onward("cancel", task_id, "--db", crew).status == 0
 
 
 def test_a_parked_task_is_exit_status_5(onward: Run, crew: str, tmp_path):
-    said = onward("submit", "changed", json.dumps(str(tmp_path / "flag")), "--wait", "20", "--db", crew)
-    assert said.status == 5
-    assert "is parked and waits for a person" in said.sentence
-    task_id = said.err.split()[1]
+    output = onward("submit", "changed", json.dumps(str(tmp_path / "flag")), "--wait", "20", "--db", crew)
+    assert output.status == 5
+    assert "is parked and waits for a person" in output.sentence
+    task_id = output.err.split()[1]
     again = onward("follow", task_id, "--db", crew)
     assert again.status == 5
     assert "parked" in again.out
@@ -89,11 +89,11 @@ def test_a_parked_task_is_exit_status_5(onward: Run, crew: str, tmp_path):
 
 
 def test_follow_tells_the_story_and_the_result(onward: Run, crew: str):
-    said = onward("submit", "flaky", "--follow", "--db", crew)
-    assert said.status == 0
-    assert "call, attempt 1 failed  ConnectionError: the API is away; again in" in said.out
-    assert "call failed after 2 attempts  ConnectionError: the API is away" in said.out
-    assert said.out.endswith('"done without it"\n')
+    output = onward("submit", "flaky", "--follow", "--db", crew)
+    assert output.status == 0
+    assert "call, attempt 1 failed  ConnectionError: the API is away; again in" in output.out
+    assert "call failed after 2 attempts  ConnectionError: the API is away" in output.out
+    assert output.out.endswith('"done without it"\n')
 
 
 def test_follow_with_json_is_a_line_for_each_record_and_then_the_task(onward: Run, crew: str):
@@ -104,17 +104,17 @@ def test_follow_with_json_is_a_line_for_each_record_and_then_the_task(onward: Ru
 
 
 def test_follow_with_a_limit(onward: Run, crew: str):
-    said = onward("submit", "slow", "--follow", "--wait", "0.2", "--db", crew)
-    assert said.status == 3
-    onward("cancel", said.err.split()[1], "--db", crew)
+    output = onward("submit", "slow", "--follow", "--wait", "0.2", "--db", crew)
+    assert output.status == 3
+    onward("cancel", output.err.split()[1], "--db", crew)
 
 
 def test_follow_ends_with_a_cancelled_task(onward: Run, crew: str):
     task_id = onward("submit", "slow", "--db", crew).out.strip()
     onward("cancel", task_id, "--db", crew)
-    said = onward("follow", task_id, "--db", crew)
-    assert said.status == 1
-    assert "was cancelled" in said.sentence
+    output = onward("follow", task_id, "--db", crew)
+    assert output.status == 1
+    assert "was cancelled" in output.sentence
 
 
 def test_input_from_stdin_and_file(onward: Run, crew: str, tmp_path, monkeypatch):
@@ -137,11 +137,11 @@ def test_input_from_stdin_and_file(onward: Run, crew: str, tmp_path, monkeypatch
     ],
 )
 def test_an_input_that_cannot_be(given, parts, onward: Run, crew: str):
-    said = onward("submit", "greet", given, "--db", crew)
-    assert said.status == 2
-    assert all(part in said.sentence for part in parts), said.sentence
-    assert not controls(said.err)
-    assert said.out == ""
+    output = onward("submit", "greet", given, "--db", crew)
+    assert output.status == 2
+    assert all(part in output.sentence for part in parts), output.sentence
+    assert not controls(output.err)
+    assert output.out == ""
 
 
 def test_stdin_that_is_not_utf8(onward: Run, crew: str, monkeypatch):
@@ -151,37 +151,37 @@ def test_stdin_that_is_not_utf8(onward: Run, crew: str, monkeypatch):
 
 @pytest.mark.slow
 def test_an_unknown_name_is_not_found_unless_asked_anyway(onward: Run, crew: str):
-    said = onward("submit", "gret", '"you"', "--db", crew)
-    assert said.status == 4
-    assert "no task is named 'gret'" in said.sentence
-    said = onward("submit", "gret", '"you"', "--db", crew, "--anyway", "--json")
-    assert (said.status, said.json["state"]) == (0, "pending")
-    onward("cancel", said.json["task_id"], "--db", crew)
+    output = onward("submit", "gret", '"you"', "--db", crew)
+    assert output.status == 4
+    assert "no task is named 'gret'" in output.sentence
+    output = onward("submit", "gret", '"you"', "--db", crew, "--anyway", "--json")
+    assert (output.status, output.json["state"]) == (0, "pending")
+    onward("cancel", output.json["task_id"], "--db", crew)
 
 
 def test_with_an_app_the_input_is_checked_at_once(onward: Run, crew: str):
-    said = onward("submit", "greet", '{"nme": "you"}', "--db", crew, "--app", "tests.cli.shop:app")
-    assert said.status == 2
-    assert "the input for 'name' does not fit" in said.sentence
-    said = onward("submit", "greet", '"you"', "--db", crew, "--app", "tests.cli.shop:app", "--wait")
-    assert said.out == '"hello you"\n'
+    output = onward("submit", "greet", '{"nme": "you"}', "--db", crew, "--app", "tests.cli.shop:app")
+    assert output.status == 2
+    assert "the input for 'name' does not fit" in output.sentence
+    output = onward("submit", "greet", '"you"', "--db", crew, "--app", "tests.cli.shop:app", "--wait")
+    assert output.out == '"hello you"\n'
 
 
 def test_the_same_key_is_the_same_task_and_another_input_a_conflict(onward: Run, crew: str):
     first, second = (onward("submit", "greet", '"you"', "--key", "k", "--db", crew).out for _ in range(2))
     assert first == second
-    said = onward("submit", "greet", '"me"', "--key", "k", "--db", crew)
-    assert said.status == 2
-    assert "the key 'k' belongs to task" in said.sentence
+    output = onward("submit", "greet", '"me"', "--key", "k", "--db", crew)
+    assert output.status == 2
+    assert "the key 'k' belongs to task" in output.sentence
 
 
 def test_a_full_queue_is_exit_status_6(onward: Run, db: str, monkeypatch):
     monkeypatch.setenv("ONWARD_QUEUE_LIMIT", "1")
     assert onward("submit", "x", "--anyway", "--db", db).status == 0
-    said = onward("submit", "x", "--anyway", "--db", db, "--json")
-    assert said.status == 6
-    assert "queue 'default' is full" in said.sentence
-    assert (said.json["error"]["code"], said.json["error"]["retry_after"]) == ("queue_full", 30.0)
+    output = onward("submit", "x", "--anyway", "--db", db, "--json")
+    assert output.status == 6
+    assert "queue 'default' is full" in output.sentence
+    assert (output.json["error"]["code"], output.json["error"]["retry_after"]) == ("queue_full", 30.0)
 
 
 def test_a_wrong_duration_is_wrong_usage(onward: Run, db: str):
@@ -190,7 +190,7 @@ def test_a_wrong_duration_is_wrong_usage(onward: Run, db: str):
 
 
 def test_whoever_waits_alone_is_told(onward: Run, db: str, monkeypatch):
-    monkeypatch.setattr("onward.cli.commands.follow.PATIENCE", 0.05)
-    said = onward("submit", "x", "--anyway", "--wait", "0.4", "--db", db)
-    assert said.status == 3
-    assert "no worker is running that does 'x'" in said.err
+    monkeypatch.setattr("onward.cli.commands.follow.NOTICE_S", 0.05)
+    output = onward("submit", "x", "--anyway", "--wait", "0.4", "--db", db)
+    assert output.status == 3
+    assert "no worker is running that does 'x'" in output.err

@@ -1,4 +1,4 @@
-"""Tables that fit: whatever the width and whatever is in them."""
+"""Tables fit any width with any content."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.kit import not_memory
 
 @pytest.fixture
 def three(onward: Run, db: str) -> list[str]:
-    """Three tasks that nobody does, oldest first."""
+    """Three tasks without a worker, oldest first."""
     return [submitted(onward, db, "x", str(number), "--anyway", "--queue", f"q{number}") for number in range(3)]
 
 
@@ -45,9 +45,9 @@ def test_list_filters(onward: Run, db: str, three):
     assert ids("--state", "cancelled") == [three[0]]
     assert ids("--queue", "q1") == [three[1]]
     assert ids("--task", "y") == []
-    said = onward("list", "--state", "asleep", "--db", db)
-    assert said.status == 2
-    assert "one of pending, running" in said.sentence
+    output = onward("list", "--state", "asleep", "--db", db)
+    assert output.status == 2
+    assert "one of pending, running" in output.sentence
 
 
 def test_looking_does_not_make_a_database(onward: Run, db: str, tmp_path):
@@ -79,16 +79,16 @@ def test_show_of_a_failed_task_is_still_exit_status_0(onward: Run, crew: str):
     (task,) = onward("list", "--state", "failed", "--task", "fails", "--limit", "1", "--json", "--db", crew).json[
         "tasks"
     ]
-    said = onward("show", task["task_id"], "--db", crew)
-    assert said.status == 0
-    assert "✗  failed  Fatal: nothing to be done" in said.out
+    output = onward("show", task["task_id"], "--db", crew)
+    assert output.status == 0
+    assert "✗  failed  Fatal: nothing to be done" in output.out
 
 
 def test_hostile_text_is_shown_and_never_sent(onward: Run, crew: str):
-    said = onward("submit", "hostile", "--follow", "--db", crew)
-    assert said.status == 0
-    task_id = said.err.split()[1]
-    answers = [said, onward("list", "--limit", "3", "--db", crew), onward("show", task_id, "--db", crew)]
+    output = onward("submit", "hostile", "--follow", "--db", crew)
+    assert output.status == 0
+    task_id = output.err.split()[1]
+    answers = [output, onward("list", "--limit", "3", "--db", crew), onward("show", task_id, "--db", crew)]
     answers += [onward(*words, "--json", "--db", crew) for words in (["list"], ["show", task_id], ["follow", task_id])]
     for answer in answers:
         assert answer.status == 0
@@ -100,8 +100,8 @@ def test_hostile_text_is_shown_and_never_sent(onward: Run, crew: str):
 
 
 def test_hostile_names_and_labels(onward: Run, db: str):
-    said = onward("submit", "x", "--anyway", "--db", db, "--label", f"k={shop.HOSTILE}")
-    shown = onward("show", said.out.strip(), "--db", db)
+    output = onward("submit", "x", "--anyway", "--db", db, "--label", f"k={shop.HOSTILE}")
+    shown = onward("show", output.out.strip(), "--db", db)
     assert "\\x1b[31mred" in shown.out
     assert not controls(shown.out)
     assert onward("submit", shop.HOSTILE, "--anyway", "--db", db).status == 2
@@ -114,16 +114,16 @@ def test_hostile_names_and_labels(onward: Run, db: str):
 
 
 def test_cancel(onward: Run, db: str, three):
-    said = onward("cancel", three[0], "--db", db)
-    assert (said.status, said.out) == (0, f"task {three[0]} (x) is cancelled\n")
+    output = onward("cancel", three[0], "--db", db)
+    assert (output.status, output.out) == (0, f"task {three[0]} (x) is cancelled\n")
     assert onward("cancel", three[0], "--db", db, "--json").json["state"] == "cancelled"
 
 
 def test_what_the_state_forbids_is_wrong_usage(onward: Run, crew: str):
     task_id = onward("submit", "greet", '"you"', "--wait", "--json", "--db", crew).json["task_id"]
-    said = onward("cancel", task_id, "--db", crew)
-    assert said.status == 2
-    assert "is completed and cannot be cancelled" in said.sentence
+    output = onward("cancel", task_id, "--db", crew)
+    assert output.status == 2
+    assert "is completed and cannot be cancelled" in output.sentence
     assert onward("prioritize", task_id, "1", "--db", crew).status == 2
     assert onward("resume", task_id, "--db", crew).out == f"task {task_id} (greet) is completed\n"
 
@@ -138,22 +138,22 @@ def test_resume_goes_on_with_a_failed_task(onward: Run, crew: str):
 
 
 def test_resume_of_a_task_that_waits_is_refused(onward: Run, db: str, three):
-    said = onward("resume", three[0], "--db", db)
-    assert said.status == 2
-    assert "it goes on by itself" in said.sentence
+    output = onward("resume", three[0], "--db", db)
+    assert output.status == 2
+    assert "it goes on by itself" in output.sentence
 
 
 def test_pause_and_resume(onward: Run, db: str, three):
-    said = onward("pause", three[0], "--db", db)
-    assert (said.status, said.out) == (0, f"task {three[0]} (x) rests until: onward resume {three[0][-8:]}\n")
+    output = onward("pause", three[0], "--db", db)
+    assert (output.status, output.out) == (0, f"task {three[0]} (x) is paused until: onward resume {three[0][-8:]}\n")
     task = onward("show", three[0], "--db", db, "--json").json
     assert (task["state"], task["reason"]) == ("waiting", "paused")
     assert onward("resume", three[0], "--db", db).out == f"task {three[0]} (x) goes on\n"
     assert onward("show", three[0], "--db", db, "--json").json["state"] == "pending"
     onward("cancel", three[0], "--db", db)
-    said = onward("pause", three[0], "--db", db)
-    assert said.status == 2
-    assert "cannot be paused" in said.sentence
+    output = onward("pause", three[0], "--db", db)
+    assert output.status == 2
+    assert "cannot be paused" in output.sentence
 
 
 def test_prioritize(onward: Run, db: str, three):
@@ -166,9 +166,9 @@ def test_prioritize(onward: Run, db: str, three):
 @pytest.mark.parametrize("given", ["0" * 26, "zzzz", "no-such-id", "é", ""])
 def test_an_unknown_id_is_exit_status_4(words, given, onward: Run, db: str, three):
     command, *more = words
-    said = onward(command, given, *more, "--db", db)
-    assert said.status == 4
-    assert "`onward list` shows the ids" in said.sentence
+    output = onward(command, given, *more, "--db", db)
+    assert output.status == 4
+    assert "`onward list` shows the ids" in output.sentence
     error = onward(command, given, *more, "--db", db, "--json").json["error"]
     assert error["code"] == "task_not_found"
 
@@ -183,6 +183,6 @@ def test_an_id_may_be_shortened_at_both_ends(onward: Run, url: str):
     for given in (ids[1][-8:], ids[1][-8:].upper(), ids[1][:-1], f" {ids[1]} "):
         assert onward("show", given, "--db", url, "--json").json == shown
     common = ids[0][:4]
-    said = onward("cancel", common, "--db", url)
-    assert said.status == 2
-    assert f"{common!r} fits more than one task" in said.sentence
+    output = onward("cancel", common, "--db", url)
+    assert output.status == 2
+    assert f"{common!r} fits more than one task" in output.sentence

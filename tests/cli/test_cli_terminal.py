@@ -1,4 +1,4 @@
-"""What a terminal gets: colours and moving parts, lines that fit, and nothing of that without one or with NO_COLOR."""
+"""A terminal gets colours, moving parts and lines that fit; a pipe, or NO_COLOR, gets none of that."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def test_a_worker_on_a_terminal_has_a_status_line(db: str):
 
 
 def test_an_alphabet_without_signs(crew: str):
-    said = process("submit", "flaky", "--follow", "--db", crew, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert said.status == 0
-    assert "  +  completed" in said.out
-    assert said.out.isascii()
+    output = process("submit", "flaky", "--follow", "--db", crew, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert output.status == 0
+    assert "  +  completed" in output.out
+    assert output.out.isascii()
 
 
 def test_a_reader_that_leaves_early_is_no_error(crew: str, onward: Run):

@@ -1,4 +1,4 @@
-"""A journal as a story, and values as text."""
+"""Journals as lines, and values as strings."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from onward.cli.output.text import age, count, machine_readable, readable, safe, short, span
-from onward.cli.output.timeline import Mark, Story
+from onward.cli.output.timeline import LineRenderer, Mark
 from onward.core import record as r
 from onward.service.serialize import iso
 
 
-def told(*entries: tuple[str, str, dict[str, Any]]) -> list[str]:
-    story = Story()
+def rendered(*entries: tuple[str, str, dict[str, Any]]) -> list[str]:
+    renderer = LineRenderer()
     lines = []
     for seq, (kind, key, data) in enumerate(entries, 1):
         record = r.Record(seq, 0, kind, key, json.dumps(data).encode(), 1000.0 + seq)
-        lines += [f"{line.mark}: {line.text} {line.detail}".strip() for line in story.tell(record)]
+        lines += [f"{line.mark}: {line.text} {line.detail}".strip() for line in renderer.render(record)]
     return lines
 
 
 def test_a_shift_that_broke_off_is_told():
-    assert told(
+    assert rendered(
         (r.SUBMITTED, "", {}),
         (r.SHIFT, "", {"worker": "w" * 26}),
         (r.STEP_STARTED, "pay", {}),
@@ -45,12 +45,14 @@ def test_a_shift_that_broke_off_is_told():
 
 @pytest.mark.parametrize("last", [r.HANDED_BACK, r.RETRY, r.PARKED, r.QUARANTINED, r.FAILED, r.CANCELLED])
 def test_a_shift_that_ended_in_order_is_no_crash(last):
-    assert not [line for line in told((r.SHIFT, "", {}), (last, "", {}), (r.SHIFT, "", {})) if line.startswith("crash")]
+    assert not [
+        line for line in rendered((r.SHIFT, "", {}), (last, "", {}), (r.SHIFT, "", {})) if line.startswith("crash")
+    ]
 
 
 def test_retries_sleeps_and_ends():
     error = {"type": "OSError", "message": "away", "attempts": 3}
-    assert told(
+    assert rendered(
         (r.STEP_RETRY, "call", {"error": error, "attempt": 1, "due_at": 1003.0}),
         (r.STEP_DONE, "call", {"ms": 10, "result": None, "attempts": 2}),
         (r.STEP_FAILED, "other", {"error": error}),
@@ -77,10 +79,10 @@ def test_retries_sleeps_and_ends():
 
 
 def test_records_that_make_no_sense_do_no_harm():
-    story = Story()
+    renderer = LineRenderer()
     for kind in [value for name, value in vars(r).items() if name.isupper() and isinstance(value, str)]:
         for data in (b"null", b"[1]", b'{"error": 3, "ms": "x", "until": "y", "for": null, "step": []}', b"\x01zz"):
-            assert all(line.mark in Mark for line in story.tell(r.Record(1, 0, kind, "\x1b", data, 1.0)))
+            assert all(line.mark in Mark for line in renderer.render(r.Record(1, 0, kind, "\x1b", data, 1.0)))
 
 
 def test_text():
@@ -101,7 +103,7 @@ def test_text():
 
 
 def test_waits_messages_and_what_ended_them():
-    assert told(
+    assert rendered(
         (r.SIGNAL, "signal go", {"signal": "go"}),
         (r.HANDED_BACK, "", {"reason": "signal"}),
         (r.MESSAGE, "", {"n": 1, "kind": "signal", "name": "go", "ref": None, "value": {"to": "eu"}}),
@@ -130,7 +132,7 @@ def test_waits_messages_and_what_ended_them():
         "done: decided",
         "person: asks for approval: Again?",
         "note: the time for an answer is up",
-        "again: nobody decided in time",
+        "again: not decided in time",
         f"asleep: waits for child bake {'c' * 26}",
         f"note: child {'c' * 26} failed E: burnt",
         "done: child bake has ended",
@@ -138,7 +140,7 @@ def test_waits_messages_and_what_ended_them():
 
 
 def test_effects_in_doubt():
-    assert told(
+    assert rendered(
         (r.SHIFT, "", {}),
         (r.ANNOUNCED, "pay", {}),
         (r.SHIFT, "", {}),
@@ -157,7 +159,7 @@ def test_effects_in_doubt():
 
 def test_sagas_and_branches_stand_further_in():
     error = {"type": "Fatal", "message": "no visa"}
-    assert told(
+    assert rendered(
         (r.SAGA, "trip", {}),
         (r.STEP_DONE, "[trip]flight", {"ms": 0, "result": None}),
         (r.STEP_DONE, "[trip/gather.1]car", {"ms": 0, "result": None}),
@@ -193,7 +195,7 @@ def test_sagas_and_branches_stand_further_in():
 
 
 def test_a_cancel_that_undoes_first_is_no_crash():
-    assert told(
+    assert rendered(
         (r.SHIFT, "", {}),
         (r.SAGA, "saga", {}),
         (r.CANCEL, "", {}),
@@ -213,7 +215,7 @@ def test_a_cancel_that_undoes_first_is_no_crash():
 
 
 def test_several_steps_at_once_break_off_together():
-    lines = told(
+    lines = rendered(
         (r.SHIFT, "", {}),
         (r.STEP_STARTED, "[gather.0]a", {}),
         (r.STEP_STARTED, "[gather.1]a", {}),
@@ -225,51 +227,51 @@ def test_several_steps_at_once_break_off_together():
 
 
 def test_the_command_stands_as_long_as_the_thing_is_open():
-    story = Story("a" * 18 + "12345678")
+    renderer = LineRenderer("a" * 18 + "12345678")
     records = [
         r.Record(1, 0, r.APPROVAL, "approval", b'{"what": "Ship?"}', 1.0),
         r.Record(2, 0, r.SIGNAL, "[gather.1]signal x y", b'{"signal": "x y"}', 1.0),
     ]
-    lines = [line for record in records for line in story.tell(record)]
+    lines = [line for record in records for line in renderer.render(record)]
     assert [line.command for line in lines] == ["onward approve 12345678.1", "onward signal 12345678 'x y'"]
-    assert [one.reason for one in story.standing.open] == ["approval", "signal"]
-    story.tell(r.Record(3, 0, r.WAITED, "approval", b'{"n": 1}', 1.0))
-    assert [story.as_it_stands(line).command for line in lines] == ["", "onward signal 12345678 'x y'"]
-    story.tell(r.Record(4, 0, r.CANCELLED, "", b"{}", 1.0))
-    assert [story.as_it_stands(line).command for line in lines] == ["", ""]
+    assert [wait.reason for wait in renderer.open_waits.open] == ["approval", "signal"]
+    renderer.render(r.Record(3, 0, r.WAITED, "approval", b'{"n": 1}', 1.0))
+    assert [renderer.current(line).command for line in lines] == ["", "onward signal 12345678 'x y'"]
+    renderer.render(r.Record(4, 0, r.CANCELLED, "", b"{}", 1.0))
+    assert [renderer.current(line).command for line in lines] == ["", ""]
 
 
 def test_what_waited_in_a_saga_that_was_given_up_waits_no_more():
-    story = Story("t" * 26)
-    story.tell(r.Record(1, 0, r.SAGA, "saga", b"{}", 1.0))
+    renderer = LineRenderer("t" * 26)
+    renderer.render(r.Record(1, 0, r.SAGA, "saga", b"{}", 1.0))
     for seq, key in ((2, "[saga]question"), (3, "[saga/gather.0]question"), (4, "[sagas]question"), (5, "question")):
-        story.tell(r.Record(seq, 0, r.QUESTION, key, b'{"question": "?"}', 1.0))
-    story.tell(r.Record(6, 0, r.UNDOING, "saga", b"{}", 1.0))
-    assert [one.key for one in story.standing.open] == ["[sagas]question", "question"]
-    story.tell(r.Record(7, 0, r.CANCEL, "", b"{}", 1.0))
-    assert story.standing.open == []
+        renderer.render(r.Record(seq, 0, r.QUESTION, key, b'{"question": "?"}', 1.0))
+    renderer.render(r.Record(6, 0, r.UNDOING, "saga", b"{}", 1.0))
+    assert [wait.key for wait in renderer.open_waits.open] == ["[sagas]question", "question"]
+    renderer.render(r.Record(7, 0, r.CANCEL, "", b"{}", 1.0))
+    assert renderer.open_waits.open == []
 
 
 def test_changes_of_a_state_are_told_in_a_few_words():
-    def told(kind, said):
-        ((line,),) = [Story("t").tell(r.Record(1, 0, kind, "patch", json.dumps(said).encode(), 0.0))]
+    def rendered(kind, fields):
+        ((line,),) = [LineRenderer("t").render(r.Record(1, 0, kind, "patch", json.dumps(fields).encode(), 0.0))]
         return f"{line.text}: {line.detail}"
 
     fact = {"key": "os", "value": "linux", "source": "user"}
     artifact = {"artifact_id": "a", "type": "t", "summary": "a log", "bytes": 1}
-    assert told(r.PATCHED, {"state": {"goal": "Fix it."}}) == "state: goal: Fix it."
-    assert told(r.PATCHED, {"patch": {"append_facts": [fact], "replace_plan": ["look", "clean"]}}) == (
+    assert rendered(r.PATCHED, {"state": {"goal": "Fix it."}}) == "state: goal: Fix it."
+    assert rendered(r.PATCHED, {"patch": {"append_facts": [fact], "replace_plan": ["look", "clean"]}}) == (
         "state: facts: os; plan: look, clean"
     )
-    assert told(r.PATCHED, {"patch": {"add_artifacts": [artifact]}}) == "state: artifacts: a log"
-    assert told(r.ARTIFACT, artifact) == "artifact: a log, 1 bytes"
-    assert told(r.ARTIFACT, {"type": "raw\x1b[31m", "bytes": "?"}) == "artifact: raw\\x1b[31m"
-    assert told(r.PATCHED, {"patch": 7}) == "state: "
-    assert told(r.CHECKPOINT, {"number": 3}).startswith("checkpoint 3")
+    assert rendered(r.PATCHED, {"patch": {"add_artifacts": [artifact]}}) == "state: artifacts: a log"
+    assert rendered(r.ARTIFACT, artifact) == "artifact: a log, 1 bytes"
+    assert rendered(r.ARTIFACT, {"type": "raw\x1b[31m", "bytes": "?"}) == "artifact: raw\\x1b[31m"
+    assert rendered(r.PATCHED, {"patch": 7}) == "state: "
+    assert rendered(r.CHECKPOINT, {"number": 3}).startswith("checkpoint 3")
 
 
 @pytest.mark.parametrize("kind", [r.STEP_DONE, r.PATCHED, r.PROGRESS, r.CHECKPOINT])
 def test_what_was_dropped_is_said(kind):
-    (line,) = Story("t").tell(r.Record(7, 2, kind, "read", b'{"dropped":41}', 0.0))
+    (line,) = LineRenderer("t").render(r.Record(7, 2, kind, "read", b'{"dropped":41}', 0.0))
     assert line.detail == "(dropped, covered by checkpoint 41)"
     assert "?" not in line.text

@@ -1,4 +1,4 @@
-"""top: what a person sees, at three sizes; it redraws, leaves on q, and leaves the terminal as it was."""
+"""top: the screen at three sizes; it redraws, quits on q, and restores the terminal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def test_a_frame_fits_and_has_it_all(columns: int, rows: int, onward: Run, crew:
     runs = waiting("running", "slow")
     with terminal("top", "--db", crew, columns=columns, rows=rows) as screen:
         page = screen.look(
-            lambda page: "q leaves" in page and runs[-8:] in page and f"onward approve {asks[-8:]}" in page
+            lambda page: "q quits" in page and runs[-8:] in page and f"onward approve {asks[-8:]}" in page
         )
         lines = page.splitlines()
         assert len(lines) == rows
         assert lines[0].startswith("onward top  SQLite file")
         assert lines[1].startswith("1 worker · ")
         assert "pending" in lines[2]
-        assert lines[-1] == "q leaves"
+        assert lines[-1] == "q quits"
         assert "WAITS FOR A PERSON" in page
         assert "QUEUE" in page
         assert "WORKER" in page
@@ -42,9 +42,9 @@ def test_a_frame_fits_and_has_it_all(columns: int, rows: int, onward: Run, crew:
 
 def test_it_is_drawn_again_when_the_terminal_changes(crew: str):
     with terminal("top", "--every", "60", "--db", crew, columns=120, rows=30) as screen:
-        screen.look(lambda page: "q leaves" in page)
+        screen.look(lambda page: "q quits" in page)
         screen.resize(90, 20)
-        page = screen.look(lambda page: len(page.splitlines()) == 20 and page.endswith("q leaves"))
+        page = screen.look(lambda page: len(page.splitlines()) == 20 and page.endswith("q quits"))
         assert max(map(len, page.splitlines())) <= 90
         screen.interrupt()
         assert screen.ends() == 130
@@ -56,16 +56,16 @@ def test_once_is_one_frame_on_a_terminal_and_in_a_pipe(onward: Run, crew: str):
         assert screen.status() == 0
         assert "\x1b[?1049h" not in screen.text
         assert "1 worker" in screen.page
-    said = onward("top", "--db", crew)
-    assert said.status == 0
-    assert not controls(said.out)
-    assert max(map(len, said.out.splitlines())) <= 100
+    output = onward("top", "--db", crew)
+    assert output.status == 0
+    assert not controls(output.out)
+    assert max(map(len, output.out.splitlines())) <= 100
 
 
 def test_nothing_to_see(onward: Run, db: str):
-    said = onward("top", "--db", db)
-    assert "0 workers" in said.out
-    assert "nothing is unfinished: onward submit NAME INPUT" in said.out
+    output = onward("top", "--db", db)
+    assert "0 workers" in output.out
+    assert "no unfinished tasks: onward submit NAME INPUT" in output.out
     assert onward("top", "--json", "--db", db).json["people"] == []
 
 
@@ -73,9 +73,9 @@ def test_nothing_to_see(onward: Run, db: str):
 def test_what_waits_for_people_has_its_command(onward: Run, crew: str, waiting: Waiting):
     question, doubt = waiting("question", "choose"), waiting("in_doubt", "charge")
     people = onward("top", "--json", "--db", crew).json["people"]
-    told = {wait["task_id"]: wait for wait in people}
-    assert told[question]["command"].startswith(f"onward answer {question[-8:]}.")
-    assert told[doubt]["command"] == f"onward resolve {doubt[-8:]}"
+    waits = {wait["task_id"]: wait for wait in people}
+    assert waits[question]["command"].startswith(f"onward answer {question[-8:]}.")
+    assert waits[doubt]["command"] == f"onward resolve {doubt[-8:]}"
     assert [wait["since"] for wait in people] == sorted(wait["since"] for wait in people)
     for task_id in (question, doubt):
         onward("cancel", task_id, "--db", crew)

@@ -1,4 +1,4 @@
-"""A journal as a tree: each thing has one node, and the tree is never larger than the terminal."""
+"""Journals as trees: each step has one node, and the tree is never larger than the terminal."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ CHILD = "c" * 26
 
 
 class Journal:
-    """A tree, told record by record."""
+    """A tree that reads records one by one."""
 
     def __init__(self, name: str = "order") -> None:
         self.tree = Tree(TASK, name)
         self._at = 1_000_000.0
 
-    def tell(self, kind: str, key: str = "", /, after: float = 1.0, **said: Any) -> Journal:
+    def tell(self, kind: str, key: str = "", /, after: float = 1.0, **fields: Any) -> Journal:
         self._at += after
-        self.tree.read(r.Record(self.tree.seq + 1, 1, kind, key, json.dumps(said).encode(), self._at))
+        self.tree.read(r.Record(self.tree.seq + 1, 1, kind, key, json.dumps(fields).encode(), self._at))
         return self
 
     def begun(self) -> Journal:
@@ -70,13 +70,13 @@ def test_a_crash_is_told_in_the_step_where_it_was():
 
 
 def model(turn: int, **more: Any) -> dict[str, Any]:
-    asked = {"system": "s", "shown": [], "model": "m"}
+    request = {"system": "s", "shown": [], "model": "m"}
     usage = {"input": 100, "output": 20}
     return {
         "ms": 400,
         "result": {
             "turn": turn,
-            "asked": asked,
+            "asked": request,
             "id": "i",
             "bytes": 1,
             "call": f"{TASK}:{turn}",
@@ -115,9 +115,9 @@ def test_what_a_provider_does_not_tell_is_unknown():
 def test_an_approval_has_the_command_until_it_is_decided():
     journal = agent().tell(r.APPROVAL, "approval", what="delete(" + "x" * 200 + ")", risk="write_local")
     seq = journal.tree.seq
-    asked = journal.branches(width=80)[-1]
-    assert asked.startswith("   └─ ! asks for approval: delete(")
-    assert asked.endswith(f"→ onward approve 12345678.{seq}"), "the command is never cut"
+    line = journal.branches(width=80)[-1]
+    assert line.startswith("   └─ ! asks for approval: delete(")
+    assert line.endswith(f"→ onward approve 12345678.{seq}"), "the command is never cut"
     journal.tell(r.MESSAGE, "", n=1, kind="decision", ref=seq, value={"decision": "approve", "by": "ada"})
     journal.tell(r.WAITED, "approval", n=1)
     decided = journal.branches(width=400)[-1]
@@ -131,7 +131,7 @@ def test_a_child_stands_where_it_was_started():
     assert journal.tree.children_started == 1
     child = Tree(CHILD, "invoice")
     child.state = "waiting"
-    journal.tree.has_child(child, 0.0)
+    journal.tree.add_child(child, 0.0)
     child.read(r.Record(1, 0, r.SUBMITTED, "", b"{}", 1_000_000.0))
     child.read(r.Record(2, 1, r.STEP_DONE, "draw", b'{"ms": 10, "result": 1}', 1_000_001.0))
     assert [line.split()[:4] for line in journal.branches()] == [
@@ -182,7 +182,7 @@ KINDS = sorted(value for name, value in vars(r).items() if name.isupper() and is
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=8) | st.booleans(), lambda v: st.lists(v, max_size=3)
 )
-SAID = st.dictionaries(
+FIELDS = st.dictionaries(
     st.sampled_from(
         ["result", "ref", "kind", "error", "turn", "message", "total", "step", "child", "until", "value", "text"]
     ),
@@ -195,12 +195,12 @@ KEYS = st.sampled_from(
 
 
 @pytest.mark.slow
-@given(records=st.lists(st.tuples(st.sampled_from(KINDS), KEYS, SAID), max_size=25), width=st.integers(20, 120))
+@given(records=st.lists(st.tuples(st.sampled_from(KINDS), KEYS, FIELDS), max_size=25), width=st.integers(20, 120))
 @settings(max_examples=200, deadline=None)
 def test_any_journal_is_shown_and_moves_nothing(records, width):
     journal = Journal("name\x1b[31m")
-    for kind, key, said in records:
-        journal.tell(kind, key, **said)
+    for kind, key, fields in records:
+        journal.tell(kind, key, **fields)
     for line in journal.shown(width=width, height=20):
         assert not controls(line)
 

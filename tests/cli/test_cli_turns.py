@@ -1,4 +1,4 @@
-"""onward show ID --turn N: what a model saw, to the letter."""
+"""show --turn N: exactly the messages that a model got."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_disk(path: str = "/") -> str:
 
 @pytest.fixture
 def done(tmp_path: Path) -> tuple[str, str, ScriptedModel]:
-    """A database, the id of an agent's task in it, and the model that was asked."""
+    """A database, the id of an agent's task in it, and its model."""
     url = f"sqlite:///{tmp_path / 'onward.db'}"
     model = ScriptedModel([[("check_disk", {"path": "/var"})], "It is full."])
 
@@ -42,33 +42,33 @@ def done(tmp_path: Path) -> tuple[str, str, ScriptedModel]:
 def test_what_the_model_saw(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
     url, task_id, model = done
     for number, request in enumerate(model.asked, 1):
-        told = onward("show", task_id, "--turn", str(number), "--json", "--db", url).json
-        assert told["messages"] == [dict(message) for message in request.messages]
-    assert told["reply"] == {"role": "assistant", "content": "It is full."}
-    said = onward("show", task_id, "--turn", "1", "--db", url)
-    assert said.status == 0
-    assert "You fix disks." in said.out
-    assert 'assistant\n  calls check_disk({"path": "/var"})\n' in said.out
-    said = onward("show", task_id, "--turn", "2", "--db", url)
-    assert "tool\n  /var: 93 %\n  \\x1b[2Jnothing else\n" in said.out, (
+        document = onward("show", task_id, "--turn", str(number), "--json", "--db", url).json
+        assert document["messages"] == [dict(message) for message in request.messages]
+    assert document["reply"] == {"role": "assistant", "content": "It is full."}
+    output = onward("show", task_id, "--turn", "1", "--db", url)
+    assert output.status == 0
+    assert "You fix disks." in output.out
+    assert 'assistant\n  calls check_disk({"path": "/var"})\n' in output.out
+    output = onward("show", task_id, "--turn", "2", "--db", url)
+    assert "tool\n  /var: 93 %\n  \\x1b[2Jnothing else\n" in output.out, (
         "lines break where they broke, and nothing else is sent"
     )
 
 
 def test_the_journal_of_an_agent_is_for_people(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
     url, task_id, _ = done
-    said = onward("show", task_id, "--db", url)
-    assert "turn 1: check_disk" in said.out
-    assert re.search(r"model +\d\.\d\d s  turn 1, \d+ tokens in, 10 out\n", said.out)
-    assert re.search(r"check_disk +\d\.\d\d s  \d+ bytes for the model\n", said.out)
-    assert f"onward show {task_id[-8:]} --turn N" in said.err
+    output = onward("show", task_id, "--db", url)
+    assert "turn 1: check_disk" in output.out
+    assert re.search(r"model +\d\.\d\d s  turn 1, \d+ tokens in, 10 out\n", output.out)
+    assert re.search(r"check_disk +\d\.\d\d s  \d+ bytes for the model\n", output.out)
+    assert f"onward show {task_id[-8:]} --turn N" in output.err
 
 
 def test_a_turn_that_is_not_there(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
     url, task_id, _ = done
-    said = onward("show", task_id, "--turn", "3", "--db", url)
-    assert said.status == 2
-    assert "has 2 turns; there is no turn 3" in said.sentence
+    output = onward("show", task_id, "--turn", "3", "--db", url)
+    assert output.status == 2
+    assert "has 2 turns; there is no turn 3" in output.sentence
 
 
 def test_a_turn_that_was_dropped(onward: Run, tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_a_turn_that_was_dropped(onward: Run, tmp_path: Path) -> None:
         return handle.id
 
     task_id = asyncio.run(work())
-    said = onward("show", task_id, "--turn", "2", "--db", url)
-    assert said.status == 2
-    assert f"turn 2 of task {task_id} was dropped: checkpoint 1 stands for it" in said.sentence
+    output = onward("show", task_id, "--turn", "2", "--db", url)
+    assert output.status == 2
+    assert f"turn 2 of task {task_id} was dropped: checkpoint 1 stands for it" in output.sentence
     last = onward("show", task_id, "--turn", str(turns + 1), "--json", "--db", url).json
     assert last["reply"] == {"role": "assistant", "content": "It is full."}
     shown = onward("show", task_id, "--db", url)

@@ -54,8 +54,8 @@ def test_a_wait_for_a_child_names_it(onward: Run, crew: str, waiting: Waiting):
     assert row.endswith(f"child listen {wait['child']} · onward show {wait['child'][-8:]}")
     assert f"waits for child listen  {wait['child']}" in onward("show", task_id, "--db", crew).out
     assert re.search(rf"^  parent +{task_id}$", onward("show", wait["child"], "--db", crew).out, re.MULTILINE)
-    said = onward("cancel", task_id, "--db", crew)
-    assert said.out == f"task {task_id} (household) is cancelled\n"
+    output = onward("cancel", task_id, "--db", crew)
+    assert output.out == f"task {task_id} (household) is cancelled\n"
     assert onward("show", wait["child"], "--json", "--db", crew).json["state"] == "cancelled"
 
 
@@ -71,13 +71,13 @@ def test_waiting_for_a_person_is_exit_status_5(
 ):
     if way == "follow":
         task_id = waiting(reason, *words)
-        said = onward("follow", task_id, "--db", crew)
+        output = onward("follow", task_id, "--db", crew)
     else:
-        said = onward("submit", *words, way.split()[1], "--db", crew)
-        task_id = said.err.split()[1]
-    assert said.status == 5
-    assert f"task {task_id} ({words[0]}) waits for a person: {text}" in said.sentence
-    assert f"`{command.format(short=task_id[-8:])}`" in said.sentence
+        output = onward("submit", *words, way.split()[1], "--db", crew)
+        task_id = output.err.split()[1]
+    assert output.status == 5
+    assert f"task {task_id} ({words[0]}) waits for a person: {text}" in output.sentence
+    assert f"`{command.format(short=task_id[-8:])}`" in output.sentence
     last = onward("follow", task_id, "--json", "--db", crew)
     assert last.status == 5
     assert last.lines[-1]["waits_for"][0]["reason"] == reason
@@ -88,19 +88,19 @@ def test_follow_goes_on_when_a_person_has_spoken(onward: Run, crew: str, waiting
     task_id = waiting("approval", "ship", '"bread"')
     assert onward("follow", task_id, "--db", crew).status == 5
     onward("approve", task_id, "--db", crew)
-    said = onward("follow", task_id, "--db", crew)
-    assert said.status == 0
+    output = onward("follow", task_id, "--db", crew)
+    assert output.status == 0
     for part in ("!  asks for approval: Ship bread?  external_action", "·  approved by ", "✓  decided", "✓  completed"):
-        assert part in said.out
-    assert "broke off" not in said.out
+        assert part in output.out
+    assert "broke off" not in output.out
 
 
 def test_follow_does_not_stop_at_a_timer_or_a_signal(onward: Run, crew: str):
-    said = onward("submit", "listen", "0.3", "--follow", "--db", crew)
-    assert said.status == 0
-    assert re.search(r"☾  waits for signal go  until \d\d:\d\d:\d\d  → onward signal \w{8} go", said.out)
-    assert "↻  no signal go came in time" in said.out
-    assert '"nobody"' in said.out
+    output = onward("submit", "listen", "0.3", "--follow", "--db", crew)
+    assert output.status == 0
+    assert re.search(r"☾  waits for signal go  until \d\d:\d\d:\d\d  → onward signal \w{8} go", output.out)
+    assert "↻  no signal go came in time" in output.out
+    assert '"nobody"' in output.out
 
 
 # ── sagas and branches ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -113,9 +113,9 @@ def test_a_saga_that_was_undone_is_told_step_by_step(onward: Run, crew: str):
     facts, story = out.split("\n\n")
     assert "undone      [0] car, flight" in facts
     assert "not undone  hotel" in facts
-    told = [re.sub(r" {2,}\d+\.\d\d s.*", "", line[13:]) for line in story.splitlines()]
-    assert told[:1] == ["·  submitted"]
-    assert sorted(told[2:8]) == sorted(
+    lines = [re.sub(r" {2,}\d+\.\d\d s.*", "", line[13:]) for line in story.splitlines()]
+    assert lines[:1] == ["·  submitted"]
+    assert sorted(lines[2:8]) == sorted(
         [
             "·  trip begun",
             "✓    flight",
@@ -125,7 +125,7 @@ def test_a_saga_that_was_undone_is_told_step_by_step(onward: Run, crew: str):
             "·    version insured marked",
         ]
     )
-    assert told[8:] == [
+    assert lines[8:] == [
         "✓    insure",
         "✗  trip given up  Fatal: no visa",
         "✓      undo car",
@@ -142,9 +142,9 @@ def test_a_saga_that_was_undone_is_told_step_by_step(onward: Run, crew: str):
 
 def test_a_cancelled_saga_is_undone_first(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("signal", "trip", '"waits"')
-    said = onward("cancel", task_id, "--db", crew)
-    assert said.status == 0
-    assert f"task {task_id} (trip) is " in said.out
+    output = onward("cancel", task_id, "--db", crew)
+    assert output.status == 0
+    assert f"task {task_id} (trip) is " in output.out
     ended = onward("follow", task_id, "--db", crew)
     assert ended.status == 1
     assert "cancel requested  what it did is undone first" in ended.out
@@ -158,7 +158,7 @@ def test_a_cancelled_saga_is_undone_first(onward: Run, crew: str, waiting: Waiti
 def test_an_effect_that_nobody_knows_of_is_still_told_at_the_end(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
     onward("cancel", task_id, "--db", crew)
-    assert "in doubt  pay (nobody knows)" in onward("show", task_id, "--db", crew).out
+    assert "in doubt  pay (unknown)" in onward("show", task_id, "--db", crew).out
     assert onward("show", task_id, "--json", "--db", crew).json["in_doubt"] == ["pay"]
 
 
@@ -168,12 +168,12 @@ def test_an_effect_that_nobody_knows_of_is_still_told_at_the_end(onward: Run, cr
 def test_cancel_tells_what_was_in_the_middle_of_something(onward: Run, crew: str):
     task_id = submitted(onward, crew, "slow")
     wait_for_step(onward, crew, task_id)
-    said = onward("cancel", task_id, "--json", "--db", crew).json
-    assert (said["state"], said["in_flight"]) == ("cancelled", 1)
+    output = onward("cancel", task_id, "--json", "--db", crew).json
+    assert (output["state"], output["in_flight"]) == ("cancelled", 1)
     again = submitted(onward, crew, "slow")
     wait_for_step(onward, crew, again)
     assert onward("cancel", again, "--db", crew).out == (
-        f"task {again} (slow) is cancelled (1 task of its tree was in the middle of something)\n"
+        f"task {again} (slow) is cancelled (1 task of its tree was in the middle of a step)\n"
     )
 
 
@@ -184,18 +184,18 @@ def wait_for_step(onward: Run, url: str, task_id: str) -> None:
 
 
 def test_a_task_that_undoes_is_cancelling(onward: Run, db: str):
-    """With nobody there to undo it, it says so."""
+    """Without a worker to undo it, the output says so."""
 
     async def plant() -> str:
         async with Onward(db) as app:
-            one = await begun(app.store)
-            await app.store.save("w1", Batch([entry(one, kind=r.SAGA, key="saga", data=b"{}")]))
-            return one.id
+            task = await begun(app.store)
+            await app.store.save("w1", Batch([entry(task, kind=r.SAGA, key="saga", data=b"{}")]))
+            return task.id
 
     task_id = asyncio.run(plant())
-    said = onward("cancel", task_id, "--db", db)
-    assert said.out.startswith(f"task {task_id} (work) is being cancelled, what it did is undone first: onward follow")
-    assert said.out.endswith("(1 task of its tree was in the middle of something)\n")
+    output = onward("cancel", task_id, "--db", db)
+    assert output.out.startswith(f"task {task_id} (work) is being cancelled; its steps are undone first: onward follow")
+    assert output.out.endswith("(1 task of its tree was in the middle of a step)\n")
     (task,) = onward("list", "--state", "pending", "--json", "--db", db).json["tasks"]
     assert (task["task_id"], task["reason"]) == (task_id, "cancelling")
     assert "cancelling: what it did is being undone" in onward("list", "--db", db).out
@@ -203,14 +203,14 @@ def test_a_task_that_undoes_is_cancelling(onward: Run, db: str):
 
 @pytest.mark.slow
 def test_whoever_follows_is_told_what_a_child_asks(onward: Run, crew: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("onward.cli.commands.follow.PATIENCE", 0.05)
+    monkeypatch.setattr("onward.cli.commands.follow.NOTICE_S", 0.05)
     for way in (["--wait", "2"], ["--follow", "--wait", "2"]):
-        said = onward("submit", "household", '"choose"', *way, "--db", crew)
-        assert said.status == 3, "the task itself waits for its child, and may go on any time"
+        output = onward("submit", "household", '"choose"', *way, "--db", crew)
+        assert output.status == 3, "the task itself waits for its child, and may go on any time"
         assert re.search(
-            r"\(choose\) waits for a person: question: Which region\?: `onward answer \w{8}\.\d+ TEXT`", said.err
+            r"\(choose\) waits for a person: question: Which region\?: `onward answer \w{8}\.\d+ TEXT`", output.err
         )
-        assert said.err.count("Which region?") == 1, "once"
+        assert output.err.count("Which region?") == 1, "once"
         onward(
             "cancel",
             onward("list", "--task", "household", "--limit", "1", "--json", "--db", crew).json["tasks"][0]["task_id"],

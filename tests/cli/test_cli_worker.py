@@ -1,4 +1,4 @@
-"""worker: it works, hands back, leaves at once when told twice, and says clearly why it cannot start."""
+"""worker: it does tasks, hands them back, exits at once on a second signal, and names the cause if it cannot start."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_slots_and_queues(onward: Run, db: str):
     with start_worker(db, "--slots", "3", "--queues", "a, b") as worker:
         assert worker.lines[-1].endswith("queues a, b · 3 slots")
         assert onward("submit", "greet", '"you"', "--queue", "b", "--wait", "10", "--db", db).status == 0
-        said = onward("submit", "greet", '"you"', "--queue", "c", "--wait", "0.3", "--db", db)
-        assert said.status == 3
+        output = onward("submit", "greet", '"you"', "--queue", "c", "--wait", "0.3", "--db", db)
+        assert output.status == 3
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ MODULES = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where we are: a folder with these modules."""
+    """The current folder, with these modules."""
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -138,9 +138,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_an_app_that_cannot_be_loaded_is_a_sentence(target, parts, folder: Path, onward: Run):
-    said = onward("worker", target)
-    assert said.status == 2
-    assert all(part in said.sentence for part in parts), said.sentence
+    output = onward("worker", target)
+    assert output.status == 2
+    assert all(part in output.sentence for part in parts), output.sentence
 
 
 @pytest.mark.slow

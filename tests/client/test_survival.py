@@ -17,7 +17,7 @@ from onward.client.script import NextChunk, NoResponse, Request, Response
 from onward.client.sse import MEDIA
 from onward.client.verbs import Verbs
 from onward.core import wire
-from onward.core.journal.progress import Teller
+from onward.core.journal.progress import ProgressReader
 from onward.core.task import Task
 from onward.errors import OnwardError, UsageError
 from rig.processes import Child
@@ -219,10 +219,10 @@ async def test_servers_are_killed_and_clients_go_on(place: Any, either: Any, tmp
     assert [(record.seq, record.kind, record.value) for record in records] == [
         (record.seq, record.kind, record.value) for record in journal
     ]
-    teller = Teller(walk.id)
+    reader = ProgressReader(walk.id)
     assert await watching == [
         update._replace(time=pytest.approx(update.time, abs=0.002))
         for record in journal
-        if (update := teller.tell(record))
+        if (update := reader.read(record))
     ]
     assert sum(record.kind == "shift.started" for record in journal) > 1, "it was taken over at least once"

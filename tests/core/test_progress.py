@@ -14,9 +14,9 @@ from onward.agent.model import ModelUnavailable, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core.journal import progress
-from onward.core.journal.progress import STATUSES, ModelText, Teller, Update
+from onward.core.journal.progress import STATUSES, ModelText, ProgressReader, Update
 from onward.core.record import Record
-from onward.server.live.render import update_json, written
+from onward.server.live.render import to_json_bytes, update_json
 from tests.kit import Lab
 
 ALL_KINDS = {value for name, value in vars(r).items() if isinstance(value, str) and name.isupper()}
@@ -46,21 +46,21 @@ def records_of(parts: list[tuple[str, str, bytes]]) -> list[Record]:
 
 def told(task_id: str, records: list[Record], lead: progress.Lead = progress.Lead()) -> list[Update | ModelText]:  # noqa: B008
     """All that is told of these, in order."""
-    teller, found = Teller(task_id, lead), list[Update | ModelText]()
+    reader, found = ProgressReader(task_id, lead), list[Update | ModelText]()
     for record in records:
-        update = teller.tell(record)
-        found += [*teller.withdrawn(), *([update] if update else ())]
+        update = reader.read(record)
+        found += [*reader.withdrawn(), *([update] if update else ())]
     return found
 
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(KINDS), KEYS, DATA), max_size=20))
 def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> None:
-    teller = Teller("t")
+    reader = ProgressReader("t")
     for record in records_of(parts):
-        update = teller.tell(record)
-        for said in (*teller.withdrawn(), teller.said()):
-            assert said is None or written(said._asdict())
+        update = reader.read(record)
+        for said in (*reader.withdrawn(), reader.new_text()):
+            assert said is None or to_json_bytes(said._asdict())
         if update is not None:
             assert update.seq == record.seq
             assert update.status in STATUSES
@@ -69,7 +69,7 @@ def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> No
             assert isinstance(update.step, int)
             assert 0 <= update.step <= 2**53
             assert 0 <= update.total_step <= 2**53
-            assert b"\n" not in written(update_json(update))
+            assert b"\n" not in to_json_bytes(update_json(update))
 
 
 @pytest.mark.slow
@@ -86,13 +86,13 @@ def test_whoever_comes_in_late_is_told_the_same(parts: list[tuple[str, str, byte
 
 def test_every_kind_of_record_is_thought_of() -> None:
     silent = {r.WAITED, r.HEARD, r.SAGA, r.SAGA_DONE, r.VERSION, r.PATCHED, r.CHECKPOINT}
-    assert ALL_KINDS - progress._TELLERS.keys() == silent
+    assert ALL_KINDS - progress._SUMMARIES.keys() == silent
 
 
 def test_only_an_end_is_an_end() -> None:
     ends = {progress.COMPLETED, progress.ERROR, progress.CANCELLED}
     for kind in KINDS:
-        update = Teller("t").tell(Record(1, 0, kind, "s", b'{"error":{"type":"E","message":"m"}}', 0.0))
+        update = ProgressReader("t").read(Record(1, 0, kind, "s", b'{"error":{"type":"E","message":"m"}}', 0.0))
         assert (update is not None and update.status in ends) == (kind in r.ENDS), kind
 
 
@@ -203,11 +203,11 @@ async def test_what_a_model_says_comes_in_pieces_and_is_withdrawn(lab: Lab) -> N
     lab.app.agent("talker", model=Broken(lab.clock))
     task = await lab.run("talker", "speak")
     records = await lab.app.service.journal(task.task_id)
-    teller, shown, withdrawn = Teller(task.task_id), dict[tuple[int, int], str](), []
+    reader, shown, withdrawn = ProgressReader(task.task_id), dict[tuple[int, int], str](), []
     for record in records:
-        teller.tell(record)
-        withdrawn += [(one.turn, one.attempt) for one in teller.withdrawn()]
-        if (said := teller.said()) is not None:
+        reader.read(record)
+        withdrawn += [(one.turn, one.attempt) for one in reader.withdrawn()]
+        if (said := reader.new_text()) is not None:
             before = shown.get((said.turn, said.attempt), "")
             assert len(before) == said.offset
             shown[said.turn, said.attempt] = before + said.text
@@ -218,34 +218,34 @@ async def test_what_a_model_says_comes_in_pieces_and_is_withdrawn(lab: Lab) -> N
     assert len(shown[good]) > 50
     live = [one.seq for one in records if one.kind == r.PROGRESS and "text" in one.value]
     for cut in range(len(records) + 1):
-        late = Teller(task.task_id, progress.lead(records[:cut])).said()
+        late = ProgressReader(task.task_id, progress.lead(records[:cut])).new_text()
         if late is None:
             continue
         assert late.offset == 0, "whoever comes back is told all of it"
         assert shown[late.turn, late.attempt].startswith(late.text)
         assert cut >= live[0]
-    assert Teller(task.task_id, progress.lead(records)).said() is None, "what is over is not said again"
+    assert ProgressReader(task.task_id, progress.lead(records)).new_text() is None, "what is over is not said again"
 
 
 async def test_text_from_before_another_shift_is_void() -> None:
     said = b'{"text":"half a sen","turn":1,"attempt":1,"step":1}'
-    teller = Teller("t")
-    teller.tell(Record(1, 0, r.SHIFT, "", b"{}", 0.0))
-    teller.tell(Record(2, 1, r.PROGRESS, "", said, 0.0))
-    assert teller.said() == ModelText("t", 1, 1, 0, "half a sen")
-    assert teller.withdrawn() == []
-    teller.tell(Record(3, 3, r.SHIFT, "", b"{}", 0.0))
-    assert teller.withdrawn() == [ModelText("t", 1, 1, 0, "", withdrawn=True)]
-    assert teller.said() is None
+    reader = ProgressReader("t")
+    reader.read(Record(1, 0, r.SHIFT, "", b"{}", 0.0))
+    reader.read(Record(2, 1, r.PROGRESS, "", said, 0.0))
+    assert reader.new_text() == ModelText("t", 1, 1, 0, "half a sen")
+    assert reader.withdrawn() == []
+    reader.read(Record(3, 3, r.SHIFT, "", b"{}", 0.0))
+    assert reader.withdrawn() == [ModelText("t", 1, 1, 0, "", withdrawn=True)]
+    assert reader.new_text() is None
 
 
 @pytest.mark.parametrize("kind", sorted(progress.BREAKS - {r.STEP_DONE, r.STEP_FAILED}))
 def test_text_is_void_when_its_shift_ends(kind: str) -> None:
-    teller = Teller("t")
-    teller.tell(Record(2, 1, r.PROGRESS, "", b'{"text":"half a sen","turn":1,"attempt":2,"step":1}', 0.0))
-    assert teller.said() == ModelText("t", 1, 2, 0, "half a sen")
-    teller.tell(Record(3, 1, kind, "", b"{}", 0.0))
-    assert teller.withdrawn() == [ModelText("t", 1, 2, 0, "", withdrawn=True)]
+    reader = ProgressReader("t")
+    reader.read(Record(2, 1, r.PROGRESS, "", b'{"text":"half a sen","turn":1,"attempt":2,"step":1}', 0.0))
+    assert reader.new_text() == ModelText("t", 1, 2, 0, "half a sen")
+    reader.read(Record(3, 1, kind, "", b"{}", 0.0))
+    assert reader.withdrawn() == [ModelText("t", 1, 2, 0, "", withdrawn=True)]
 
 
 def test_what_was_never_shown_is_not_withdrawn() -> None:
@@ -253,16 +253,16 @@ def test_what_was_never_shown_is_not_withdrawn() -> None:
         Record(2, 1, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":2}', 0.0),
         Record(3, 3, r.SHIFT, "", b"{}", 0.0),
     )
-    first = Teller("t")
-    first.tell(text)
-    first.tell(shift)
+    first = ProgressReader("t")
+    first.read(text)
+    first.read(shift)
     assert first.withdrawn() == [], "the reader has not been told of it"
-    back = Teller("t", again=True)
-    back.tell(text)
-    back.tell(shift)
+    back = ProgressReader("t", again=True)
+    back.read(text)
+    back.read(shift)
     assert [one.attempt for one in back.withdrawn()] == [2], "the reader may have seen it before it was cut off"
-    back.tell(Record(4, 3, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":4}', 0.0))
-    back.tell(Record(5, 5, r.SHIFT, "", b"{}", 0.0))
+    back.read(Record(4, 3, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":4}', 0.0))
+    back.read(Record(5, 5, r.SHIFT, "", b"{}", 0.0))
     assert back.withdrawn() == [], "this came after an update that is new to the reader"
 
 

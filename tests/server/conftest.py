@@ -27,7 +27,7 @@ async def serving(app: Onward, **options: Any) -> AsyncIterator[str]:
             await ready.wait()
             yield f"http://127.0.0.1:{bound.getsockname()[1]}"
         finally:
-            server.leave()
+            server.stop_gracefully()
             await running
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import httpx2
 
 from onward import Onward
-from onward.server.http.app import Edge
+from onward.server.http.app import ServerState
 from onward.server.http.uvicorn import Server
 
 
@@ -83,7 +83,7 @@ async def all_events(client: httpx2.AsyncClient, path: str, last: str = "", **pa
 
 
 @contextlib.asynccontextmanager
-async def served(app: Onward, **options: Any) -> AsyncIterator[tuple[httpx2.AsyncClient, Edge, Server]]:
+async def served(app: Onward, **options: Any) -> AsyncIterator[tuple[httpx2.AsyncClient, ServerState, Server]]:
     """A client of a real server, and the server's parts."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -96,7 +96,7 @@ async def served(app: Onward, **options: Any) -> AsyncIterator[tuple[httpx2.Asyn
             await ready.wait()
             limits = httpx2.Limits(max_connections=None)
             async with httpx2.AsyncClient(base_url=address, timeout=60, limits=limits) as client:
-                yield client, asgi.state.edge, server
+                yield client, asgi.state.server, server
         finally:
-            server.leave()
+            server.stop_gracefully()
             await running

@@ -460,7 +460,7 @@ async def test_an_agent_decides_nothing_in_whatever_it_has_a_part_in(app: Onward
         own.resolve(acme.doubter, "happened"),  # of one beside it
         own.raise_budget(acme.asker, max_llm_tokens=9),  # above it
     ):
-        with pytest.raises(OwnCall, match="somebody else has to decide; nothing was written"):
+        with pytest.raises(OwnCall, match="a person or another key has to decide; nothing was written"):
             await refused
     assert await everything(app) == before
     assert (await other.decide(acme.approval, "approve")).id == acme.approval

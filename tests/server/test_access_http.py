@@ -15,7 +15,7 @@ import pytest
 from onward import Onward
 from onward.core import key as keys
 from onward.core.caller import ADMIN, ANYBODY, DECIDE, READ, SCOPES, SUBMIT
-from onward.server.access.auth import FRESH
+from onward.server.access.auth import CACHE_TTL_S
 from onward.server.access.service import AuthorizedService
 from onward.server.http import app as http
 from tests.kit import HandClock, only_memory
@@ -112,7 +112,7 @@ ROWS: dict[str, Row] = {
 }
 """In an order in which each finds what it is for."""
 
-CALLS = {call.name: call for call in http.CALLS}
+CALLS = {call.name: call for call in http.ROUTES}
 
 
 def test_every_call_of_the_server_has_a_row() -> None:
@@ -265,7 +265,7 @@ async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkey
     async def whoever(self: AuthorizedService, task: Any) -> None: ...
 
     with monkeypatch.context() as planted:
-        planted.setattr(AuthorizedService, "_decides", whoever)
+        planted.setattr(AuthorizedService, "_check_own_call", whoever)
         for name in ("decide", "answer", "resolve", "raise_budget"):
             assert await inspector._refused(name, "agent", 403, "own_call"), name
 
@@ -331,7 +331,7 @@ async def test_keys_over_http_from_the_first_to_its_end(url: str, clock: HandClo
         key = made.json()
         mine = {"Authorization": f"Bearer {key.pop('token')}"}
         assert key.pop("webhook_secret") is None, "it is of no tenant"
-        clock.jump(FRESH)
+        clock.jump(CACHE_TTL_S)
         shut = await client.get("/api/tasks")
         assert (shut.status_code, shut.headers["www-authenticate"]) == (401, 'Bearer realm="onward"')
         assert (await client.get("/healthz")).status_code == 200
@@ -342,7 +342,7 @@ async def test_keys_over_http_from_the_first_to_its_end(url: str, clock: HandClo
         assert entries["next"] == 1
         gone = await client.post(f"/api/keys/{key['id']}/revoke", headers=mine)
         assert gone.json()["valid"] is False
-        clock.jump(FRESH)
+        clock.jump(CACHE_TTL_S)
         assert (await client.get("/api/tasks", headers=mine)).status_code == 401
 
 

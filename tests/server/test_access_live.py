@@ -129,7 +129,7 @@ async def test_over_a_socket_nobody_reaches_beyond_what_is_theirs(place: Town) -
 
 
 async def test_a_revoked_key_ends_what_is_open(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "FRESH", 0.1)
+    monkeypatch.setattr(auth, "CACHE_TTL_S", 0.1)
     monkeypatch.setattr(stream.PACE, "check", 0.05)
     acme = place.found["acme"]
 

@@ -136,7 +136,7 @@ async def test_the_one_of_a_browser(app: Onward, followed: Any, tmp_path: Path) 
         told.set_result(await request.json())
         return Response()
 
-    server._served.router.routes += [Route("/page", page), Route("/told", take, methods=["POST"])]
+    server._asgi.router.routes += [Route("/page", page), Route("/told", take, methods=["POST"])]
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
     process = await asyncio.create_subprocess_exec(
         browser,

@@ -122,23 +122,23 @@ async def test_a_planted_fault_is_seen(store: Store, fault: str, monkeypatch: py
         return await own(self)
 
     def trusting(self: Follower, tail: Any) -> None:
-        if len(self._buffer) < feeds.BUFFER:  # what does not fit is gone
+        if len(self._buffer) < feeds.MAX_BUFFERED_RECORDS:  # what does not fit is gone
             self._buffer.append(tail)
             self._bytes += len(tail.record.data)
             self.last[tail.task_id] = tail.record.seq
-        self.ring()
+        self.wake()
 
     monkeypatch.setattr(Feed, "follow", forgetful)
     if fault == "resume from the head":
         monkeypatch.setattr(Follower, "_read", hasty)
     if fault == "no gap is seen":
         monkeypatch.setattr(Follower, "put", trusting)
-        monkeypatch.setattr(feeds, "BUFFER", 5)
+        monkeypatch.setattr(feeds, "MAX_BUFFERED_RECORDS", 5)
     assert wrong(await race(store, 1)) != []
 
 
 async def test_a_follower_without_room_reads_on_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "BUFFER", 10)
+    monkeypatch.setattr(feeds, "MAX_BUFFERED_RECORDS", 10)
     held, feed = await begun(store, 1), feed_of(store)
     task_id = held[0].id
     async with feed.follow({task_id: 0}) as slow, feed.follow({task_id: 0}) as quick:
@@ -167,7 +167,7 @@ async def test_the_buffer_is_bounded_in_bytes_too(store: Store) -> None:
         await write(store, held, 40, random.Random(1), b'"' + b"x" * 20_000 + b'"')
         await eventually(lambda: _true(slow._behind))
         count, size = slow.buffered
-        assert size <= feeds.BUFFER_BYTES + 20_002
+        assert size <= feeds.MAX_BUFFERED_BYTES + 20_002
         assert count <= 8
 
 
@@ -196,7 +196,7 @@ async def test_one_question_for_all_who_follow(store: Store) -> None:
     assert len(asked) <= 3, asked
     assert max(asked) == 5
     for follower in followers:
-        feed.leave(follower)
+        feed.remove(follower)
 
 
 async def test_when_the_server_stops_all_who_follow_are_told(store: Store) -> None:
@@ -224,5 +224,5 @@ async def test_there_is_a_limit(store: Store) -> None:
     with pytest.raises(Problem, match="2 streams are open") as refused:
         feed.check_room()
     assert refused.value.status == 503
-    feed.leave(first)
+    feed.remove(first)
     feed.check_room()

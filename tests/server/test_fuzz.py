@@ -307,7 +307,7 @@ async def test_a_head_that_never_ends_is_cut_off(tmp_path: Path, monkeypatch: py
     async with app, serving(app) as address:
         large = await _raw(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 100_000)
         assert large == b"" or b" 431 " in large, large[:200]
-        monkeypatch.setattr(heads, "PATIENCE", 0.1)
+        monkeypatch.setattr(heads, "HEADER_TIMEOUT_S", 0.1)
         slow = await _raw(address, b"GET /healthz HTTP/1.1\r\nHost")
         assert b" 408 " in slow, slow[:200]
         again = await _raw(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /health")

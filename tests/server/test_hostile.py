@@ -22,8 +22,8 @@ from onward.core import wire
 from onward.core.caller import SCOPES
 from onward.server.http import bodies
 from onward.server.http import header_limits as heads
-from onward.server.http.app import CALLS
-from onward.server.http.bodies import Room
+from onward.server.http.app import ROUTES
+from onward.server.http.bodies import BodyLimiter
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiRoute, Shape
 from onward.server.live import websocket as socket
@@ -120,11 +120,11 @@ def test_what_is_wrong_a_hundred_thousand_times_is_said_once() -> None:
     for value in (many, {"labels": many}, {"labels": list(many)}):
         began = time.thread_time()
         with pytest.raises(Problem) as refused:
-            bodies.shaped(Labelled, value, "the body")
+            bodies.validate(Labelled, value, "the body")
         assert time.thread_time() - began < SECONDS / 10
         assert len(str(refused.value)) < 300
         assert refused.value.status == 422
-    assert bodies.shaped(Labelled, {"anything": many}, "the body").anything == many
+    assert bodies.validate(Labelled, {"anything": many}, "the body").anything == many
 
 
 # ── room ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,11 +133,11 @@ def test_what_is_wrong_a_hundred_thousand_times_is_said_once() -> None:
 async def test_room_is_never_overdrawn_and_always_given_back() -> None:
     rng = random.Random(5)
     for _ in range(50):
-        room, inside, most = Room(1000, 10), 0, 0
+        room, inside, most = BodyLimiter(1000, 10), 0, 0
 
-        async def stay(size: int, turns: int, room: Room = room) -> None:
+        async def stay(size: int, turns: int, room: BodyLimiter = room) -> None:
             nonlocal inside, most
-            async with room.working(size):
+            async with room.processing(size):
                 inside += min(size, 10)
                 most = max(most, inside)
                 for _ in range(turns):
@@ -154,18 +154,18 @@ async def test_room_is_never_overdrawn_and_always_given_back() -> None:
                 if waiting and inside < 10:
                     waiting[-1].cancel()
         inside = 0
-        assert (room._free, room._waiting, len(room._line)) == (10, 1000, 0)
+        assert (room._free, room._waiting, len(room._queue)) == (10, 1000, 0)
         assert most <= 20
 
 
 async def test_those_who_come_first_go_first_and_too_many_are_refused() -> None:
-    room, order = Room(5, 10), []
+    room, order = BodyLimiter(5, 10), []
 
     async def stay(name: str, size: int) -> None:
-        async with room.working(size):
+        async with room.processing(size):
             order.append(name)
 
-    async with room.working(8):
+    async with room.processing(8):
         tasks = [asyncio.create_task(stay("large", 4)), asyncio.create_task(stay("small", 1))]
         await asyncio.sleep(0)
         assert order == [], "a small one does not go before a large one for ever"
@@ -184,7 +184,7 @@ async def test_others_are_answered_while_a_large_body_is_parsed(app: Onward, mon
     parse, under_way, on = bodies.parse, threading.Event(), threading.Event()
 
     def slowly(data: bytes) -> Any:
-        if len(data) > bodies.SMALL:
+        if len(data) > bodies.INLINE_BYTES:
             under_way.set()
             assert on.wait(60)
         return parse(data)
@@ -202,7 +202,7 @@ async def test_others_are_answered_while_a_large_body_is_parsed(app: Onward, mon
 
 
 async def test_bodies_that_arrive_are_bounded_together() -> None:
-    room = Room(100, 1000)
+    room = BodyLimiter(100, 1000)
     pieces: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     class Asked:
@@ -244,7 +244,7 @@ def head(method: str, path: str, token: str = "", more: str = "") -> str:
     )
 
 
-BODIED = [call for call in CALLS if call.body is not None]
+BODIED = [call for call in ROUTES if call.body is not None]
 
 
 @only_memory
@@ -253,10 +253,10 @@ async def test_a_body_is_read_after_the_key_and_its_scopes(app: Onward) -> None:
 
     async def judged(address: str, call: ApiRoute) -> None:
         path = call.path.replace("{id}", "x").replace("{name}", "x")
-        assert call.needs, path
+        assert call.scopes, path
         assert b" 401 " in await answer(address, head(call.method, path)), path
         for scope in SCOPES:
-            if scope not in call.needs:
+            if scope not in call.scopes:
                 assert b" 403 " in await answer(address, head(call.method, path, made[scope])), (path, scope)
 
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
@@ -266,7 +266,7 @@ async def test_a_body_is_read_after_the_key_and_its_scopes(app: Onward) -> None:
             for call in BODIED:
                 path = call.path.replace("{id}", "x").replace("{name}", "x")
                 told = await client.request(call.method, path, json={}, headers={"Authorization": f"Bearer {token}"})
-                assert (told.status_code == 403) == (scope not in call.needs), (path, scope, told.text)
+                assert (told.status_code == 403) == (scope not in call.scopes), (path, scope, told.text)
 
 
 @only_memory
@@ -289,7 +289,7 @@ async def test_a_connection_is_good_after_a_body_was_refused_unread(
             told += await asyncio.wait_for(reader.readexactly(1), 60)
         assert b" 200 OK" in told
         assert b" 431 " not in told
-        monkeypatch.setattr(heads, "PATIENCE", 0.2)  # and whoever sends the rest for ever is cut off
+        monkeypatch.setattr(heads, "HEADER_TIMEOUT_S", 0.2)  # and whoever sends the rest for ever is cut off
         writer.write(head("POST", "/api/tasks").replace("\n", "\r\n").encode() + b"\r\n\r\n")
         await asyncio.wait_for(reader.readuntil(b"valid now"), 60)
         writer.write(b"x")
@@ -345,7 +345,10 @@ async def test_a_first_message_that_is_no_key_is_not_parsed(
     url = f"ws://{address.removeprefix('http://')}/api/tasks/x/ws"
     parsed = []
     monkeypatch.setattr(bodies, "parse", lambda data: parsed.append(data) or json.loads(data))
-    for message in (b'{"type":"auth","key":"' + b"x" * socket.LONGEST_KEY + b'"}', HOSTILE["lists"][:60_000]):
+    for message in (
+        b'{"type":"auth","key":"' + b"x" * socket.MAX_AUTH_MESSAGE_BYTES + b'"}',
+        HOSTILE["lists"][:60_000],
+    ):
         async with connect(url) as stranger:
             await stranger.send(message)
             told = json.loads(await stranger.recv())

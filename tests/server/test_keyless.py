@@ -77,13 +77,13 @@ def connection(client: Any, host: str, *headers: str) -> HTTPConnection:
 
 def test_peer_host_and_headers_all_have_to_be_of_this_machine() -> None:
     for client, host in itertools.product(LOCAL, OWN_HOSTS):
-        assert auth.outside(connection(client, host)) is None, (client, host)
+        assert auth.outside_reason(connection(client, host)) is None, (client, host)
         for header in PROXIED:
-            assert header.lower() in (auth.outside(connection(client, host, header)) or ""), header
+            assert header.lower() in (auth.outside_reason(connection(client, host, header)) or ""), header
         for elsewhere in ELSEWHERE:
-            assert auth.outside(connection(elsewhere, host)) is not None, elsewhere
+            assert auth.outside_reason(connection(elsewhere, host)) is not None, elsewhere
     for client, host in itertools.product(LOCAL, OTHER_HOSTS):
-        assert "host" in (auth.outside(connection(client, host)) or ""), (client, host)
+        assert "host" in (auth.outside_reason(connection(client, host)) or ""), (client, host)
 
 
 async def refused(client: httpx2.AsyncClient, prefix: str = "", **headers: str) -> None:
@@ -193,7 +193,7 @@ async def test_a_unix_socket_cannot_be_told_from_a_proxy(app: Onward, tmp_path: 
         async with httpx2.AsyncClient(transport=transport, base_url=address, timeout=60) as client:
             await refused(client, "/onward")
             token = (await app.keys.create("ada", SCOPES)).token
-            await asyncio.sleep(auth.FRESH)
+            await asyncio.sleep(auth.CACHE_TTL_S)
             shown = {"Authorization": f"Bearer {token}"}
             assert (await client.get("/onward/api/tasks", headers=shown)).status_code == 200
 

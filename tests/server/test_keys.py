@@ -17,7 +17,7 @@ from onward.core import key as keys
 from onward.core.caller import ANYBODY, SCOPES
 from onward.errors import BadSetting, StoreUnavailable, Unauthorized, UsageError
 from onward.server.access import auth
-from onward.server.access.auth import FRESH, MOST, Gate, check_bind
+from onward.server.access.auth import CACHE_TTL_S, MAX_CACHED_KEYS, KeyAuthenticator, check_bind
 from onward.server.live import sse as stream
 from onward.server.mcp import http as mcp_http
 from onward.service.keys import Keys
@@ -114,51 +114,51 @@ def spied(store: Store, asked: list[str]) -> Any:
 
 
 @pytest.fixture
-def gate(spied: Any, clock: HandClock) -> Gate:
-    return Gate(Keys(spied), clock)
+def gate(spied: Any, clock: HandClock) -> KeyAuthenticator:
+    return KeyAuthenticator(Keys(spied), clock)
 
 
 def bearer(token: str) -> str:
     return f"Bearer {token}"
 
 
-async def refused(gate: Gate, header: str | None) -> str:
+async def refused(gate: KeyAuthenticator, header: str | None) -> str:
     with pytest.raises(Unauthorized) as told:
         await gate.caller(header)
     return str(told.value)
 
 
 async def test_without_keys_everybody_is_the_same_and_the_first_key_shuts_the_door_in_every_process(
-    store: Store, gate: Gate, spied: Any, clock: HandClock, time: Time, asked: list[str]
+    store: Store, gate: KeyAuthenticator, spied: Any, clock: HandClock, time: Time, asked: list[str]
 ) -> None:
-    other = Gate(Keys(spied), clock)  # as in another process
+    other = KeyAuthenticator(Keys(spied), clock)  # as in another process
     for one in (gate, other):
         assert await one.caller(None) == ANYBODY
-        assert await one.still(ANYBODY)
+        assert await one.still_valid(ANYBODY)
     assert await gate.caller(None) == ANYBODY
     assert asked == ["keys.exist", "keys.exist"], "once for each process, and not for each request"
     made = await Keys(store).create("ada", ["read"])
-    time.move(FRESH)
+    time.move(CACHE_TTL_S)
     for one in (gate, other):
-        assert not await one.still(ANYBODY), "what was open ends"
+        assert not await one.still_valid(ANYBODY), "what was open ends"
         await refused(one, None)
         assert (await one.caller(bearer(made.token))).name == "ada"
     await Keys(store).revoke(made.key.id)
-    time.move(FRESH)
+    time.move(CACHE_TTL_S)
     for one in (gate, other):
         await refused(one, None)
         await refused(one, bearer(made.token))
     assert asked.count("keys.exist") == 4, "once shut, it stays shut"
 
 
-async def test_a_key_that_is_shown_counts_also_where_none_is_needed(gate: Gate) -> None:
+async def test_a_key_that_is_shown_counts_also_where_none_is_needed(gate: KeyAuthenticator) -> None:
     """A client with a key that reaches the wrong database is told so, and does not become everybody."""
     assert await gate.caller(None) == ANYBODY
     await refused(gate, bearer(keys.new().text))
     await refused(gate, "Basic YTpi")
 
 
-async def test_whoever_shows_a_key_is_who_it_says(store: Store, gate: Gate, time: Time) -> None:
+async def test_whoever_shows_a_key_is_who_it_says(store: Store, gate: KeyAuthenticator, time: Time) -> None:
     made = await Keys(store).create("bot", ["decide", "read"], tenant="acme", agent="fixer")
     for header in (bearer(made.token), f"bearer {made.token}", f"BEARER   {made.token} "):
         caller = await gate.caller(header)
@@ -171,7 +171,7 @@ async def test_whoever_shows_a_key_is_who_it_says(store: Store, gate: Gate, time
         )
 
 
-async def test_every_refusal_is_the_same_sentence(store: Store, gate: Gate, time: Time) -> None:
+async def test_every_refusal_is_the_same_sentence(store: Store, gate: KeyAuthenticator, time: Time) -> None:
     made = await Keys(store).create("ada", SCOPES)
     short = await Keys(store).create("short", SCOPES, expires=1)
     gone = await Keys(store).create("gone", SCOPES)
@@ -204,7 +204,7 @@ async def test_every_refusal_is_the_same_sentence(store: Store, gate: Gate, time
 
 
 async def test_a_wrong_secret_takes_the_way_of_an_unknown_key(
-    store: Store, gate: Gate, time: Time, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    store: Store, gate: KeyAuthenticator, time: Time, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same statements and one comparison of the same length, also for a key that is remembered."""
     made = await Keys(store).create("ada", SCOPES)
@@ -225,7 +225,7 @@ async def test_a_wrong_secret_takes_the_way_of_an_unknown_key(
 
 
 async def test_a_request_costs_no_query_and_a_revocation_counts_within_two_seconds(
-    store: Store, gate: Gate, time: Time, asked: list[str]
+    store: Store, gate: KeyAuthenticator, time: Time, asked: list[str]
 ) -> None:
     made = await Keys(store).create("ada", SCOPES)
     caller = await gate.caller(bearer(made.token))
@@ -233,35 +233,37 @@ async def test_a_request_costs_no_query_and_a_revocation_counts_within_two_secon
     asked.clear()
     for _ in range(100):
         assert await gate.caller(bearer(made.token)) == caller
-        assert await gate.still(caller)
+        assert await gate.still_valid(caller)
     assert asked == []
     await Keys(store).revoke(made.key.id)
-    time.move(FRESH)
-    assert not await gate.still(caller)
+    time.move(CACHE_TTL_S)
+    assert not await gate.still_valid(caller)
     await refused(gate, bearer(made.token))
 
 
 def test_what_stays_open_ends_within_two_seconds_too() -> None:
     """It is asked about now and then, and the answer may be as old as any."""
-    for pace in (stream.PACE.check, mcp_http.AGAIN):
-        assert FRESH + pace <= 2
+    for pace in (stream.PACE.check, mcp_http.RECHECK_INTERVAL_S):
+        assert CACHE_TTL_S + pace <= 2
 
 
 async def test_what_stays_open_asks_once_for_all_of_a_key(
-    store: Store, gate: Gate, time: Time, asked: list[str]
+    store: Store, gate: KeyAuthenticator, time: Time, asked: list[str]
 ) -> None:
     made = await Keys(store).create("ada", SCOPES)
     caller = await gate.caller(bearer(made.token))
     await calm()
     for _ in range(3):
-        time.move(FRESH)
+        time.move(CACHE_TTL_S)
         asked.clear()
         for _ in range(50):
-            assert await gate.still(caller)
+            assert await gate.still_valid(caller)
         assert asked == ["keys.get"]
 
 
-async def test_a_key_ends_at_its_time_and_not_at_the_next_look(store: Store, gate: Gate, time: Time) -> None:
+async def test_a_key_ends_at_its_time_and_not_at_the_next_look(
+    store: Store, gate: KeyAuthenticator, time: Time
+) -> None:
     made = await Keys(store).create("ada", SCOPES, expires=10)
     time.move(9.5)
     assert (await gate.caller(bearer(made.token))).name == "ada"
@@ -270,7 +272,7 @@ async def test_a_key_ends_at_its_time_and_not_at_the_next_look(store: Store, gat
 
 
 async def test_when_a_key_was_used_is_noted_beside_the_request_and_once_a_minute(
-    store: Store, gate: Gate, time: Time, asked: list[str]
+    store: Store, gate: KeyAuthenticator, time: Time, asked: list[str]
 ) -> None:
     made = await Keys(store).create("ada", SCOPES)
     begun, noted = time.now, []
@@ -290,9 +292,9 @@ async def test_when_a_key_was_used_is_noted_beside_the_request_and_once_a_minute
     assert noted == [0, 60, 120]
 
 
-async def test_few_keys_are_remembered_however_many_are_shown(store: Store, gate: Gate, time: Time) -> None:
+async def test_few_keys_are_remembered_however_many_are_shown(store: Store, gate: KeyAuthenticator, time: Time) -> None:
     made = [await Keys(store).create(f"k{n}", ["read"]) for n in range(3)]
-    for n in range(MOST + 10):
+    for n in range(MAX_CACHED_KEYS + 10):
         gate._callers[str(n).encode()] = (0.0, ANYBODY)
         gate._valid[str(n)] = 0.0
     for one in made:
@@ -309,7 +311,7 @@ async def test_a_database_that_is_away_lets_nobody_in(spied: Any, clock: HandClo
     async def away(*_given: Any) -> Any:
         raise StoreUnavailable("away")
 
-    gate = Gate(Keys(Through(store, **{"keys.get": away, "keys.exist": away})), clock)
+    gate = KeyAuthenticator(Keys(Through(store, **{"keys.get": away, "keys.exist": away})), clock)
     for header in (None, bearer(made.token)):
         with pytest.raises(StoreUnavailable):
             await gate.caller(header)

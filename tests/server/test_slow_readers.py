@@ -66,8 +66,8 @@ async def test_what_waits_for_them_is_bounded(app: Onward) -> None:
         assert (await task.get()).state == "completed"
     assert len(neighbour) == 303
     assert len(waiting) >= 50
-    assert max(count for count, _ in waiting) <= feed.BUFFER
-    assert max(size for _, size in waiting) <= feed.BUFFER_BYTES + SIZE + 100
+    assert max(count for count, _ in waiting) <= feed.MAX_BUFFERED_RECORDS
+    assert max(size for _, size in waiting) <= feed.MAX_BUFFERED_BYTES + SIZE + 100
     assert sum(size for _, size in waiting) < 50 * 300 * SIZE / 10, "they would hold all of it otherwise"
 
 

@@ -323,7 +323,7 @@ async def test_what_had_ended_and_goes_on_is_in_the_stream_of_all_tasks(
 async def test_the_stream_of_all_tasks_tells_of_an_older_one_that_is_named(
     steps: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "MOST_TASKS", 1)
+    monkeypatch.setattr(stream, "MAX_TASKS", 1)
     async with served(steps) as (client, _, _):
         old, new = await steps.submit("waits"), await steps.submit("waits")
         async for event in events(client, PROGRESS, all="true"):
@@ -433,16 +433,16 @@ async def test_a_stream_ends_when_its_key_is_no_longer_good(steps: Onward, monke
     class Gate:
         revoked = away = False
 
-        async def caller(self, authorization: str | None) -> Caller:
+        async def caller(self, authorization: str | None, outside: str | None = None) -> Caller:
             if authorization != "Bearer good" or self.revoked:
                 raise Unauthorized
             return ANYBODY
 
-        async def still(self, caller: Caller) -> bool:
+        async def still_valid(self, caller: Caller) -> bool:
             return not self.revoked
 
     async with served(steps) as (client, edge, _):
-        edge.gate = gate = Gate()
+        edge.authenticator = gate = Gate()
         task = await steps.submit("waits")
         assert (await client.get(PROGRESS, params={"task_id": task.id})).status_code == 401
         client.headers["authorization"] = "Bearer good"
@@ -458,7 +458,7 @@ async def test_a_stream_ends_when_its_key_is_no_longer_good(steps: Onward, monke
 async def test_a_stream_ends_when_its_task_is_gone(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that was pruned before a slow reader came to its end."""
     monkeypatch.setattr(stream.PACE, "check", 0.05)
-    monkeypatch.setattr(stream.PACE, "there", 0.1)
+    monkeypatch.setattr(stream.PACE, "exists", 0.1)
     async with served(steps) as (client, edge, _):
         task, other = await steps.submit("waits"), await steps.submit("waits")
         seen = 0
@@ -479,7 +479,7 @@ async def test_a_stream_ends_when_its_task_is_gone(steps: Onward, monkeypatch: p
 @only_memory
 async def test_streams_are_limited(app: Onward, steps: Onward) -> None:
     async with served(steps) as (client, edge, _):
-        edge.feed._most = 2
+        edge.feed._max_streams = 2
         task = await steps.submit("waits")
         opened = [events(client, PROGRESS, task_id=task.id) for _ in range(2)]
         for one in opened:
@@ -507,7 +507,7 @@ async def test_a_server_that_stops_lets_go_of_its_streams(steps: Onward) -> None
         seen = []
         async for event in events(client, PROGRESS, task_id=task.id):
             seen.append(event)
-            server.leave()
+            server.stop_gracefully()
     assert len(seen) == 1, "ended in good order, and may go on elsewhere"
 
 

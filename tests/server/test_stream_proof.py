@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.core.journal.progress import Teller
+from onward.core.journal.progress import ProgressReader
 from onward.server.live import render as telling
 from onward.server.live import sse as stream
 from onward.server.live.render import update_json
@@ -98,8 +98,8 @@ async def expected(app: Onward, ids: list[str], *, records: bool) -> dict[str, l
         journal = await app.service.journal(task_id, limit=1000)
         while len(journal) % 1000 == 0:
             journal += await app.service.journal(task_id, journal[-1].seq, 1000)
-        teller = Teller(task_id)
-        told = [update_json(update) for one in journal if (update := teller.tell(one)) is not None]
+        teller = ProgressReader(task_id)
+        told = [update_json(update) for one in journal if (update := teller.read(one)) is not None]
         found[task_id] = [{"task_id": task_id, **record_json(one)} for one in journal] if records else told
     return found
 
@@ -219,7 +219,7 @@ async def test_a_planted_fault_is_seen(app: Onward, fault: str | None, monkeypat
 
     dropped: list[str | None] = []
 
-    def lost(heads: Any, wanted: str | None) -> telling.Start:
+    def lost(heads: Any, wanted: str | None) -> telling.Position:
         numbers = [int(part) for part in re.findall(r"\d+", wanted or "")]
         match fault:
             case "the cursor is dropped":
@@ -230,10 +230,10 @@ async def test_a_planted_fault_is_seen(app: Onward, fault: str | None, monkeypat
                 wanted = ",".join(str(number + 1) for number in numbers) or None
             case "resume from the head":
                 wanted = ",".join(str(head.seq) for head in heads.values()) if numbers else None
-        return telling.start(heads, wanted)
+        return telling.find_position(heads, wanted)
 
     if fault is not None:
-        monkeypatch.setattr(stream, "start", lost)
+        monkeypatch.setattr(stream, "find_position", lost)
 
     @app.task
     async def walk(ctx: Any, n: int) -> int:

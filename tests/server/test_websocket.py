@@ -199,12 +199,12 @@ class Gate:
 
     revoked = False
 
-    async def caller(self, authorization: str | None) -> Caller:
+    async def caller(self, authorization: str | None, outside: str | None = None) -> Caller:
         if self.revoked or authorization not in {"Bearer good", "Bearer reader"}:
             raise Unauthorized
         return ANYBODY if authorization == "Bearer good" else Caller(scopes=frozenset({READ}))
 
-    async def still(self, caller: Caller) -> bool:
+    async def still_valid(self, caller: Caller) -> bool:
         return not self.revoked
 
 
@@ -250,7 +250,7 @@ async def test_no_foreign_page_gets_in(shop: Onward, server: Any, attack: str) -
 
 async def test_a_key_in_a_header_a_subprotocol_or_a_first_message(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
-    server[1].gate = Gate()
+    server[1].authenticator = Gate()
     where = address(server, task.id)
     async with connect(where, additional_headers={"Authorization": "Bearer good"}) as socket:
         assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
@@ -274,16 +274,16 @@ async def test_a_key_in_a_header_a_subprotocol_or_a_first_message(shop: Onward, 
 
 
 async def test_who_says_nothing_is_sent_away(shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "PATIENCE", 0.1)
+    monkeypatch.setattr(sockets, "AUTH_TIMEOUT_S", 0.1)
     task = await shop.submit("waits")
-    server[1].gate = Gate()
+    server[1].authenticator = Gate()
     async with connect(address(server, task.id)) as socket:
         assert await until_closed(socket) == ([], 1008)
 
 
 async def test_a_key_for_looking_steers_nothing(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
-    server[1].gate = Gate()
+    server[1].authenticator = Gate()
     async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer reader"}) as socket:
         for said in ({"type": "cancel"}, {"type": "priority", "priority": 3}, {"type": "signal", "name": "go"}):
             assert (await say(socket, **said))["code"] == "forbidden"
@@ -293,7 +293,7 @@ async def test_a_key_for_looking_steers_nothing(shop: Onward, server: Any) -> No
 async def test_a_revoked_key_ends_it(shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream.PACE, "check", 0.05)
     task = await shop.submit("waits")
-    server[1].gate = gate = Gate()
+    server[1].authenticator = gate = Gate()
     async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer good"}) as socket:
         await socket.recv()
         gate.revoked = True
@@ -305,7 +305,7 @@ async def test_a_revoked_key_steers_nothing_before_that(
 ) -> None:
     monkeypatch.setattr(stream.PACE, "check", 3600)
     task = await shop.submit("waits")
-    server[1].gate = gate = Gate()
+    server[1].authenticator = gate = Gate()
     async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer good"}) as socket:
         await socket.recv()
         gate.revoked = True
@@ -328,7 +328,7 @@ async def test_whoever_is_being_answered_is_told_before_the_end(
         await asyncio.sleep(0.05)
         return found
 
-    monkeypatch.setitem(sockets.VERBS, "cancel", (sockets.Word, slowly))
+    monkeypatch.setitem(sockets.VERBS, "cancel", (sockets.ClientMessage, slowly))
     task = await shop.submit("waits")
     async with connect(address(server, task.id)) as socket:
         passed: list[dict[str, Any]] = []
@@ -360,7 +360,7 @@ async def test_an_unknown_task_and_too_many_sockets(shop: Onward, server: Any) -
         await connect(address(server, "nobody"))
     assert refused.value.response.status_code == 404
     task = await shop.submit("waits")
-    server[1].feed._most = 1
+    server[1].feed._max_streams = 1
     async with connect(address(server, task.id)) as socket:
         await socket.recv()
         with pytest.raises(InvalidStatus) as refused:
@@ -469,5 +469,5 @@ async def test_a_server_that_stops_says_so(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     async with connect(address(server, task.id)) as socket:
         await socket.recv()
-        server[2].leave()
+        server[2].stop_gracefully()
         assert (await until_closed(socket))[1] in {1001, 1012}

@@ -114,7 +114,7 @@ def plant() -> None:
         return found
 
     bodies._JSON = json.JSONDecoder(object_pairs_hook=once)
-    bodies.SMALL = 1 << 40  # type: ignore[misc]
+    bodies.INLINE_BYTES = 1 << 40  # type: ignore[misc]
     wire.oversized = lambda data, opened=None: None  # type: ignore[assignment]
 
 

@@ -18,7 +18,7 @@ from onward.core.clock import SystemClock
 from onward.errors import BadSetting
 from onward.sinks import guard
 from onward.sinks.errors import BadWebhook
-from onward.sinks.guard import Allowed, check, closed
+from onward.sinks.guard import Allowed, check, is_private
 from onward.sinks.webhook import Webhooks
 from tests.sinks.conftest import SECRET
 from tests.sinks.receiver import Receiver
@@ -104,7 +104,7 @@ ODD = [
 
 @pytest.mark.parametrize("address", INSIDE)
 def test_addresses_of_the_inside_are_closed(address: str) -> None:
-    assert closed(ipaddress.ip_address(address))
+    assert is_private(ipaddress.ip_address(address))
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(BadWebhook):
         check(f"https://{host}/", NOTHING)
@@ -141,7 +141,7 @@ def test_whatever_python_calls_private_is_closed(address: ipaddress.IPv4Address 
         or address.is_multicast
         or address.is_reserved
     ):
-        assert closed(address)
+        assert is_private(address)
 
 
 @given(st.text(max_size=60))
@@ -204,7 +204,7 @@ async def test_a_name_of_the_inside_is_never_connected_to(inside: Receiver, addr
         names = Names(answers)
         said = await hooks(names).send("hook:x", "s", "id", inside.url(host="hooks.example.com", scheme="https"), b"{}")
         assert not said.ok
-        assert "open internet" in said.detail
+        assert "public internet" in said.detail
     assert inside.connections == 0
 
 
@@ -233,7 +233,7 @@ async def test_the_proof_sees_a_client_that_looks_twice(inside: Receiver, monkey
     from onward.sinks import webhook
 
     names = Names(["127.0.0.2"], ["127.0.0.1"])
-    pinned = webhook._pinned
+    pinned = webhook._pinned_backend
 
     def careless(addresses: list[str]) -> object:
         backend = pinned(addresses)
@@ -246,7 +246,7 @@ async def test_the_proof_sees_a_client_that_looks_twice(inside: Receiver, monkey
         backend.connect_tcp = again
         return backend
 
-    monkeypatch.setattr(webhook, "_pinned", careless)
+    monkeypatch.setattr(webhook, "_pinned_backend", careless)
     await hooks(names, "127.0.0.2").send("hook:x", "s", "id", inside.url(host="hooks.example.com"), b"{}")
     assert inside.connections == 1
 

@@ -184,10 +184,10 @@ async def test_retry_after_is_honoured(office: Office, receiver: Receiver, statu
 
 async def test_a_date_is_understood_and_nonsense_is_not(office: Office, receiver: Receiver) -> None:
     hooks = office.app.webhooks
-    assert hooks._rest("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert hooks._rest("soon") is None
-    assert hooks._rest("") is None
-    assert hooks._rest("9" * 400) == sink.LONGEST_REST
+    assert hooks._retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert hooks._retry_after_s("soon") is None
+    assert hooks._retry_after_s("") is None
+    assert hooks._retry_after_s("9" * 400) == sink.MAX_RETRY_AFTER_S
 
 
 async def test_a_redirect_is_a_failure_and_never_followed(office: Office, receiver: Receiver) -> None:
@@ -214,7 +214,7 @@ async def test_a_receiver_that_is_not_there_is_tried_again(office: Office) -> No
 async def test_one_that_never_answers_is_left_after_a_while(
     office: Office, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "TIMEOUT", 0.05)
+    monkeypatch.setattr(sink, "ATTEMPT_TIMEOUT_S", 0.05)
 
     async def never(got: Received, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()

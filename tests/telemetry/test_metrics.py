@@ -390,12 +390,12 @@ async def test_clients_of_streams_are_counted_while_they_are_there(app: Onward):
 @only_memory
 async def test_metrics_are_of_all_tenants_so_they_are_for_no_tenant(app: Onward):
     class Gate:
-        async def caller(self, authorization: str | None) -> Caller:
+        async def caller(self, authorization: str | None, outside: str | None = None) -> Caller:
             scopes = frozenset({"admin"}) if authorization != "read" else frozenset({"read"})
             return Caller(tenant="acme" if authorization == "acme" else None, scopes=scopes)
 
     served = app.asgi()
-    served.state.edge.gate = Gate()
+    served.state.server.authenticator = Gate()
     transport = httpx2.ASGITransport(app=served)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answers = [await client.get("/metrics", headers={"Authorization": who}) for who in ("acme", "read", "me")]
@@ -445,7 +445,7 @@ async def test_a_port_that_is_taken_is_a_sentence(url: str):
         @app.task
         async def work(ctx): ...
 
-        with pytest.raises(BadSetting, match=r"ONWARD_METRICS_PORT.*a port that is free on 127"):
+        with pytest.raises(BadSetting, match=r"ONWARD_METRICS_PORT.*a free port on 127"):
             async with app.worker():
                 raise AssertionError
 

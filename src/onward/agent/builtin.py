@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.agent.reader import MAX_LINES, page
 from onward.agent.tools import Tool, tool
-from onward.artifacts.keeper import beside
+from onward.artifacts.keeper import run_off_loop
 from onward.core.state import AnsweredQuestion, Fact, StatePatch
 from onward.engine.context.context import Context
 from onward.errors import ArtifactNotFound
@@ -37,7 +37,7 @@ def builtin_tools(ctx: Context, max_bytes: int) -> Mapping[str, Tool]:
         if artifact_id not in known:
             raise ArtifactNotFound(ctx.task_id, artifact_id, known)
         data = await ctx.read_artifact(artifact_id)
-        return await beside(
+        return await run_off_loop(
             len(data), lambda: page(data, start=start, lines=lines, search=search, column=column, max_bytes=max_bytes)
         )
 

@@ -21,7 +21,7 @@ from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
 from onward.agent.reader import binary
 from onward.agent.tools import READ, Tool
-from onward.artifacts.keeper import beside
+from onward.artifacts.keeper import run_off_loop
 from onward.core import mask, secret, wire
 from onward.core.retry import Retry
 from onward.core.secret import UnknownSecret
@@ -386,7 +386,7 @@ class Calls:
             return f"error: {tool} has run, but its output is lost: {type(refused).__name__}: {refused}"
         if kind == "binary":
             return f"({len(data):,} bytes, binary, kept as {ref.artifact_id})"
-        return await beside(len(data), lambda: excerpt(data.decode(), self._shown_bytes, ref.artifact_id))
+        return await run_off_loop(len(data), lambda: excerpt(data.decode(), self._shown_bytes, ref.artifact_id))
 
 
 class _Deferred:

@@ -180,9 +180,9 @@ class Onward(Events, McpDoor, Registry, Verbs):
             from onward.server.http import app as http  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
-        edge = http.Edge(
+        server = http.ServerState(
             self.service,
-            auth.Gate(self.service.keys, self._clock),
+            auth.KeyAuthenticator(self.service.keys, self._clock),
             self.store.tails,
             self._clock,
             streams=self.settings.streams,
@@ -195,7 +195,7 @@ class Onward(Events, McpDoor, Registry, Verbs):
             origins=frozenset(self.settings.origins.split()),
             keyless=keyless,
         )
-        return http.asgi(edge, more=[self._mcp_route(edge)])
+        return http.asgi(server, more=[self._mcp_route(server)])
 
     @property
     def keys(self) -> Keys:

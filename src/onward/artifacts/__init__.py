@@ -1,1 +1,1 @@
-"""Artifacts: bytes that tasks leave behind, in the database or outside of it."""
+"""Artifacts: bytes that tasks leave behind, stored in the database, a folder or a bucket."""

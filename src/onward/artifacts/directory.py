@@ -1,6 +1,6 @@
-"""Artifacts in a folder: FOLDER/TASK/NAME. A file is there whole or not at all, also after a power cut.
+"""Artifacts in a folder: FOLDER/TASK/NAME. A file exists with all its bytes or not at all, even after a power cut.
 
-Nothing is followed: a link where a task's folder or a file should be is not ours, and is not read or written through.
+Links are never followed: a link in the place of a task's folder or of a file is neither read nor written through.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from onward.errors import DiskFull, StoreUnavailable
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK: a pipe that somebody put there must not be waited for."""
+"""O_NONBLOCK: a named pipe in the place of a file must not block."""
 
 
 class Directory:
-    """A shelf that is a folder."""
+    """A shelf in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, task_id: str, name: str, data: bytes) -> None:
-        """Write it beside its place, then move it there; each with its folder forced to the disk."""
-        with self._in_words("written to"):
+        """Write a temporary file, then rename it; sync the file and its folder to the disk."""
+        with self._as_store_unavailable("written to"):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with _opened(self._folder) as root:
+            with _open_folder(self._folder) as root:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(task_id, dir_fd=root)
-                os.fsync(root)  # whoever made it: the record that follows is ours
-                with _opened(task_id, root) as folder:
+                os.fsync(root)  # also if another process made the folder: the record that follows refers to it
+                with _open_folder(task_id, root) as folder:
                     _write(folder, name, data)
 
     def get(self, task_id: str, name: str) -> bytes | None:
         """The bytes of the file."""
-        with self._in_words("read from"):
+        with self._as_store_unavailable("read from"):
             try:
-                with _opened(self._folder) as root, _opened(task_id, root) as folder:
+                with _open_folder(self._folder) as root, _open_folder(task_id, root) as folder:
                     return _read(folder, name)
             except OSError as error:
                 if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
@@ -52,25 +52,29 @@ class Directory:
 
     def drop(self, task_id: str) -> None:
         """Remove the task's folder."""
-        with self._in_words("removed from"), contextlib.suppress(FileNotFoundError), _opened(self._folder) as root:
+        with (
+            self._as_store_unavailable("removed from"),
+            contextlib.suppress(FileNotFoundError),
+            _open_folder(self._folder) as root,
+        ):
             shutil.rmtree(task_id, dir_fd=root)
 
     @contextlib.contextmanager
-    def _in_words(self, verb: str) -> Iterator[None]:
+    def _as_store_unavailable(self, verb: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise DiskFull(str(self._folder)) from None
             raise StoreUnavailable(
-                f"artifacts cannot be {verb} the folder {self._folder}: {error.strerror or error}; check that it is there, "
+                f"artifacts cannot be {verb} the folder {self._folder}: {error.strerror or error}; check that it exists, "
                 "its permissions, and ONWARD_ARTIFACTS"
             ) from None
 
 
 @contextlib.contextmanager
-def _opened(path: Path | str, within: int | None = None) -> Iterator[int]:
-    flags = _FOLDER if within is None else _FOLDER | os.O_NOFOLLOW  # where the shelf stands is for its owner to say
+def _open_folder(path: Path | str, within: int | None = None) -> Iterator[int]:
+    flags = _FOLDER if within is None else _FOLDER | os.O_NOFOLLOW  # the root itself may be a link: its owner chose it
     folder = os.open(path, flags, dir_fd=within)
     try:
         yield folder
@@ -79,16 +83,16 @@ def _opened(path: Path | str, within: int | None = None) -> Iterator[int]:
 
 
 def _write(folder: int, name: str, data: bytes) -> None:
-    beside = f".{name}.{secrets.token_hex(8)}"
+    temporary = f".{name}.{secrets.token_hex(8)}"
     try:
-        with os.fdopen(os.open(beside, _NEW, 0o666, dir_fd=folder), "wb") as file:
+        with os.fdopen(os.open(temporary, _NEW, 0o666, dir_fd=folder), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
         raise
     os.fsync(folder)
 

@@ -1,7 +1,7 @@
-"""Artifacts in a bucket of S3, or of anything that speaks the same: PREFIX/TASK/NAME.
+"""Artifacts in an S3 bucket, or one with the same API: PREFIX/TASK/NAME.
 
-Keys, region and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL …),
-as with every other tool. A put is whole or not at all, and durable when the server says so.
+Keys, region and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL …), as
+with other tools. A put stores all bytes or none, and is durable when the server confirms it.
 """
 
 from __future__ import annotations
@@ -15,65 +15,65 @@ from typing import Any
 
 from onward.errors import StoreUnavailable
 
-MOST = 100_000_000
-"""Bytes of the largest artifact, as the keeper puts them there: a bucket that says more is not read."""
+MAX_OBJECT_BYTES = 100_000_000
+"""Bytes of the largest artifact that the keeper stores. A larger object in the bucket is not read."""
 
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
 class Bucket:
-    """A shelf that is a bucket, or a part of one."""
+    """A shelf in a bucket, or under a prefix of one."""
 
     def __init__(self, bucket: str, prefix: str = "") -> None:
         self._bucket, self._prefix = bucket, prefix.strip("/")
 
     @functools.cached_property
     def _store(self) -> Any:
-        # Its plain verbs, in our threads. Its asynchronous ones end a process with SIGABRT now and then: their threads still
+        # Its blocking methods, in our threads. Its asynchronous ones sometimes end a process with SIGABRT: their threads still
         # call Python while it shuts down (18 of 25 short programs, with 0.12).
         from obstore.store import S3Store  # noqa: PLC0415 -- an extra
 
-        plain = any(os.environ.get(name, "").startswith("http://") for name in ENDPOINTS)
+        allow_http = any(os.environ.get(name, "").startswith("http://") for name in ENDPOINT_VARIABLES)
         return S3Store(
             self._bucket,
             prefix=self._prefix or None,
-            client_options={"allow_http": plain, "timeout": "30s", "connect_timeout": "5s"},
-            retry_config={"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=10)},  # the caller is patient
+            client_options={"allow_http": allow_http, "timeout": "30s", "connect_timeout": "5s"},
+            retry_config={"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=10)},  # the caller tries again
         )
 
     def put(self, task_id: str, name: str, data: bytes) -> None:
-        """One object."""
-        with self._in_words("written to"):
+        """Store one object."""
+        with self._as_store_unavailable("written to"):
             self._store.put(f"{task_id}/{name}", data)
 
     def get(self, task_id: str, name: str) -> bytes | None:
         """The bytes of the object."""
-        with self._in_words("read from"):
+        with self._as_store_unavailable("read from"):
             try:
-                found = self._store.get(f"{task_id}/{name}")
-                if (size := int(found.meta["size"])) > MOST:
+                response = self._store.get(f"{task_id}/{name}")
+                if (size := int(response.meta["size"])) > MAX_OBJECT_BYTES:
                     raise ValueError(
-                        f"the object {task_id}/{name} has {size:,} bytes, and none that was put there has more than {MOST:,}"
+                        f"the object {task_id}/{name} has {size:,} bytes, and the keeper stores none with more than {MAX_OBJECT_BYTES:,}"
                     )
-                return bytes(found.bytes())
+                return bytes(response.bytes())
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error):
                     raise
                 return None
 
     def drop(self, task_id: str) -> None:
-        """Remove the task's objects."""
-        with self._in_words("removed from"):
+        """Delete the task's objects."""
+        with self._as_store_unavailable("removed from"):
             for page in self._store.list(prefix=task_id):
-                self._store.delete([one["path"] for one in page])
+                self._store.delete([entry["path"] for entry in page])
 
     @contextlib.contextmanager
-    def _in_words(self, verb: str) -> Iterator[None]:
+    def _as_store_unavailable(self, verb: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever it is, the bytes are not there, and somebody has to see to it
-            said = "it does not exist" if "NoSuchBucket" in str(error) else str(error).partition("\n")[0]
+        except Exception as error:  # whatever the error is, the bytes are not there, and an operator has to act
+            reason = "it does not exist" if "NoSuchBucket" in str(error) else str(error).partition("\n")[0]
             raise StoreUnavailable(
-                f"artifacts cannot be {verb} the bucket {self._bucket!r}: {said:.300}; check the endpoint, the bucket and the "
+                f"artifacts cannot be {verb} the bucket {self._bucket!r}: {reason:.300}; check the endpoint, the bucket and the "
                 "keys (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION)"
             ) from None

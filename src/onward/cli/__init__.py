@@ -1,1 +1,1 @@
-"""The command line: arguments → service, and answers that people and programs can read. No decisions."""
+"""The command line: parses arguments, calls the service, prints results for people or as JSON. It makes no decisions."""

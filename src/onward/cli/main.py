@@ -1,4 +1,4 @@
-"""`onward`: parse, call one command, turn what it raises into a sentence and an exit status."""
+"""`onward`: parses the arguments, runs one command, and turns its errors into a sentence and an exit status."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from onward.cli.output.text import machine_readable, safe
 from onward.errors import OnwardError
 
 INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells use it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
-    _speak_any_alphabet()
+    """Run the command line and return the exit status."""
+    _escape_unencodable()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["__complete"]:
-        from onward.cli.args import completing  # noqa: PLC0415 -- only for a shell that asks
+        from onward.cli.args import completing  # noqa: PLC0415 -- only completion needs it
 
         return completing.main(words[1:])
     args = parser.parse(words)
@@ -28,26 +29,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _version(args) if args.version else _run(args)
         sys.stdout.flush()
     except OnwardError as error:
-        return _complain(error, args)
+        return _print_error(error, args)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has heard enough
+    except BrokenPipeError:  # the reader of our output closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
 
 
 def _run(args: Namespace) -> int:
-    # Imported here, with the command and all it needs: --help has to answer at once.
+    # The command is imported here, with all that it needs, so that --help stays fast.
     import importlib  # noqa: PLC0415
 
     module, _, name = args.run.partition(":")
-    answer = getattr(importlib.import_module(module), name)(args)
-    if isinstance(answer, int):
-        return answer
-    import asyncio  # noqa: PLC0415 -- help and completion do without
+    status = getattr(importlib.import_module(module), name)(args)
+    if isinstance(status, int):
+        return status
+    import asyncio  # noqa: PLC0415 -- help and completion do not need it
 
-    return int(asyncio.run(answer))
+    return int(asyncio.run(status))
 
 
 def _version(args: Namespace) -> int:
@@ -57,7 +58,7 @@ def _version(args: Namespace) -> int:
     return 0
 
 
-def _complain(error: OnwardError, args: Namespace) -> int:
+def _print_error(error: OnwardError, args: Namespace) -> int:
     if args.json:
         from onward.service.serialize import error_json  # noqa: PLC0415 -- as above
 
@@ -68,8 +69,8 @@ def _complain(error: OnwardError, args: Namespace) -> int:
     return error.exit_status
 
 
-def _speak_any_alphabet() -> None:
-    """A terminal that cannot show a character gets an escape, never a traceback."""
+def _escape_unencodable() -> None:
+    """Print a character that the terminal cannot encode as an escape, instead of failing with a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

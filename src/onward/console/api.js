@@ -1,9 +1,9 @@
-// The API, as everybody else uses it. `get` and `post` answer with JSON or throw a Problem, which has a sentence for people. A key
-// is kept in sessionStorage (it is gone with the tab) and is only ever sent as a header, never in an address.
+// The HTTP API. `get` and `post` return JSON or throw a Problem, which has a sentence for people. The key is kept in sessionStorage
+// (until the tab is closed) and is sent only as a header, never in a URL.
 
 const KEY = "onward.key";
 
-/** What the server refused, or why it could not be asked. `message` is a sentence. */
+/** An error response, or the reason why there was no response. `message` is a sentence. */
 export class Problem extends Error {
   constructor(status, code, message, more = {}) {
     super(message);
@@ -11,8 +11,8 @@ export class Problem extends Error {
   }
 }
 
-/** Who hears that a key is wanted (the shell shows the sign-in then). */
-export const door = { wanted: () => {} };
+/** Called when the server needs a key; the shell then shows the sign-in. */
+export const auth = { onKeyNeeded: () => {} };
 
 export const key = {
   get: () => sessionStorage.getItem(KEY),
@@ -20,13 +20,13 @@ export const key = {
   clear: () => sessionStorage.removeItem(KEY),
 };
 
-/** The address of a call: relative to the page, so that it holds under any prefix. Lists in a query are repeated names. */
+/** The URL of a request: relative to the page, so that it works under any prefix. Lists in a query become repeated names. */
 export function address(path, query) {
-  const found = new URL(path.replace(/^\//, ""), location.origin + location.pathname);
+  const url = new URL(path.replace(/^\//, ""), location.origin + location.pathname);
   for (const [name, value] of Object.entries(query || {})) {
-    for (const one of [value].flat()) if (one !== null && one !== undefined && one !== "") found.searchParams.append(name, one);
+    for (const item of [value].flat()) if (item !== null && item !== undefined && item !== "") url.searchParams.append(name, item);
   }
-  return found;
+  return url;
 }
 
 /** Headers of every request. */
@@ -34,7 +34,7 @@ export function headers(more = {}) {
   return key.get() ? { ...more, Authorization: `Bearer ${key.get()}` } : more;
 }
 
-/** Ask, and get the response as it is. Throws Problem. */
+/** Send a request; returns the response. Throws Problem. */
 export async function ask(method, path, { query, body, signal, more } = {}) {
   let response;
   try {
@@ -57,23 +57,23 @@ export async function ask(method, path, { query, body, signal, more } = {}) {
 
 /** The problem in a response (RFC 9457). */
 export async function problem(response) {
-  let told = {};
+  let details = {};
   try {
-    told = await response.json();
+    details = await response.json();
   } catch {
-    // not from us: a proxy, perhaps
+    // not JSON: from a proxy, perhaps
   }
-  const text = told.detail || told.title || `The server answered with ${response.status}.`;
-  const found = new Problem(response.status, told.code || "", sentence(text), { ...told, retryAfter: Number(response.headers.get("Retry-After")) || undefined });
-  if (response.status === 401) door.wanted(found);
-  return found;
+  const text = details.detail || details.title || `The server answered with ${response.status}.`;
+  const error = new Problem(response.status, details.code || "", sentence(text), { ...details, retryAfter: Number(response.headers.get("Retry-After")) || undefined });
+  if (response.status === 401) auth.onKeyNeeded(error);
+  return error;
 }
 
-/** As a sentence: our errors begin small and end without a stop, as they do in a terminal. */
+/** An error as a sentence: our errors begin with a small letter and end without a full stop, as in a terminal. */
 export function sentence(text) {
-  const said = String(text).trim();
-  const whole = said.charAt(0).toUpperCase() + said.slice(1);
-  return /[.!?…]$/.test(whole) ? whole : `${whole}.`;
+  const trimmed = String(text).trim();
+  const capitalized = trimmed.charAt(0).toUpperCase() + trimmed.slice(1);
+  return /[.!?…]$/.test(capitalized) ? capitalized : `${capitalized}.`;
 }
 
 async function json(method, path, options) {
@@ -85,10 +85,10 @@ export const get = (path, query, options = {}) => json("GET", path, { ...options
 export const post = (path, body = {}, options = {}) => json("POST", path, { ...options, body });
 export const remove = (path, options = {}) => json("DELETE", path, options);
 
-/** A part of a path. */
+/** Encode one part of a path. */
 export const part = (text) => encodeURIComponent(text);
 
-/** 128 random bits as text: an idempotency key. (`crypto.randomUUID` is only there over HTTPS or on this machine.) */
+/** 128 random bits as a string: an idempotency key. (`crypto.randomUUID` exists only over HTTPS or on localhost.) */
 export function random() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -1,6 +1,6 @@
-// The shell: rail, top bar, sign-in, keys of the keyboard. Pages are in pages/, and pages.js says how one is added.
+// The shell: navigation, top bar, sign-in, keyboard shortcuts. Pages are in pages/; pages.js explains how to add one.
 
-import { door, get, key } from "./api.js";
+import { auth, get, key } from "./api.js";
 import { h, put } from "./dom.js";
 import { dialog } from "./dialog.js";
 import { icon } from "./icons.js";
@@ -11,7 +11,7 @@ import * as router from "./router.js";
 import { badge, button, empty, failure, menu, tick } from "./ui.js";
 import { compact } from "./words.js";
 
-const THEMES = { auto: ["auto", "As the system"], light: ["sun", "Light"], dark: ["moon", "Dark"] };
+const THEMES = { auto: ["auto", "System theme"], light: ["sun", "Light"], dark: ["moon", "Dark"] };
 
 const main = h("main", { id: "page", tabindex: "-1" });
 const rail = h("nav", { class: "rail", "aria-label": "Pages" });
@@ -22,12 +22,12 @@ const account = h("span", { class: "account" });
 function shell() {
   put(
     document.getElementById("app"),
-    h("a", { class: "skip", href: "#page", onclick: (event) => (event.preventDefault(), main.focus()) }, "Skip to the page"),
+    h("a", { class: "skip", href: "#page", onclick: (event) => (event.preventDefault(), main.focus()) }, "Skip to content"),
     h(
       "header",
       { class: "top" },
       h("a", { class: "brand", href: "#/tasks", "aria-label": "Onward: tasks" }, h("img", { src: "console/mark.svg", alt: "", width: 22, height: 22 }), h("span", null, "Onward")),
-      h("form", { class: "search", role: "search", onsubmit: searched }, icon("search"), search, h("kbd", null, "/")),
+      h("form", { class: "search", role: "search", onsubmit: submitSearch }, icon("search"), search, h("kbd", null, "/")),
       h("div", { class: "top-end" }, lamp, account, theme(), button("New task", () => router.go("/new"), { kind: "main", icon: "plus", title: "New task (n)", class: "button main new" })),
     ),
     rail,
@@ -36,12 +36,12 @@ function shell() {
   );
 }
 
-// ── where we are ─────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── navigation ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 let stats = null;
 let current = null;
 
-function railed() {
+function drawRail() {
   const items = pages.filter((page) => page.nav && (!page.shown || page.shown()));
   put(
     rail,
@@ -54,20 +54,20 @@ function railed() {
   );
 }
 
-function arrived(page, place) {
+function onArrive(page, place) {
   current = page;
   document.title = page ? `${page.title} · Onward` : "Onward";
   if (place.path === "/tasks") search.value = place.one("q");
-  railed();
+  drawRail();
 }
 
 function failed(root, error) {
   if (error?.status === 401) return; // the sign-in is shown
-  if (!error) put(root, empty("There is no such page", "The address may be from another version of Onward."), h("p", { class: "center" }, h("a", { href: "#/tasks" }, "To the tasks")));
+  if (!error) put(root, empty("Page not found", "The address may be from another version of Onward."), h("p", { class: "center" }, h("a", { href: "#/tasks" }, "Go to the tasks")));
   else put(root, failure(error, () => router.again()));
 }
 
-function searched(event) {
+function submitSearch(event) {
   event.preventDefault();
   const place = router.here();
   const kept = place.path === "/tasks" ? Object.fromEntries([...new URLSearchParams(place.text).keys()].map((name) => [name, place.all(name)])) : {};
@@ -80,41 +80,41 @@ search.addEventListener("input", () => {
   if (router.here().path === "/tasks") searching = setTimeout(() => search.form.requestSubmit(), 250);
 });
 
-// ── the numbers in the rail, and the lamp ────────────────────────────────────────────────────────────────────────────
+// ── the numbers in the navigation, and the connection status ────────────────────────────────────────────────────────────────────────────
 
-let asked = 0;
+let countedAt = 0;
 let pending = 0;
 
-/** Read the numbers again, at most every other second. */
-function counted() {
+/** Read the numbers again, at most every two seconds. */
+function refreshCounts() {
   clearTimeout(pending);
   pending = setTimeout(async () => {
-    asked = Date.now();
+    countedAt = Date.now();
     try {
-      stats = await (me.tenant ? asks() : get("/api/stats"));
-      railed();
+      stats = await (me.tenant ? openAsks() : get("/api/stats"));
+      drawRail();
     } catch {
-      // who may not see them, or a server that is away: the rail goes without
+      // the key may not read them, or the server is away: show no numbers
     }
-  }, Math.max(50, 2000 - (Date.now() - asked)));
+  }, Math.max(50, 2000 - (Date.now() - countedAt)));
 }
 
-/** What a key of a tenant sees of them: what waits for its people. */
-async function asks() {
+/** The numbers for a key of a tenant: its open approvals and questions. */
+async function openAsks() {
   const [{ approvals }, { questions }] = await Promise.all([get("/api/approvals"), get("/api/questions")]);
   return { states: {}, people: approvals.length + questions.length };
 }
 
-const LAMPS = { live: ["good", "Live"], connecting: ["idle", "Connecting"], paused: ["idle", "Paused"], cut: ["bad", "Offline"] };
+const STATUSES = { live: ["good", "Live"], connecting: ["idle", "Connecting"], paused: ["idle", "Paused"], cut: ["bad", "Offline"] };
 
-function lit({ is, why }) {
-  const [tone, word] = LAMPS[is];
-  lamp.title = why || { live: "What happens is shown as it happens.", paused: "Updates stop while nobody looks at this tab." }[is] || "";
+function drawStatus({ is, why }) {
+  const [tone, word] = STATUSES[is];
+  lamp.title = why || { live: "Updates are shown as they happen.", paused: "Updates are paused while this tab is hidden." }[is] || "";
   put(lamp, badge(word, tone));
   lamp.dataset.is = is;
 }
 
-// ── looks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── theme ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function theme() {
   const is = () => document.documentElement.dataset.theme || "auto";
@@ -129,7 +129,7 @@ function theme() {
   return box;
 }
 
-// ── who we are ───────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── signing in ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 let signing = false;
 const trouble = h("p", { class: "form-trouble", role: "alert" });
@@ -137,31 +137,31 @@ const keyField = h("input", { type: "password", "aria-label": "Key", placeholder
 const signView = h(
   "section",
   { class: "sign-in", hidden: true, "aria-label": "Sign in" },
-  h("form", { onsubmit: tried }, h("img", { src: "console/mark.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), h("p", { class: "faint" }, "This server wants a key. Make one with ", h("code", null, "onward keys create"), "."), keyField, trouble, button("Sign in", null, { type: "submit", kind: "main" }), h("p", { class: "hint" }, "The key stays in this tab and is gone with it.")),
+  h("form", { onsubmit: submitKey }, h("img", { src: "console/mark.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), h("p", { class: "faint" }, "This server needs a key. Create one with ", h("code", null, "onward keys create"), "."), keyField, trouble, button("Sign in", null, { type: "submit", kind: "main" }), h("p", { class: "hint" }, "The key is kept in this tab only, until the tab is closed.")),
 );
 
-/** Ask for a key. What is behind is shown anew afterwards. */
+/** Ask for a key. Afterwards the page is shown again. */
 function signIn() {
   if (signing) return;
   signing = true;
-  put(trouble, key.get() ? "This key is no longer good here." : "");
+  put(trouble, key.get() ? "This key is no longer valid." : "");
   key.clear();
   shown();
   keyField.value = "";
   keyField.focus();
 }
 
-/** Either the sign-in, or all the rest. */
+/** Show either the sign-in or everything else. */
 function shown() {
-  for (const one of document.getElementById("app").children) one.hidden = (one === signView) !== signing;
+  for (const child of document.getElementById("app").children) child.hidden = (child === signView) !== signing;
 }
 
-async function tried(event) {
+async function submitKey(event) {
   event.preventDefault();
   if (!keyField.value.trim()) return;
   key.set(keyField.value.trim());
   try {
-    await known();
+    await loadCaller();
   } catch (error) {
     key.clear();
     put(trouble, error.status === 401 ? "The server does not know this key." : error.message);
@@ -173,15 +173,15 @@ async function tried(event) {
   router.again();
 }
 
-async function known() {
+async function loadCaller() {
   Object.assign(me, await get("/api/whoami"));
   put(account, key.get() && menu(me.name || "key", [{ text: "Sign out", act: () => (key.clear(), location.reload()) }], { icon: "key", title: "Your key", kind: "quiet" }));
-  railed();
+  drawRail();
 }
 
 // ── the keyboard ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-const KEYS = [["/", "search"], ["j  k", "down, up in a list"], ["Enter", "open"], ["a  d  e", "in the inbox: approve, deny, change"], ["n", "new task"], ["g", "to the tasks"], ["?", "this help"], ["Esc", "close"]];
+const KEYS = [["/", "search"], ["j  k", "down, up in a list"], ["Enter", "open"], ["a  d  e", "in the inbox: approve, deny, change arguments"], ["n", "new task"], ["g", "go to the tasks"], ["?", "this help"], ["Esc", "close"]];
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || signing) return;
@@ -192,27 +192,27 @@ addEventListener("keydown", (event) => {
   if (event.key === "/") (event.preventDefault(), search.focus(), search.select());
   else if (event.key === "n") router.go("/new");
   else if (event.key === "g") router.go("/tasks");
-  else if (event.key === "?") dialog("Keys", { fields: [h("dl", { class: "facts keys" }, KEYS.map(([one, what]) => [h("dt", null, h("kbd", null, one)), h("dd", null, what)]))], cancel: "Close" });
+  else if (event.key === "?") dialog("Keys", { fields: [h("dl", { class: "facts keys" }, KEYS.map(([keys, action]) => [h("dt", null, h("kbd", null, keys)), h("dd", null, action)]))], cancel: "Close" });
 });
 
 // ── begin ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 async function begin() {
   shell();
-  door.wanted = signIn;
+  auth.onKeyNeeded = signIn;
   setInterval(tick, 1000);
-  live.on("status", lit);
-  live.on("task", counted);
-  live.on("reset", counted);
-  lit(live.status);
-  router.ahead(pages); // its modules come while we ask who we are
+  live.on("status", drawStatus);
+  live.on("task", refreshCounts);
+  live.on("reset", refreshCounts);
+  drawStatus(live.status);
+  router.ahead(pages); // loads its modules while `/api/whoami` is on the way
   try {
-    await known();
+    await loadCaller();
   } catch {
-    // the sign-in is shown, or the page says what is wrong
+    // the sign-in is shown, or the page shows the error
   }
   if (!signing) live.restart();
-  router.start(pages, main, { told: arrived, failed });
+  router.start(pages, main, { onArrive, onError: failed });
 }
 
 begin();

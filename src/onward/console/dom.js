@@ -1,18 +1,18 @@
-// The only way anything gets onto the page: `h` makes elements, and whatever is not an element becomes a text node. What agents,
-// tools and people wrote is hostile; here it has no way to become anything but letters. Nobody uses innerHTML (the headers of the
-// server forbid it as well, with Trusted Types).
+// The only way to put something on the page: `h` makes elements, and anything that is not an element becomes a text node. Text from
+// agents, tools and people may be hostile; here it can only become text. No module uses innerHTML (the headers of the server forbid
+// it too, with Trusted Types).
 
 const PROPERTIES = new Set(["value", "checked", "selected", "indeterminate", "disabled", "hidden"]);
 const ADDRESSES = new Set(["href", "src"]);
 
-/** An element. `props`: `class` (text or list), `style` (an object), `data` (an object), `onclick` … (functions), `ref` (called with
- *  the element), and attributes; null and false are left out. Children: elements, text, numbers, lists of them; null and false are
+/** An element. `props`: `class` (string or list), `style` (an object), `data` (an object), `onclick` … (functions), `ref` (called with
+ *  the element), and attributes; null and false are left out. Children: elements, strings, numbers, lists of them; null and false are
  *  left out. */
 export function h(tag, props, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
-/** The same for drawings. */
+/** The same for SVG elements. */
 export function svg(tag, props, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
 }
@@ -26,17 +26,17 @@ function fill(element, props, children) {
 function set(element, name, value) {
   if (value === null || value === undefined || value === false) return;
   if (name === "ref") value(element);
-  else if (name.startsWith("on")) element.addEventListener(name.slice(2), value); // a text is no listener: this throws
+  else if (name.startsWith("on")) element.addEventListener(name.slice(2), value); // a string is not a listener: this throws
   else if (name === "class") element.setAttribute("class", [value].flat(Infinity).filter(Boolean).join(" "));
-  else if (name === "style") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
+  else if (name === "style") for (const [key, item] of Object.entries(value)) element.style.setProperty(key, item);
   else if (name === "data") Object.assign(element.dataset, value);
   else if (PROPERTIES.has(name)) element[name] = value;
   else if (ADDRESSES.has(name)) element.setAttribute(name, address(String(value)));
-  else if (name === "srcdoc") throw new Error("no documents of others");
+  else if (name === "srcdoc") throw new Error("srcdoc is not allowed");
   else element.setAttribute(name, value === true ? "" : String(value));
 }
 
-/** An address that only leads somewhere: within the console, to a file of ours or made by us, or to the web. */
+/** The URL, if it only navigates: within the console, to a file or blob of ours, or to the web; otherwise "#". */
 function address(text) {
   return /^(#|blob:|https?:\/\/|console\/)/.test(text) ? text : "#";
 }
@@ -50,7 +50,7 @@ export function add(element, ...children) {
   return element;
 }
 
-/** Put these where the element's children were. */
+/** Replace the children of an element. */
 export function put(element, ...children) {
   element.replaceChildren();
   return add(element, children);
@@ -58,7 +58,7 @@ export function put(element, ...children) {
 
 let numbers = 0;
 
-/** An id that nothing else on the page has: for labels and what they label. */
+/** An id that is unique on the page: to tie labels to inputs. */
 export function unique(prefix = "id") {
   numbers += 1;
   return `${prefix}-${numbers}`;

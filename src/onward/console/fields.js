@@ -1,5 +1,4 @@
-// Fields of forms: each has a label that is tied to it, a hint, and a place for what is wrong. `field.input` is the element that is
-// typed into.
+// Form fields: each has a label tied to it, a hint, and a place for its error. `field.input` is the input element.
 
 import { h, unique } from "./dom.js";
 
@@ -9,7 +8,7 @@ export function field(name, input, { hint, required } = {}) {
   input.id = id;
   const trouble = h("span", { class: "field-trouble", id: `${id}-trouble`, role: "alert" });
   if (hint) input.setAttribute("aria-describedby", `${id}-hint`);
-  const box = h("div", { class: "field" }, h("label", { for: id }, name, required && h("span", { class: "need", title: "needed" }, " *")), input, hint && h("span", { class: "hint", id: `${id}-hint` }, hint), trouble);
+  const box = h("div", { class: "field" }, h("label", { for: id }, name, required && h("span", { class: "need", title: "required" }, " *")), input, hint && h("span", { class: "hint", id: `${id}-hint` }, hint), trouble);
   box.input = input;
   box.trouble = (text) => {
     trouble.textContent = text || "";
@@ -22,20 +21,20 @@ export const text = (name, props = {}, more) => field(name, h("input", { type: "
 export const numeric = (name, props = {}, more) => field(name, h("input", { type: "number", step: "any", inputmode: "decimal", ...props }), more);
 export const area = (name, props = {}, more) => field(name, h("textarea", { rows: 4, spellcheck: "false", ...props }), more);
 
-/** A choice: options are [value, text] or texts. */
+/** A choice: options are [value, text] or strings. */
 export function choice(name, options, props = {}, more) {
   return field(name, select(options, props), more);
 }
 
 /** A bare select. */
 export function select(options, { value, ...props } = {}) {
-  return h("select", props, options.map((one) => {
-    const [is, said] = Array.isArray(one) ? one : [one, one];
-    return h("option", { value: is, selected: is === value }, said);
+  return h("select", props, options.map((option) => {
+    const [is, text] = Array.isArray(option) ? option : [option, option];
+    return h("option", { value: is, selected: is === value }, text);
   }));
 }
 
-/** A box to tick. */
+/** A checkbox. */
 export function tick(name, props = {}, { hint } = {}) {
   const id = unique("field");
   const input = h("input", { type: "checkbox", id, ...props });

@@ -38,7 +38,7 @@ const PATHS = {
   filter: "M3 5h14l-5.500 6v5l-3-1.500V11z",
 };
 
-/** A drawing of 16 by 16; it says nothing to a screen reader: what stands beside it does. */
+/** An icon of 16 by 16 pixels. Screen readers skip it and read the text beside it. */
 export function icon(name, size = 16) {
   return svg("svg", { class: "icon", viewBox: "0 0 20 20", width: size, height: size, "aria-hidden": "true" }, svg("path", { d: PATHS[name] || "" }));
 }

@@ -1,13 +1,13 @@
-// Live: one stream for the whole console, `/api/progress?all=true`, read with fetch so that the key goes along as a header. It is
-// cut while nobody looks at the tab, and comes back by itself.
+// Live updates: one stream for the whole console, `/api/progress?all=true`, read with fetch so that the key can be sent as a header.
+// It is closed while the tab is hidden, and reconnects by itself.
 //
 // Topics:  "task"   an update of any task      "task:ID"  of one
-//          "text:ID" what its model is saying  "reset"    a stream has begun: what you show may be old, read it again
-//          "status" how the stream is          — `on(topic, listener, signal)` until the signal says stop.
+//          "text:ID" text of its model         "reset"    a stream has begun: data on the page may be old, read it again
+//          "status" the status of the stream   `on(topic, listener, signal)` listens until the signal is aborted.
 
 import { address, headers, problem } from "./api.js";
 
-const SILENCE = 25_000; // the server breaks silence every 10 s: after this the line is dead
+const SILENCE = 25_000; // ms; the server sends something every 10 s: after this time the connection is dead
 const LONGEST = 15_000;
 
 const listeners = new Map();
@@ -17,17 +17,17 @@ let reading = null;
 let wait = 500;
 let timer = 0;
 
-/** How the stream is: "live", "connecting", "paused" (nobody looks), "cut" (with a sentence why). */
+/** The status of the stream: "live", "connecting", "paused" (the tab is hidden), "cut" (with the reason in a sentence). */
 export const status = { is: "connecting", why: "" };
 
-/** Hear of a topic until `signal` is aborted. */
+/** Listen to a topic until `signal` is aborted. */
 export function on(topic, listener, signal) {
   if (!listeners.has(topic)) listeners.set(topic, new Set());
   listeners.get(topic).add(listener);
   signal?.addEventListener("abort", () => listeners.get(topic)?.delete(listener), { once: true });
 }
 
-/** Have the stream tell of this task as well, also when it is none of the newest. */
+/** Include this task in the stream, even if it is not one of the newest. */
 export function follow(id, signal) {
   followed.set(id, (followed.get(id) || 0) + 1);
   if (status.is === "live" && !covered.has(id)) restart();
@@ -42,7 +42,7 @@ export function follow(id, signal) {
   );
 }
 
-/** Begin, and begin again, with another key perhaps. */
+/** Start the stream, or start it again, perhaps with another key. */
 export function restart() {
   clearTimeout(timer);
   reading?.abort();
@@ -58,11 +58,11 @@ document.addEventListener("visibilitychange", () => {
     timer = setTimeout(() => {
       reading?.abort();
       set("paused");
-    }, 3000); // who only glances elsewhere loses nothing
+    }, 3000); // a short look at another tab does not close the stream
   }
 });
 
-function tell(topic, value) {
+function publish(topic, value) {
   for (const listener of [...(listeners.get(topic) || [])]) {
     try {
       listener(value);
@@ -74,7 +74,7 @@ function tell(topic, value) {
 
 function set(is, why = "") {
   Object.assign(status, { is, why });
-  tell("status", status);
+  publish("status", status);
 }
 
 async function read() {
@@ -94,14 +94,14 @@ async function read() {
     wait = 500;
     await events(response.body, (name, data) => {
       if (name === "") alive();
-      else hear(name, data);
+      else receive(name, data);
     });
     if (!mine.signal.aborted) later("The server ended the stream.");
   } catch (error) {
     if (reading !== mine) return;
-    if (error.status === 401) set("cut", "Sign in to see what happens.");
-    else if (error.status === 404 && followed.size) (followed.clear(), restart()); // one of them is gone
-    else if (!document.hidden) later(error.status ? error.message : "The line to the server is cut.", error.retryAfter);
+    if (error.status === 401) set("cut", "Sign in to see updates.");
+    else if (error.status === 404 && followed.size) (followed.clear(), restart()); // one of the followed tasks was pruned
+    else if (!document.hidden) later(error.status ? error.message : "The connection to the server is lost.", error.retryAfter);
   } finally {
     clearTimeout(dead);
   }
@@ -114,40 +114,40 @@ function later(why, seconds) {
   wait = Math.min(wait * 2, LONGEST);
 }
 
-function hear(name, data) {
+function receive(name, data) {
   if (name === "reset" && data.reason === "begin") {
     covered.clear();
     for (const id of Object.keys(data.tasks || {})) covered.add(id);
     set("live");
-    tell("reset", data);
+    publish("reset", data);
   } else if (name === "text") {
-    tell(`text:${data.task_id}`, data);
+    publish(`text:${data.task_id}`, data);
   } else if (name === "message") {
     covered.add(data.task_id);
-    tell(`task:${data.task_id}`, data);
-    tell("task", data);
+    publish(`task:${data.task_id}`, data);
+    publish("task", data);
   } else if (name === "reset" && data.task_id) {
-    tell(`task:${data.task_id}`, data);
+    publish(`task:${data.task_id}`, data);
   }
 }
 
-/** Read server-sent events; each comment or piece of the line is told as the event "". */
-async function events(body, told) {
+/** Read server-sent events; each chunk that arrives also calls `emit` with the event "". */
+async function events(body, emit) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let left = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    told("", null);
+    emit("", null);
     left += value;
     for (let end = left.indexOf("\n\n"); end >= 0; end = left.indexOf("\n\n")) {
-      one(left.slice(0, end), told);
+      parseEvent(left.slice(0, end), emit);
       left = left.slice(end + 2);
     }
   }
 }
 
-function one(block, told) {
+function parseEvent(block, emit) {
   let name = "message";
   const data = [];
   for (const row of block.split("\n")) {
@@ -155,5 +155,5 @@ function one(block, told) {
     if (field === "event") name = value;
     else if (field === "data") data.push(value);
   }
-  if (data.length) told(name, JSON.parse(data.join("\n")));
+  if (data.length) emit(name, JSON.parse(data.join("\n")));
 }

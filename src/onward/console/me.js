@@ -1,7 +1,7 @@
-// Who we are to the server.
+// The caller, as the server sees it.
 
-/** {scopes, tenant, name, version}, as `/api/whoami` says. */
+/** {scopes, tenant, name, version}, from `/api/whoami`. */
 export const me = { scopes: [], tenant: null, name: null, version: "" };
 
-/** Whether we may: "read", "submit", "decide", "admin". */
+/** Whether the key has a scope: "read", "submit", "decide", "admin". */
 export const may = (scope) => me.scopes.includes(scope);

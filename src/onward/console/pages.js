@@ -4,20 +4,20 @@
 //
 //     export async function show(root, place) { … return { changed(place) { … } } }
 //
-// and a row below. `root` is the empty <main>; put elements of `h` into it. `place` has what the path names (`place.id` for
-// "/tasks/:id"), `place.one("tab")` and `place.all("state")` from the query, and `place.signal`, which is aborted when somebody
-// leaves: give it to `get(…, {signal})`, `on(topic, listener, signal)` and `addEventListener`, and nothing is left behind. What is
-// thrown is shown as a sentence with a way to try again. With `changed`, another query of the same path is told to the page that is
-// there; without, it is shown anew. `load` is only called when somebody goes there, so a page costs nothing before.
+// and add a row below. `root` is the empty <main>; put elements of `h` into it. `place` has the parameters of the path (`place.id` for
+// "/tasks/:id"), `place.one("tab")` and `place.all("state")` from the query, and `place.signal`, which is aborted when the user
+// leaves the page: pass it to `get(…, {signal})`, `on(topic, listener, signal)` and `addEventListener`, so that nothing is left behind.
+// An error is shown as a sentence with a button to try again. With `changed`, the page handles a new query of the same path itself;
+// without, it is shown again. `load` is called when the user opens the page, so a page costs nothing before.
 //
-//     dom.js     h(tag, props, …children): the only way onto the page; everything is text       words.js  how values are said
+//     dom.js     h(tag, props, …children): the only way to make elements; the rest is text        words.js  values as words
 //     api.js     get, post, remove; Problem with a sentence                                     router.js go, link, here
 //     live.js    on("task", …), on("reset", …): the one stream                                  ui.js     chip, table, tabs, meter, …
-//     dialog.js  dialog, toast, attempt                  values.js  JSON and text of others     fields.js labelled inputs
+//     dialog.js  dialog, toast, attempt                  values.js  foreign JSON and text       fields.js labelled inputs
 //     style.css  tokens at the top; a page needs few classes of its own
 //
-// `nav`: its place in the rail (the name, the icon in icons.js); without it a page is only linked to. `count(stats)` is shown beside it;
-// `stats` is `/api/stats`. `shown()`: whether it is for this key.
+// `nav`: its name in the navigation; without it a page is only linked to. `icon` is a name in icons.js. `count(stats)` is the number
+// beside it; `stats` is `/api/stats`. `shown()`: whether this key may see it.
 
 import { may, me } from "./me.js";
 

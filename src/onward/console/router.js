@@ -1,28 +1,28 @@
-// Where we are: `#/tasks/ID?tab=state`. Behind the hash, because that never reaches a server: a deep link works after a reload under
-// any prefix and behind any proxy, and no name of a page can be in the way of a call.
+// The router: `#/tasks/ID?tab=state`. The hash is never sent to a server: a deep link works after a reload under any prefix and behind
+// any proxy, and a page can never have the same path as an API route.
 
 let leave = new AbortController();
 let shown = null;
 let table = [];
 let into = null;
-let told = () => {};
-let failed = () => {};
+let onArrive = () => {};
+let onError = () => {};
 
-/** A link to a place, for `href`. */
+/** A link to a page, for `href`. */
 export function link(path, query) {
-  const text = written(query);
+  const text = toQuery(query);
   return `#${path}${text ? `?${text}` : ""}`;
 }
 
-function written(query) {
-  const found = new URLSearchParams();
+function toQuery(query) {
+  const params = new URLSearchParams();
   for (const [name, value] of Object.entries(query || {})) {
-    for (const one of [value].flat()) if (one !== null && one !== undefined && one !== "" && one !== false) found.append(name, one);
+    for (const item of [value].flat()) if (item !== null && item !== undefined && item !== "" && item !== false) params.append(name, item);
   }
-  return found.toString();
+  return params.toString();
 }
 
-/** Go there. With `replace`, the way back does not lead here. */
+/** Go to a page. With `replace`, the back button skips this page. */
 export function go(path, query, { replace = false } = {}) {
   const where = link(path, query);
   if (where === location.hash) return;
@@ -32,34 +32,34 @@ export function go(path, query, { replace = false } = {}) {
   } else location.hash = where;
 }
 
-/** Where we are: path and query; a name that comes twice is a list for `all(name)`. */
+/** The current path and query; `all(name)` is the list of all values of a name. */
 export function here() {
   const [path, query] = location.hash.replace(/^#/, "").split(/\?(.*)/s);
-  const found = new URLSearchParams(query || "");
-  return { path: path || "/", one: (name) => found.get(name) || "", all: (name) => found.getAll(name), text: found.toString() };
+  const params = new URLSearchParams(query || "");
+  return { path: path || "/", one: (name) => params.get(name) || "", all: (name) => params.getAll(name), text: params.toString() };
 }
 
-/** Begin. `pages`: [{path: "/tasks/:id", load, …}]; `page` is the element they are shown in. */
+/** Start. `pages`: [{path: "/tasks/:id", load, …}]; `page` is the element that they are shown in. */
 export function start(pages, page, hooks) {
-  [table, into, told, failed] = [pages, page, hooks.told, hooks.failed];
+  [table, into, onArrive, onError] = [pages, page, hooks.onArrive, hooks.onError];
   addEventListener("hashchange", arrive);
   arrive();
 }
 
-/** Begin to load what is shown here, before anything else is known. */
+/** Start to load the module of the current page, before the caller is known. */
 export function ahead(pages) {
   table = pages;
   match(here().path)?.row.load().catch(() => {});
 }
 
-/** Show the place anew, whatever has been there. */
+/** Show the current page again from the beginning. */
 export function again() {
   shown = null;
   arrive();
 }
 
-/** What a part of an address says; one that says nothing stays as it is. */
-function decoded(text) {
+/** A decoded part of a path; a malformed one stays as it is. */
+function decode(text) {
   try {
     return decodeURIComponent(text);
   } catch {
@@ -71,8 +71,8 @@ function match(path) {
   for (const row of table) {
     const names = [];
     const pattern = row.path.replace(/:(\w+)/g, (_, name) => (names.push(name), "([^/]+)"));
-    const found = new RegExp(`^${pattern}$`).exec(path);
-    if (found) return { row, params: Object.fromEntries(names.map((name, i) => [name, decoded(found[i + 1])])) };
+    const groups = new RegExp(`^${pattern}$`).exec(path);
+    if (groups) return { row, params: Object.fromEntries(names.map((name, i) => [name, decode(groups[i + 1])])) };
   }
   return null;
 }
@@ -85,25 +85,25 @@ async function arrive() {
   }
   if (shown?.path === place.path && shown.view?.changed) {
     shown.view.changed(place);
-    told(shown.row, place);
+    onArrive(shown.row, place);
     return undefined;
   }
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
-  const found = match(place.path);
-  const mine = { path: place.path, row: found?.row || null, view: null };
+  const matched = match(place.path);
+  const mine = { path: place.path, row: matched?.row || null, view: null };
   shown = mine;
-  told(mine.row, place);
-  if (!found) return failed(into, null);
+  onArrive(mine.row, place);
+  if (!matched) return onError(into, null);
   try {
-    const module = await found.row.load();
+    const module = await matched.row.load();
     if (signal.aborted) return undefined;
     into.replaceChildren();
     into.scrollTop = 0;
-    mine.view = (await module.show(into, { ...place, ...found.params, signal })) || null;
+    mine.view = (await module.show(into, { ...place, ...matched.params, signal })) || null;
   } catch (error) {
-    if (!signal.aborted && error.name !== "AbortError") failed(into, error);
+    if (!signal.aborted && error.name !== "AbortError") onError(into, error);
   }
   return undefined;
 }

@@ -1,7 +1,7 @@
-// The scale of a timeline: moments to places between 0 and 1. Stretches in which nobody worked on the task (in a queue, asleep,
-// waiting for a person) can be folded: a night between two steps would leave nothing of the steps to be seen.
+// The scale of a timeline: maps times to positions between 0 and 1. Times in which no worker ran the task (in a queue, asleep, waiting
+// for a person) can be folded: with a night between two steps, the steps would be too narrow to see.
 
-const FOLD = 0.05; // a folded stretch is as wide as this part of the work, at most
+const FOLD = 0.05; // a folded time is at most as wide as this part of the work
 
 /** `shifts`: [[start, end]]. Without work there is nothing to fold. */
 export function scale(from, until, shifts, folded) {
@@ -51,41 +51,41 @@ export function scale(from, until, shifts, folded) {
   };
 }
 
-/** How much shorter folding makes it: 1 is not at all. */
+/** The factor by which folding shortens the timeline: 1 is not at all. */
 export function foldable(from, until, shifts) {
   const work = merged(shifts, from, until).reduce((sum, [a, b]) => sum + b - a, 0);
   return work > 0 ? (until - from) / work : 1;
 }
 
 function merged(intervals, from, end) {
-  const found = [];
-  for (const [a, b] of intervals.map(([a, b]) => [Math.max(a, from), Math.min(b, end)]).sort((one, other) => one[0] - other[0])) {
-    const last = found[found.length - 1];
+  const result = [];
+  for (const [a, b] of intervals.map(([a, b]) => [Math.max(a, from), Math.min(b, end)]).sort((first, second) => first[0] - second[0])) {
+    const last = result[result.length - 1];
     if (last && a <= last[1]) last[1] = Math.max(last[1], b);
-    else if (b >= a) found.push([a, b]);
+    else if (b >= a) result.push([a, b]);
   }
-  return found;
+  return result;
 }
 
-/** Round moments for an axis, about `apart` pixels from one another: [[time, text]]. */
+/** Round times for an axis, about `apart` pixels from one another: [[time, text]]. */
 export function ticks(scale, width, view, apart = 110) {
   const seconds = (apart / width) * (view[1] - view[0]) / scale.perSecond;
   const step = nice(seconds);
-  const found = [];
+  const result = [];
   const [low, high] = [scale.time(Math.max(0, view[0])), scale.time(Math.min(1, view[1]))];
   for (const [a, b] of scale.work) {
     for (let n = Math.ceil((Math.max(a, low) - scale.from) / step - 1e-9); ; n += 1) {
       const time = scale.from + n * step;
-      if (time > Math.min(b, high) || found.length > 60) break;
-      found.push([time, offset(n * step, step)]);
+      if (time > Math.min(b, high) || result.length > 60) break;
+      result.push([time, offset(n * step, step)]);
     }
   }
-  return found;
+  return result;
 }
 
 const NICE = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
 
-const nice = (seconds) => NICE.find((one) => one >= seconds) || NICE[NICE.length - 1];
+const nice = (seconds) => NICE.find((step) => step >= seconds) || NICE[NICE.length - 1];
 
 function offset(seconds, step) {
   if (seconds === 0) return "0";

@@ -1,6 +1,6 @@
-// The timeline: a journal as a waterfall. On top a lane says who worked on it when, and when it only stood in a queue; below, a row for
-// each turn, step, wait, child and undo. Only the rows that can be seen exist, and they are used again, so that ten thousand are as
-// quick as ten.
+// The timeline: a journal as a waterfall. The lane on top shows which worker ran the task when, and when it was in a queue; below is a
+// row for each turn, step, wait, child and undo. Only visible rows have elements, and these are reused, so that ten thousand rows are
+// as fast as ten.
 
 import { h, put } from "./dom.js";
 import { foldable, scale, ticks } from "./scale.js";
@@ -8,7 +8,7 @@ import { button } from "./ui.js";
 import { count, exactly, line, moment, number, safe, short, span } from "./words.js";
 
 const ROW = 26;
-const SPARE = 8; // rows above and below what can be seen
+const SPARE = 8; // extra rows above and below the visible ones
 const RANK = { queue: 0, shift: 1, turn: 2, step: 3, model: 3, tool: 3, undo: 3, retry: 5 };
 const LINES = { crash: "bad", resume: "run", cancel: "idle", deadline: "bad", parked: "bad", quarantined: "bad", forked: "run", failed: "bad", undo: "undo", pressure: "warn" };
 const MARKS = { crash: "crash, resumed" };
@@ -17,19 +17,19 @@ const OPEN = new Set(["running", "waiting", "in_doubt"]);
 
 const laned = (bar) => bar.kind === "queue" || bar.kind === "shift" || (bar.kind === "retry" && !bar.name);
 
-/** `pick(bar)` is called when somebody chooses a bar. Answers {element, take(data), stop()}. */
+/** `pick(bar)` is called when the user selects a bar. Returns {element, take(data), …}. */
 export function timeline({ pick, signal }) {
   const bars = new Map();
   const marks = new Map();
   let about = { from: 0, until: null, seq: 0 };
   let rows = [];
   let chosen = null;
-  let fold = null; // null: as seems best
+  let fold = null; // null: automatic
   let view = [0, 1];
   let only = "";
   let trouble = false;
   let now = null;
-  let drawn = 0; // a row that was drawn at this number is still right
+  let drawn = 0; // a row that was drawn with this number is up to date
 
   const axis = h("div", { class: "tl-axis" });
   const lane = h("div", { class: "tl-lane" });
@@ -40,7 +40,7 @@ export function timeline({ pick, signal }) {
   const filter = h("input", { type: "search", placeholder: "Filter steps", "aria-label": "Filter steps by name", oninput: () => ((only = filter.value.trim().toLowerCase()), arrange(), draw()) });
   const failing = h("input", { type: "checkbox", onchange: () => ((trouble = failing.checked), arrange(), draw()) });
   const folding = h("input", { type: "checkbox", onchange: () => ((fold = folding.checked), (view = [0, 1]), draw()) });
-  const foldLabel = h("label", { class: "tl-check", title: "Stretches in which nobody worked on it take less room" }, folding, "Fold waits");
+  const foldLabel = h("label", { class: "tl-check", title: "Shorten the times in which no worker ran the task" }, folding, "Fold waits");
   const element = h(
     "section",
     { class: "tl", "aria-label": "Timeline" },
@@ -51,7 +51,7 @@ export function timeline({ pick, signal }) {
   let scaled = null;
   let width = 600;
 
-  // ── what comes in ──
+  // ── data ──
 
   function take(data) {
     if (!data.after) {
@@ -64,12 +64,12 @@ export function timeline({ pick, signal }) {
     const below = body.scrollTop + body.clientHeight >= body.scrollHeight - ROW && rows.length > 0;
     arrange();
     draw();
-    if (below && !about.until) body.scrollTop = body.scrollHeight; // who looks at the end goes on doing so
+    if (below && !about.until) body.scrollTop = body.scrollHeight; // keep the end in view if it was in view
     again();
   }
 
   function arrange() {
-    const all = [...bars.values()].sort((one, other) => one.seq - other.seq || (RANK[one.kind] ?? 4) - (RANK[other.kind] ?? 4));
+    const all = [...bars.values()].sort((a, b) => a.seq - b.seq || (RANK[a.kind] ?? 4) - (RANK[b.kind] ?? 4));
     const shown = all.filter((bar) => !laned(bar));
     rows = shown.filter((bar) => (!trouble || TROUBLE.has(bar.state)) && (!only || label(bar).toLowerCase().includes(only)));
     put(counts, rows.length === shown.length ? count(shown.length, "row") : `${number(rows.length)} of ${number(shown.length)}`);
@@ -82,7 +82,7 @@ export function timeline({ pick, signal }) {
 
   function draw() {
     now = end();
-    // what its children do is work as well
+    // the time of children counts as work too
     const shifts = [...bars.values()].filter((bar) => bar.kind === "shift" || bar.kind === "child").map((bar) => [bar.start, bar.end ?? now]);
     const ratio = foldable(about.from, now, shifts);
     foldLabel.hidden = ratio < 1.3;
@@ -110,7 +110,7 @@ export function timeline({ pick, signal }) {
       lines.map((mark) => inside(x(mark.at), x(mark.at)) && h("i", { class: ["tl-line", `tone-${LINES[mark.kind]}`], style: { left: `${x(mark.at)}px` } })),
     );
     let free = -1e9;
-    for (const mark of [...marks.values()].filter((one) => LINES[one.kind]).sort((one, other) => one.at - other.at)) {
+    for (const mark of [...marks.values()].filter((mark) => LINES[mark.kind]).sort((a, b) => a.at - b.at)) {
       const left = x(mark.at);
       if (!inside(left, left)) continue;
       const text = left > free ? MARKS[mark.kind] || mark.kind : "";
@@ -124,14 +124,14 @@ export function timeline({ pick, signal }) {
   }
 
   function drawLane() {
-    const found = [...bars.values()].filter(laned).map((bar) => {
+    const buttons = [...bars.values()].filter(laned).map((bar) => {
       const [a, b] = [x(bar.start), x(bar.end ?? now)];
       if (!inside(a, b)) return null;
       const wide = Math.max(2, b - a);
       const text = bar.kind === "shift" ? bar.name : bar.kind === "retry" ? "pause" : "queue";
       return h("button", { type: "button", class: ["tl-shift", bar.kind, bar.state], style: { left: `${a}px`, width: `${wide}px` }, title: `${bar.kind === "shift" ? `worker ${safe(bar.name)}` : bar.kind === "retry" ? "pause before the next attempt" : "in the queue"} · ${span((bar.end ?? now) - bar.start)}${bar.text ? ` · ${safe(bar.text)}` : ""}`, onclick: () => choose(bar) }, wide > 54 ? line(text, 30) : "");
     });
-    put(lane, found);
+    put(lane, buttons);
   }
 
   function place() {
@@ -143,15 +143,15 @@ export function timeline({ pick, signal }) {
       pool.push(made);
       space.append(made.element);
     }
-    // by its number, so that a row which stays in view stays the same element
+    // by index, so that a row that stays in view keeps its element
     const size = pool.length || 1;
     const used = new Set();
     for (let i = first; i < last; i += 1) {
-      const one = pool[i % size];
-      used.add(one);
-      show(one, i);
+      const slot = pool[i % size];
+      used.add(slot);
+      show(slot, i);
     }
-    for (const one of pool) if (!used.has(one)) one.element.hidden = true;
+    for (const slot of pool) if (!used.has(slot)) slot.element.hidden = true;
   }
 
   function row() {
@@ -160,22 +160,22 @@ export function timeline({ pick, signal }) {
     const kind = h("i", { class: "tl-kind" });
     const bar = h("i", { class: "tl-bar" });
     const took = h("span", { class: "tl-took" });
-    const one = { name, more, kind, bar, took, index: -1 };
-    one.label = h("div", { class: "tl-name" }, kind, name, more);
-    one.element = h("div", { class: "tl-row", role: "option", onclick: () => choose(rows[one.index]) }, one.label, h("div", { class: "tl-chart" }, bar, took));
-    return one;
+    const parts = { name, more, kind, bar, took, index: -1 };
+    parts.label = h("div", { class: "tl-name" }, kind, name, more);
+    parts.element = h("div", { class: "tl-row", role: "option", onclick: () => choose(rows[parts.index]) }, parts.label, h("div", { class: "tl-chart" }, bar, took));
+    return parts;
   }
 
-  function show(one, i) {
+  function show(parts, i) {
     const bar = rows[i];
     const picked = Boolean(same(bar, chosen));
-    if (one.drawn === drawn && one.index === i && one.picked === picked && !one.element.hidden) return;
-    Object.assign(one, { drawn, picked });
+    if (parts.drawn === drawn && parts.index === i && parts.picked === picked && !parts.element.hidden) return;
+    Object.assign(parts, { drawn, picked });
     const open = bar.end === null || bar.end === undefined;
     const [a, b] = [x(bar.start), x(open ? now : bar.end)];
     const wide = Math.max(3, b - a);
-    const { element } = one;
-    one.index = i;
+    const { element } = parts;
+    parts.index = i;
     element.hidden = false;
     element.id = `tl-${bar.kind}-${bar.seq}-${bar.attempt}`;
     element.style.transform = `translateY(${i * ROW}px)`;
@@ -183,44 +183,44 @@ export function timeline({ pick, signal }) {
     element.setAttribute("aria-selected", String(picked));
     element.setAttribute("aria-posinset", i + 1);
     element.setAttribute("aria-setsize", rows.length);
-    one.label.style.paddingLeft = `${10 + Math.min(8, Math.max(0, bar.depth - 1)) * 14}px`;
-    one.name.textContent = label(bar);
-    one.label.title = safe(`${label(bar)}${bar.text ? ` · ${bar.text}` : ""}`);
-    one.more.textContent = bar.attempt > 1 && bar.kind !== "retry" ? `attempt ${bar.attempt}` : bar.kind === "model" ? line(bar.text, 24) : "";
-    one.bar.style.left = `${a}px`;
-    one.bar.style.width = `${wide}px`;
+    parts.label.style.paddingLeft = `${10 + Math.min(8, Math.max(0, bar.depth - 1)) * 14}px`;
+    parts.name.textContent = label(bar);
+    parts.label.title = safe(`${label(bar)}${bar.text ? ` · ${bar.text}` : ""}`);
+    parts.more.textContent = bar.attempt > 1 && bar.kind !== "retry" ? `attempt ${bar.attempt}` : bar.kind === "model" ? line(bar.text, 24) : "";
+    parts.bar.style.left = `${a}px`;
+    parts.bar.style.width = `${wide}px`;
     const text = words(bar, open);
-    // after the bar, else before it, else in it: wherever there is room
+    // after the bar, or before it, or in it: wherever there is room
     const need = text.length * 6.6 + 10;
     const after = width - (a + wide) > need;
     const before = !after && a > need;
-    one.took.textContent = text;
-    one.took.style.left = before ? "auto" : `${after ? Math.max(0, a + wide) + 6 : Math.max(0, a) + 5}px`;
-    one.took.style.right = before ? `${width - a + 6}px` : "auto";
-    one.took.classList.toggle("within", !after && !before);
-    one.took.hidden = !text || !inside(a, a + wide);
+    parts.took.textContent = text;
+    parts.took.style.left = before ? "auto" : `${after ? Math.max(0, a + wide) + 6 : Math.max(0, a) + 5}px`;
+    parts.took.style.right = before ? `${width - a + 6}px` : "auto";
+    parts.took.classList.toggle("within", !after && !before);
+    parts.took.hidden = !text || !inside(a, a + wide);
   }
 
   function words(bar, open) {
     const long = span((open ? now : bar.end) - bar.start);
     if (bar.state === "in_doubt") return "in doubt";
     if (bar.state === "failed") return bar.end > bar.start ? `failed after ${long}` : "failed";
-    if (bar.state === "killed") return bar.end > bar.start ? `broke off after ${long}` : "broke off";
-    if (bar.state === "retried") return "failed, tried again";
+    if (bar.state === "killed") return bar.end > bar.start ? `interrupted after ${long}` : "interrupted";
+    if (bar.state === "retried") return "failed, retried";
     if (bar.state === "denied") return "denied";
     if (open && bar.until) return `until ${moment(bar.until)}`;
     if (bar.state === "undone") return `${long}, undone`;
     return !open && bar.end === bar.start ? "" : long;
   }
 
-  // ── choosing ──
+  // ── selection ──
 
-  const same = (one, other) => one && other && one.kind === other.kind && one.seq === other.seq && one.attempt === other.attempt;
+  const same = (a, b) => a && b && a.kind === b.kind && a.seq === b.seq && a.attempt === b.attempt;
 
   function choose(bar, tell = true) {
     if (!bar) return;
     chosen = bar;
-    const i = rows.findIndex((one) => same(one, bar));
+    const i = rows.findIndex((candidate) => same(candidate, bar));
     if (i >= 0) {
       if (i * ROW < body.scrollTop) body.scrollTop = i * ROW;
       else if ((i + 1) * ROW > body.scrollTop + body.clientHeight) body.scrollTop = (i + 1) * ROW - body.clientHeight;
@@ -234,11 +234,11 @@ export function timeline({ pick, signal }) {
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 15, PageUp: -15, Home: -1e9, End: 1e9 }[event.key];
     if (step === undefined || !rows.length || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    const i = rows.findIndex((one) => same(one, chosen));
+    const i = rows.findIndex((candidate) => same(candidate, chosen));
     choose(rows[Math.max(0, Math.min(rows.length - 1, i < 0 ? (step > 0 ? 0 : rows.length - 1) : i + step))]);
   }
 
-  // ── nearer and farther ──
+  // ── zoom ──
 
   function zoom(by, at = 0.5) {
     const wide = Math.min(1, Math.max(1e-5, (view[1] - view[0]) * by));
@@ -269,7 +269,7 @@ export function timeline({ pick, signal }) {
     { passive: false },
   );
 
-  // ── what goes on grows ──
+  // ── running bars grow ──
 
   let ticking = 0;
   function again() {
@@ -295,7 +295,7 @@ export function timeline({ pick, signal }) {
   };
 }
 
-/** What a bar is called. */
+/** The label of a bar. */
 export function label(bar) {
   const name = line(bar.name || "", 120);
   switch (bar.kind) {

@@ -1,4 +1,4 @@
-// Small parts that pages are made of. Each is a function that returns an element; none keeps state anywhere but in it.
+// Small parts of pages. Each is a function that returns an element; state is kept only in that element.
 
 import { add, h, put, unique } from "./dom.js";
 import { icon } from "./icons.js";
@@ -10,28 +10,28 @@ export function button(text, onclick, { kind = "", icon: name, title, disabled, 
   return h("button", { type, class: ["button", kind, small && "small", !text && "bare"], onclick, title, disabled, "aria-label": text ? null : title, ...more }, name && icon(name), text && h("span", null, text));
 }
 
-/** The state of a task: a dot, a word, and, where there is one, the reason why it is not going on. */
+/** The state of a task: a dot, a word, and with `why` the reason why it does not go on. */
 export function chip(task, { why = false } = {}) {
   const { word, tone } = standing(task);
-  return h("span", { class: "standing" }, badge(word, tone), why && reasoned(task));
+  return h("span", { class: "standing" }, badge(word, tone), why && whyLine(task));
 }
 
-const SAID = /^(waits for (approval( of|:)|signal|budget:|a? ?child( task)?)|asks:|in doubt:) */;
-const LACKS = /^the budget of .* has not enough (.*?) for the next call: (.*)$/;
-const TRIED = /^StepFailed: step '(?:\[[^\]]*\])?(.*?)' was tried (?:once|\d+ times) and failed: (.*)$/s;
+const KNOWN_BEGINNING = /^(waits for (approval( of|:)|signal|budget:|a? ?child( task)?)|asks:|in doubt:) */;
+const BUDGET_SENTENCE = /^the budget of .* has not enough (.*?) for the next call: (.*)$/;
+const STEP_FAILED = /^StepFailed: step '(?:\[[^\]]*\])?(.*?)' was tried (?:once|\d+ times) and failed: (.*)$/s;
 const TIMED = new Set(["asleep", "delayed", "retrying", "quota"]);
 
-/** Why it is not going on, beside its chip: what the chip does not say, and since or until when. */
-export function reasoned(task) {
+/** Why a task does not go on, without what its chip says already, and since or until when. */
+export function whyLine(task) {
   const { text = "", since, until, behind } = task.why || {};
   const { word } = standing(task);
-  const rest = text.replace(SAID, "").replace(LACKS, "$1: $2").replace(TRIED, "$1: $2");
-  const said = [word, task.reason, task.state, "not due yet"].includes(rest) ? "" : line(rest, 160);
+  const rest = text.replace(KNOWN_BEGINNING, "").replace(BUDGET_SENTENCE, "$1: $2").replace(STEP_FAILED, "$1: $2");
+  const shown = [word, task.reason, task.state, "not due yet"].includes(rest) ? "" : line(rest, 160);
   const when = ENDED.has(task.state) ? null : TIMED.has(task.reason) && until ? ["until ", clock(until)] : task.state === "running" || (since && !behind) ? [age(since, { ago: false })] : null;
   const more = behind ? `behind ${number(behind)}` : "";
-  const parts = [said, said.startsWith("behind") ? "" : more, when].filter((one) => one && one.length);
+  const parts = [shown, shown.startsWith("behind") ? "" : more, when].filter((part) => part && part.length);
   if (!parts.length) return null;
-  return h("span", { class: "why", title: safe(text) }, parts.map((one, i) => [i ? " · " : "", one]));
+  return h("span", { class: "why", title: safe(text) }, parts.map((part, i) => [i ? " · " : "", part]));
 }
 
 /** A word in a tone: "idle", "run", "wait", "warn", "good", "bad", "undo". */
@@ -39,7 +39,7 @@ export function badge(word, tone = "idle") {
   return h("span", { class: ["chip", `tone-${tone}`] }, h("i", { class: "dot" }), word);
 }
 
-/** A label: NAME:VALUE, as a link to all tasks that have it. */
+/** A label NAME:VALUE, as a link to all tasks that have it. */
 export function tag(name, value) {
   return h("a", { class: "tag", href: link("/tasks", { label: `${name}:${value}` }), title: `${safe(name)}: ${safe(value)}` }, h("b", null, line(name, 24)), line(value, 32));
 }
@@ -66,9 +66,9 @@ function aged(t, ago) {
 /** Once a second: all ages on the page. */
 export function tick() {
   if (document.hidden) return;
-  for (const one of document.querySelectorAll("time[data-age]")) {
-    const text = aged(Number(one.dataset.age), one.dataset.ago === "1");
-    if (one.textContent !== text) one.textContent = text;
+  for (const element of document.querySelectorAll("time[data-age]")) {
+    const text = aged(Number(element.dataset.age), element.dataset.ago === "1");
+    if (element.textContent !== text) element.textContent = text;
   }
 }
 
@@ -77,17 +77,17 @@ export function taskLink(id, text) {
   return h("a", { class: "mono", href: link(`/tasks/${encodeURIComponent(id)}`), title: id }, text || short(id));
 }
 
-/** Where there is nothing: what would be here, and what to do. */
+/** A message for an empty list: what would be here, and what to do. */
 export function empty(title, text, ...more) {
   return h("div", { class: "empty" }, h("h2", null, title), text && h("p", null, text), more);
 }
 
-/** What went wrong, in a sentence, and a way on. */
+/** An error, with a button to try again. */
 export function failure(error, again) {
   return h("div", { class: "failure", role: "alert" }, icon("warn"), h("p", null, error?.message ? safe(error.message) : "Something went wrong."), again && button("Try again", again, { small: true }));
 }
 
-/** While something is on its way. */
+/** A sign that something is loading. */
 export function busy(text = "Loading") {
   return h("div", { class: "busy", role: "status" }, h("span", { class: "spinner" }), text);
 }
@@ -119,7 +119,7 @@ export function facts(rows) {
   return some.length ? h("dl", { class: "facts" }, some.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])) : null;
 }
 
-/** How much of a limit is gone. Without a limit, just how much. */
+/** How much of a limit is spent; without a limit, only the amount. */
 export function meter(name, spent, limit, { say = number, reserved = 0 } = {}) {
   const part = limit ? Math.min(1, (spent || 0) / limit) : 0;
   const held = limit ? Math.min(1 - part, (reserved || 0) / limit) : 0;
@@ -135,11 +135,11 @@ export function meter(name, spent, limit, { say = number, reserved = 0 } = {}) {
   );
 }
 
-/** Tabs: [{id, name, count, show(root)}]; `chosen(id)` is called when another is taken. Returns {element, take(id)}. */
+/** Tabs: [{id, name, count, show(root)}]; `chosen(id)` is called when the user selects another. Returns {element, take(id)}. */
 export function tabs(list, { label, chosen } = {}) {
   const group = unique("tabs");
   const panel = h("div", { class: "tab-panel", role: "tabpanel", id: `${group}-panel`, tabindex: "-1" });
-  const buttons = list.map((one) => h("button", { type: "button", role: "tab", id: `${group}-${one.id}`, "aria-controls": panel.id, class: "tab", onclick: () => take(one.id, true), onkeydown: moved }, one.name, h("span", { class: "tab-count" })));
+  const buttons = list.map((item) => h("button", { type: "button", role: "tab", id: `${group}-${item.id}`, "aria-controls": panel.id, class: "tab", onclick: () => take(item.id, true), onkeydown: moved }, item.name, h("span", { class: "tab-count" })));
   let current = null;
   function moved(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -150,29 +150,29 @@ export function tabs(list, { label, chosen } = {}) {
     next.click();
   }
   function take(id, tell = false) {
-    const found = list.find((one) => one.id === id) || list[0];
-    if (current?.id === found.id) return;
+    const tab = list.find((item) => item.id === id) || list[0];
+    if (current?.id === tab.id) return;
     current?.leave?.abort();
     const leave = new AbortController();
-    current = { id: found.id, leave };
-    buttons.forEach((one, i) => {
-      one.setAttribute("aria-selected", String(list[i] === found));
-      one.tabIndex = list[i] === found ? 0 : -1;
+    current = { id: tab.id, leave };
+    buttons.forEach((item, i) => {
+      item.setAttribute("aria-selected", String(list[i] === tab));
+      item.tabIndex = list[i] === tab ? 0 : -1;
     });
-    panel.setAttribute("aria-labelledby", `${group}-${found.id}`);
+    panel.setAttribute("aria-labelledby", `${group}-${tab.id}`);
     put(panel);
-    buttons[list.indexOf(found)].scrollIntoView({ block: "nearest", inline: "nearest" });
-    found.show(panel, leave.signal);
-    if (tell) chosen?.(found.id);
+    buttons[list.indexOf(tab)].scrollIntoView({ block: "nearest", inline: "nearest" });
+    tab.show(panel, leave.signal);
+    if (tell) chosen?.(tab.id);
   }
   const counts = (id, n) => {
-    const at = list.findIndex((one) => one.id === id);
+    const at = list.findIndex((item) => item.id === id);
     if (at >= 0) buttons[at].querySelector(".tab-count").textContent = n ? number(n) : "";
   };
   return { element: h("div", { class: "tabs" }, h("div", { class: "tab-list", role: "tablist", "aria-label": label }, buttons), panel), take, counts, stop: () => current?.leave?.abort() };
 }
 
-/** Back and forth in a list of pages that only knows what comes next. `go(cursor, stack)`. */
+/** Buttons for the newer and the older page of a list. */
 export function pager({ next, before, onnext, onbefore, text }) {
   return h("nav", { class: "pager", "aria-label": "Pages" }, h("span", { class: "faint" }, text), button("", onbefore, { icon: "left", title: "Newer", disabled: !before, small: true }), button("", onnext, { icon: "right", title: "Older", disabled: !next, small: true }));
 }
@@ -210,7 +210,7 @@ export function menu(text, items, { icon: name, title, kind = "", small, align =
   return box;
 }
 
-/** A head of a page: its title, a line below it, and what can be done. */
+/** The heading of a page: its title, a line below it, and its actions. */
 export function heading(title, text, ...actions) {
   return h("header", { class: "page-head" }, h("div", null, h("h1", null, title), text && h("p", { class: "faint" }, text)), add(h("div", { class: "actions" }), actions));
 }

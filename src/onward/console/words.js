@@ -1,20 +1,20 @@
-// Words: how values are said. Durations, ages, sizes, money, states; and text of others made harmless to read.
+// Values as words: durations, ages, sizes, money, states; and foreign text made safe to read.
 
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|\udb40[\udc00-\udc7f]/g;
 
-/** Text as it is, with what cannot be seen or would turn the writing around shown as an escape. */
+/** Text with invisible and direction-changing characters shown as escapes. */
 export function safe(value) {
   return String(value).replace(HIDDEN, (c) => (c === "\r" ? "" : `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`));
 }
 
-/** One harmless line, cut to a length. */
+/** One safe line, cut to a length. */
 export function line(value, most = 200) {
   const text = String(value).slice(0, most * 2).replace(/\s+/g, " ").trim();
   const shown = safe(text);
   return shown.length > most || String(value).length > most * 2 ? `${shown.slice(0, most - 1)}…` : shown;
 }
 
-/** A value in one line: text as it is, anything else as JSON. */
+/** A value in one line: a string as it is, anything else as JSON. */
 export function brief(value, most = 200) {
   if (value === null || value === undefined) return "";
   if (typeof value === "string") return line(value, most);
@@ -22,11 +22,11 @@ export function brief(value, most = 200) {
 }
 
 /** The input, the result or the error of a task of a list, in one line. */
-export const told = (task, name, most = 200) => (task.left_out?.includes(name) ? "(too large for a list)" : brief(task[name], most));
+export const briefField = (task, name, most = 200) => (task.left_out?.includes(name) ? "(too large for a list)" : brief(task[name], most));
 
-/** The beginning of a value as JSON without writing all of it: inputs may have megabytes. */
+/** The beginning of a value as JSON, without encoding all of it: inputs may have megabytes. */
 function peek(value, most) {
-  if (Array.isArray(value)) return `[${value.slice(0, 12).map((one) => peek(one, most)).join(", ")}${value.length > 12 ? ", …" : ""}]`;
+  if (Array.isArray(value)) return `[${value.slice(0, 12).map((item) => peek(item, most)).join(", ")}${value.length > 12 ? ", …" : ""}]`;
   if (value && typeof value === "object") {
     const names = Object.keys(value).slice(0, 12);
     return names.map((name) => `${line(name, 40)}: ${peek(value[name], most)}`).join(", ");
@@ -34,7 +34,7 @@ function peek(value, most) {
   return typeof value === "string" ? line(value, most) : String(value);
 }
 
-/** How long: 420 ms, 3.2 s, 41 s, 3 min 05 s, 2 h 10 min, 3 d 4 h. */
+/** A duration: 420 ms, 3.2 s, 41 s, 3 min 05 s, 2 h 10 min, 3 d 4 h. */
 export function span(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "";
   const s = Math.max(seconds, 0);
@@ -47,7 +47,7 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** How long, with one unit: 3 s, 12 min, 2 h, 5 d. */
+/** A duration with one unit: 3 s, 12 min, 2 h, 5 d. */
 export function about(seconds) {
   const s = Math.max(Math.round(seconds), 0);
   if (s < 60) return `${s} s`;
@@ -58,15 +58,15 @@ export function about(seconds) {
 
 const pad = (n) => String(n).padStart(2, "0");
 
-/** Seconds since 1970 of an ISO text or a number; null for none. */
+/** Seconds since 1970 from an ISO string or a number; null if there is none. */
 export function at(time) {
   if (time === null || time === undefined || time === "") return null;
   if (typeof time === "number") return time;
-  const found = Date.parse(time);
-  return Number.isNaN(found) ? null : found / 1000;
+  const parsed = Date.parse(time);
+  return Number.isNaN(parsed) ? null : parsed / 1000;
 }
 
-/** A moment of the day as this browser's people write it: 14:03:22, with the date when it is not today. */
+/** A time of day in the browser's locale: 14:03:22, with the date if it is not today. */
 export function moment(time, { seconds = true } = {}) {
   const t = at(time);
   if (t === null) return "";
@@ -78,7 +78,7 @@ export function moment(time, { seconds = true } = {}) {
 
 const sameYear = (date) => date.getFullYear() === new Date().getFullYear();
 
-/** The whole moment, here and in UTC: for titles. */
+/** The exact time, local and in UTC: for titles. */
 export function exactly(time) {
   const t = at(time);
   return t === null ? "" : `${new Date(t * 1000).toLocaleString()} · ${new Date(t * 1000).toISOString()}`;
@@ -108,7 +108,7 @@ export function bytes(n) {
   return `${value.toFixed(value < 10 ? 1 : 0)} ${units[i]}`;
 }
 
-/** $0.0042, $1.25; unknown is said. */
+/** $0.0042, $1.25, or "unknown". */
 export function money(usd) {
   if (usd === null || usd === undefined) return "unknown";
   if (usd === 0) return "$0";
@@ -116,16 +116,16 @@ export function money(usd) {
 }
 
 /** «1 task», «3 tasks». */
-export function count(n, one, many = `${one}s`) {
-  return `${number(n)} ${n === 1 ? one : many}`;
+export function count(n, singular, plural = `${singular}s`) {
+  return `${number(n)} ${n === 1 ? singular : plural}`;
 }
 
-/** The end of an id: what people read out to one another. */
+/** The end of an id, short enough to read out. */
 export function short(id) {
   return String(id || "").slice(-8);
 }
 
-/** States and reasons: the word, and the tone it is shown in (see `--tone-…` in style.css). */
+/** States and reasons: the word, and its tone (see `--tone-…` in style.css). */
 export const STATES = {
   pending: { word: "pending", tone: "idle" },
   running: { word: "running", tone: "run" },
@@ -143,7 +143,7 @@ export const REASONS = {
   cancelling: { word: "cancelling", tone: "idle" },
   asleep: { word: "asleep", tone: "idle" },
   signal: { word: "waits for a signal", tone: "idle" },
-  question: { word: "asks", tone: "wait" },
+  question: { word: "needs an answer", tone: "wait" },
   approval: { word: "needs approval", tone: "wait" },
   child: { word: "waits for a child", tone: "idle" },
   in_doubt: { word: "in doubt", tone: "bad" },
@@ -154,7 +154,7 @@ export const REASONS = {
   budget: { word: "budget spent", tone: "wait" },
 };
 
-/** How a task's state is said: the reason where that says more. */
+/** The word and tone for the state of a task: by its reason if that says more. */
 export function standing(task) {
   if (["completed", "failed", "cancelled"].includes(task.state)) return STATES[task.state];
   return REASONS[task.reason] || STATES[task.state] || { word: String(task.state), tone: "idle" };

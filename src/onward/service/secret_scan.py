@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from onward.artifacts.keeper import Artifacts, beside
+from onward.artifacts.keeper import Artifacts, run_off_loop
 from onward.core import mask, wire
 from onward.core import record as r
 from onward.core.secret import SecretMissing, UnfitSecret
@@ -100,7 +100,7 @@ async def _scan_artifacts(artifacts: Artifacts, ids: Sequence[tuple[str, str]], 
         except (ArtifactNotFound, ArtifactDamaged):
             continue
         result.rows += 1
-        name = await beside(len(data), lambda data=data: mask.name_in_bytes(data))  # type: ignore[misc]
+        name = await run_off_loop(len(data), lambda data=data: mask.name_in_bytes(data))  # type: ignore[misc]
         if name is not None:
             result.add(Leak(name, task_id, f"artifact {artifact_id}"))
 

@@ -1,1 +1,1 @@
-"""Ways out: where events go that others want to hear of."""
+"""Sinks: where events are sent, as signed webhooks."""

@@ -1,4 +1,4 @@
-"""What can be wrong with where events are to go."""
+"""Errors about the URL of a webhook."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onward.errors import UsageError
 
 
 class BadWebhook(UsageError):
-    """A URL to which nothing is sent."""
+    """A URL to which no webhook is sent."""
 
     code = "bad_webhook"
     status = 422
@@ -17,5 +17,5 @@ class BadWebhook(UsageError):
 
 
 def _shown(url: object) -> str:
-    """Without what may be a secret: who has such an address may send there."""
+    """The URL without its query, which may hold a secret."""
     return str(url).partition("?")[0][:120]

@@ -1,7 +1,7 @@
-"""Webhooks: an event as a signed POST. What comes of an attempt is a value; whoever asked decides what comes next.
+"""Webhooks: an event as a signed POST. The result of an attempt is a value; the relay decides what happens next.
 
-Each attempt looks the receiver up anew (`guard`), has a connection of its own, and is over after 15 seconds whatever the other side
-does. Only an answer of 200 to 299 is a success; a redirect is none.
+Each attempt resolves the receiver again (`guard`), opens its own connection, and ends after 15 seconds whatever the receiver does.
+Only a status of 200 to 299 is a success; a redirect is not.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
     from httpcore2 import AsyncNetworkStream
 
-TIMEOUT = 15.0
-MOST = 64 * 1024
-"""Bytes of an answer that are read: nothing in it matters but its status."""
+ATTEMPT_TIMEOUT_S = 15.0
+MAX_RESPONSE_BYTES = 64 * 1024
+"""Bytes of a response that are read: only its status matters."""
 
-LONGEST_REST = 86_400.0
+MAX_RETRY_AFTER_S = 86_400.0
 THROTTLED = frozenset({429, 502, 503, 504})
-OWN, HOOK, TENANT = "url:", "hook:", "tenant:"
-"""Lanes of subscriptions, of webhooks that were given at submit, and of those that a tenant gave."""
+SUBSCRIPTION, HOOK, TENANT = "url:", "hook:", "tenant:"
+"""Lanes of subscriptions, of webhooks given at submit, and of webhooks that a tenant gave at submit."""
 
 
 class Webhooks:
-    """The way out to URLs."""
+    """The sink that sends events to URLs."""
 
     def __init__(
         self, secret: str, allow_private: str, clock: Clock, *, resolve: guard.Resolve = guard.look_up
@@ -48,40 +48,42 @@ class Webhooks:
         self._tls: ssl.SSLContext | None = None
 
     def check(self, url: str, *, own: bool, tenant: str | None = None) -> str:
-        """The lane of a URL that may be told; `own` when it has a secret of its own. Raises BadWebhook and BadSetting."""
+        """The lane of a URL, if webhooks may be sent to it; `own` if it has its own secret. Raises BadWebhook and BadSetting."""
         if mask.on and mask.text(url) != url:
-            raise BadWebhook(mask.text(url), "it holds the value of a secret, and a URL is written down")
+            raise BadWebhook(mask.text(url), "it contains the value of a secret, and URLs are stored")
         target = guard.check(url, self._allowed)
         if not self._secrets:
             raise BadSetting(
                 "webhook_secret",
                 "",
-                f"set before webhooks are sent: they are signed. ONWARD_WEBHOOK_SECRET is {signature.PREFIX} and 24 to 64 bytes in "
+                f"set, because webhooks are signed. ONWARD_WEBHOOK_SECRET is {signature.PREFIX} and 24 to 64 bytes in "
                 f"base 64 (`echo {signature.PREFIX}$(openssl rand -base64 32)`)",
             )
         if tenant is not None and not own:
             return f"{TENANT}{urllib.parse.quote(tenant, safe='')}:{target.origin}"
-        return (OWN if own else HOOK) + target.origin
+        return (SUBSCRIPTION if own else HOOK) + target.origin
 
     def secret(self, subscription: str) -> str:
         """The secret of a subscription, for its receiver."""
-        return signature.shown(signature.derived(self._secrets, subscription)[0])
+        return signature.encode(signature.derive(self._secrets, subscription)[0])
 
     def secret_of(self, tenant: str) -> str | None:
-        """What signs the webhooks that a tenant gives at submit: ours would let its receivers sign for all others. None where
-        there are no webhooks."""
-        return signature.shown(signature.derived(self._secrets, TENANT + tenant)[0]) if self._secrets else None
+        """The secret that signs the webhooks which a tenant gives at submit; with ours, its receivers could sign for all
+        others. None if no webhook secret is set."""
+        return signature.encode(signature.derive(self._secrets, TENANT + tenant)[0]) if self._secrets else None
 
     def serves(self, lane: str) -> bool:
-        """Whether this process can send to a lane: it needs a secret, and what speaks HTTP."""
-        return lane.startswith((OWN, HOOK, TENANT)) and bool(self._secrets) and _installed()
+        """Whether this process can send to a lane: it needs a secret and an HTTP client."""
+        return lane.startswith((SUBSCRIPTION, HOOK, TENANT)) and bool(self._secrets) and _httpcore_installed()
 
     async def send(
         self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace | None = None
     ) -> SendResult:
-        """One attempt."""
+        """Make one attempt."""
         secrets = (
-            self._secrets if lane.startswith(HOOK) else signature.derived(self._secrets, _named(lane, subscription))
+            self._secrets
+            if lane.startswith(HOOK)
+            else signature.derive(self._secrets, _secret_name(lane, subscription))
         )
         now = int(self._clock.now())
         headers = {
@@ -95,91 +97,91 @@ class Webhooks:
             **(trace or {}),
         }
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 return await self._post(url, headers, body)
         except TimeoutError:
-            return SendResult(False, f"no answer within {TIMEOUT:g} s", down=True)
+            return SendResult(False, f"no answer within {ATTEMPT_TIMEOUT_S:g} s", down=True)
         except BadWebhook as error:
             return SendResult(False, error.why, down=True)
-        except Exception as error:  # whatever the other side makes of HTTP, TLS and names
+        except Exception as error:  # any error of HTTP, TLS or name lookup
             return SendResult(False, mask.text(f"{type(error).__name__}: {error}")[:300], down=True)
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> SendResult:
         target = guard.check(url, self._allowed)
-        addresses = await guard.resolved(url, target, self._allowed, self._resolve)
-        # In a thread: what speaks HTTP takes a while to load, and a worker has other things to do meanwhile.
-        await asyncio.to_thread(_load)
+        addresses = await guard.resolve_target(url, target, self._allowed, self._resolve)
+        # In a thread: the HTTP client takes a while to import, and the worker's event loop must not wait.
+        await asyncio.to_thread(_import_httpcore)
         if target.scheme == "https" and self._tls is None:
-            self._tls = await asyncio.to_thread(_trusted)
+            self._tls = await asyncio.to_thread(_tls_context)
         from httpcore2 import URL, AsyncConnectionPool  # noqa: PLC0415 -- an extra
 
         pool = AsyncConnectionPool(
-            ssl_context=self._tls, network_backend=_pinned(addresses), max_keepalive_connections=0
+            ssl_context=self._tls, network_backend=_pinned_backend(addresses), max_keepalive_connections=0
         )
         where = URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
         async with pool, pool.stream("POST", where, headers=list(headers.items()), content=body) as response:
-            # The status is all we need. The rest, or some of it, is read for the other side's peace.
+            # Only the status matters. Some of the body is read, so that the receiver sees no reset connection.
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(1.0):
-                    await _drained(response)
-            return self._said(response.status, dict(response.headers))
+                    await _drain(response)
+            return self._result(response.status, dict(response.headers))
 
-    def _said(self, status: int, headers: dict[bytes, bytes]) -> SendResult:
+    def _result(self, status: int, headers: dict[bytes, bytes]) -> SendResult:
         if 200 <= status < 300:
             return SendResult(True, f"HTTP {status}")
         if status == 410:
             return SendResult(False, "HTTP 410: the receiver is gone for good", gone=True)
         if 300 <= status < 400:
             return SendResult(False, f"HTTP {status}: a redirect, which is not followed")
-        asked = next((value for name, value in headers.items() if name.lower() == b"retry-after"), b"")
-        rest = self._rest(asked[:64].decode("latin-1")) if status in THROTTLED else None
+        retry_after = next((value for name, value in headers.items() if name.lower() == b"retry-after"), b"")
+        rest = self._retry_after_s(retry_after[:64].decode("latin-1")) if status in THROTTLED else None
         return SendResult(False, f"HTTP {status}", down=status >= 500, rest=rest)
 
-    def _rest(self, asked: str) -> float | None:
-        """The seconds of a Retry-After: a number or a date."""
-        if asked.strip().isdecimal():
-            return min(float(asked[:12]), LONGEST_REST)
+    def _retry_after_s(self, header: str) -> float | None:
+        """The seconds of a Retry-After header: a number or a date."""
+        if header.strip().isdecimal():
+            return min(float(header[:12]), MAX_RETRY_AFTER_S)
         with contextlib.suppress(ValueError, TypeError):
-            then = email.utils.parsedate_to_datetime(asked)
+            then = email.utils.parsedate_to_datetime(header)
             then = then if then.tzinfo else then.replace(tzinfo=datetime.UTC)
-            return min(max(0.0, then.timestamp() - self._clock.now()), LONGEST_REST)
+            return min(max(0.0, then.timestamp() - self._clock.now()), MAX_RETRY_AFTER_S)
         return None
 
 
-def _named(lane: str, subscription: str) -> str:
-    """Whose secret signs: a tenant's, or a subscription's."""
+def _secret_name(lane: str, subscription: str) -> str:
+    """The name whose secret signs: a tenant's, or a subscription's."""
     return TENANT + urllib.parse.unquote(lane.split(":")[1]) if lane.startswith(TENANT) else subscription
 
 
-def _load() -> None:
+def _import_httpcore() -> None:
     import httpcore2  # noqa: F401, PLC0415 -- an extra
 
 
-def _trusted() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
-    with contextlib.suppress(ImportError):  # beside the system's certificates, of which there may be none
+    with contextlib.suppress(ImportError):  # in addition to the system's certificates, of which there may be none
         import certifi  # noqa: PLC0415 -- comes with the extra
 
         context.load_verify_locations(certifi.where())
     return context
 
 
-async def _drained(response: Any) -> None:
+async def _drain(response: Any) -> None:
     read = 0
     async for piece in response.aiter_stream():
         read += len(piece)
-        if read >= MOST:
+        if read >= MAX_RESPONSE_BYTES:
             return
 
 
-def _installed() -> bool:
-    import importlib.util  # noqa: PLC0415 -- asked for once there is something to send
+def _httpcore_installed() -> bool:
+    import importlib.util  # noqa: PLC0415 -- needed only when there is something to send
 
     return importlib.util.find_spec("httpcore2") is not None
 
 
-def _pinned(addresses: list[str]) -> Any:
-    """A network on which every name is these addresses."""
+def _pinned_backend(addresses: list[str]) -> Any:
+    """A network backend that connects to these addresses, whatever the host name."""
     from httpcore2 import AnyIOBackend, AsyncNetworkBackend, ConnectError  # noqa: PLC0415 -- an extra
 
     class Pinned(AsyncNetworkBackend):
@@ -191,13 +193,13 @@ def _pinned(addresses: list[str]) -> Any:
             local_address: str | None = None,
             socket_options: Iterable[Any] | None = None,
         ) -> AsyncNetworkStream:
-            del host  # its addresses were looked up and judged; nobody looks again
-            failed: Exception = ConnectError("there is no address")
+            del host  # its addresses were resolved and checked; it is not resolved again
+            last_error: Exception = ConnectError("there is no address")
             for address in addresses:
                 try:
                     return await AnyIOBackend().connect_tcp(address, port, timeout, local_address, socket_options)
                 except Exception as error:
-                    failed = error
-            raise failed
+                    last_error = error
+            raise last_error
 
     return Pinned()

@@ -182,8 +182,8 @@ async def test_a_session_belongs_to_the_key_that_began_it(app: Onward, door: str
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_key_that_is_revoked_ends_what_is_open(app: Onward, door: str, era: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("onward.server.mcp.http.AGAIN", 0.05)
-    monkeypatch.setattr("onward.server.access.auth.FRESH", 0.05)
+    monkeypatch.setattr("onward.server.mcp.http.RECHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("onward.server.access.auth.CACHE_TTL_S", 0.05)
     people = await town(app)
     made = await app.keys.create("soon gone", ["read"], tenant="acme")
     headers = {"Authorization": f"Bearer {made.token}", "Accept": "application/json, text/event-stream"}

@@ -1,1 +1,1 @@
-"""Arguments: the parsers of all commands, and the way from arguments to an open app."""
+"""Arguments: the parsers of all commands, and the functions that open an app and resolve ids from them."""

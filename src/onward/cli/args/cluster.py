@@ -1,4 +1,4 @@
-"""The arguments of commands about the place itself: the server and what belongs to it; and of `message`. As light as parser.py."""
+"""Arguments of the commands about the server and the cluster, and of `message`. Imports as little as parser.py."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ def serve(commands: Commands) -> None:
     parser = commands.add(
         "serve",
         "commands.serve:serve",
-        "answer over HTTP, and do tasks, with the handlers of an app",
-        "Without an app it serves the demo agent. Without keys it answers this machine\nalone.\n\n"
+        "run the HTTP server and a worker for the handlers of an app",
+        "Without an app it serves the demo agent. While no key exists, it accepts\nrequests from this machine only.\n\n"
         "  onward serve\n  onward serve shop.tasks:app --port 8765",
     )
     parser.add_argument(
-        "app", metavar="MODULE:APP", nargs="?", help="where the app is, as in `from MODULE import APP`; none: the demo"
+        "app",
+        metavar="MODULE:APP",
+        nargs="?",
+        help="the app to load, as in `from MODULE import APP`; without it, the demo",
     )
-    parser.add_argument("--host", metavar="HOST", help="where to listen (ONWARD_HOST, or 127.0.0.1)")
-    parser.add_argument("--port", type=port, metavar="N", help="(ONWARD_PORT, or 8765; 0 finds a free one)")
-    parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
-    parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
-    parser.add_argument("--no-worker", action="store_true", help="only answer; workers run elsewhere")
+    parser.add_argument("--host", metavar="HOST", help="the address to listen at (ONWARD_HOST, or 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=port, metavar="N", help="the port to listen at (ONWARD_PORT, or 8765); 0 takes a free one"
+    )
+    parser.add_argument(
+        "--slots", type=positive, metavar="N", help="tasks that run at the same time (ONWARD_SLOTS, or 100)"
+    )
+    parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="take tasks of these queues only (all)")
+    parser.add_argument("--no-worker", action="store_true", help="run no worker; workers run elsewhere")
 
 
 def mcp(commands: Commands) -> None:
@@ -29,25 +36,31 @@ def mcp(commands: Commands) -> None:
     parser = commands.add(
         "mcp",
         "commands.mcp:mcp",
-        "speak MCP over stdin and stdout, for a client that starts it",
-        "With an app it also does tasks. A client's configuration names the command:\n\n"
+        "run an MCP server on stdin and stdout, for a client that starts it",
+        "With an app it also runs a worker. The client's configuration has the command:\n\n"
         '  {"mcpServers": {"onward": {\n    "command": "onward", "args": ["mcp", "shop.tasks:app"]}}}',
     )
     parser.add_argument(
         "app",
         metavar="MODULE:APP",
         nargs="?",
-        help="where the app is, as in `from MODULE import APP`; none: only a door",
+        help="the app to load, as in `from MODULE import APP`; without it, no worker runs",
     )
     parser.add_argument(
-        "--expose", type=names, default=(), metavar="A,B", help="handlers and agents that are tools of their own"
+        "--expose", type=names, default=(), metavar="A,B", help="handlers and agents to offer as MCP tools"
     )
     parser.add_argument(
-        "--scopes", type=names, default=(), metavar="A,B", help="only read, submit, decide, admin; all when not given"
+        "--scopes",
+        type=names,
+        default=(),
+        metavar="A,B",
+        help="allow only these scopes: read, submit, decide, admin (all)",
     )
-    parser.add_argument("--slots", type=positive, metavar="N", help="how many tasks at once (ONWARD_SLOTS, or 100)")
-    parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="only these queues; all when not given")
-    parser.add_argument("--no-worker", action="store_true", help="only answer; workers run elsewhere")
+    parser.add_argument(
+        "--slots", type=positive, metavar="N", help="tasks that run at the same time (ONWARD_SLOTS, or 100)"
+    )
+    parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="take tasks of these queues only (all)")
+    parser.add_argument("--no-worker", action="store_true", help="run no worker; workers run elsewhere")
 
 
 def deliveries(commands: Commands) -> None:
@@ -55,21 +68,21 @@ def deliveries(commands: Commands) -> None:
     parser = commands.add(
         "deliveries",
         "commands.deliveries:list_deliveries",
-        "events on their way out: webhooks and functions, and what came of them",
+        "list events sent to webhooks and functions, and their results",
         "examples:\n"
         "  onward deliveries --failed\n"
         "  onward deliveries redeliver ID   sends it again now, with the same id",
     )
-    parser.add_argument("--failed", action="store_true", help="only what was given up")
-    parser.add_argument("--pending", action="store_true", help="only what is still to be sent")
-    parser.add_argument("--task", metavar="ID", help="only those of this task")
-    parser.add_argument("--limit", type=positive, default=20, metavar="N", help="how many (20)")
-    parser.add_argument("--cursor", help="go on where the page before ended")
+    parser.add_argument("--failed", action="store_true", help="only deliveries that failed for good")
+    parser.add_argument("--pending", action="store_true", help="only deliveries that are still to be sent")
+    parser.add_argument("--task", metavar="ID", help="only deliveries of this task")
+    parser.add_argument("--limit", type=positive, default=20, metavar="N", help="list at most N (20)")
+    parser.add_argument("--cursor", help="list the next page: the cursor that the page before printed")
     verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
     verb = verbs.add(
-        "redeliver", "commands.deliveries:redeliver", "send it again now, with the same id and the same bytes"
+        "redeliver", "commands.deliveries:redeliver", "send a delivery again now, with the same id and the same bytes"
     )
-    verb.add_argument("delivery", metavar="ID", help="the delivery, by its id or the first or last characters of it")
+    verb.add_argument("delivery", metavar="ID", help="the id of the delivery, or its first or last characters")
 
 
 def keys(commands: Commands) -> None:
@@ -77,33 +90,33 @@ def keys(commands: Commands) -> None:
     parser = commands.add(
         "keys",
         "commands.keys:list_keys",
-        "who may ask over HTTP, and for what",
+        "list, create and revoke API keys",
         "examples:\n"
         "  onward keys create --name ada --scope admin,read,submit,decide\n"
         "  onward keys create --name shop --scope read,submit --tenant acme --expires 90d\n"
         "  onward keys revoke 4k2m8n1p0q7r",
     )
     verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
-    verbs.add("list", "commands.keys:list_keys", "all keys, without the keys themselves")
-    made = verbs.add("create", "commands.keys:create", "make a key; it is printed this once")
-    made.add_argument(
-        "--name", required=True, metavar="NAME", help="who has it: this name decides, in journal and audit"
+    verbs.add("list", "commands.keys:list_keys", "list all keys; the secret part is not stored")
+    create = verbs.add("create", "commands.keys:create", "create a key; it is printed only this once")
+    create.add_argument(
+        "--name", required=True, metavar="NAME", help="the holder of the key, as journals and the audit log name it"
     )
-    made.add_argument(
+    create.add_argument(
         "--scope",
         required=True,
         action="append",
         type=names,
         metavar="A,B",
-        help="read (look), submit (ask for work and steer it), decide (approvals, questions, budgets), admin (run the place)",
+        help="read (look), submit (submit and control tasks), decide (approvals, questions, budgets), admin (everything else)",
     )
-    made.add_argument("--tenant", metavar="NAME", help="it sees and makes this tenant's tasks alone")
-    made.add_argument(
-        "--agent", metavar="NAME", help="an agent's own key: it decides nothing that this agent has a part in"
+    create.add_argument("--tenant", metavar="NAME", help="limit the key to the tasks of this tenant")
+    create.add_argument(
+        "--agent", metavar="NAME", help="an agent's own key: it cannot decide on anything that this agent takes part in"
     )
-    made.add_argument("--expires", metavar="TIME", help="as in 90d or 12h; never when not given")
-    gone = verbs.add("revoke", "commands.keys:revoke", "let a key open nothing any more")
-    gone.add_argument("key", metavar="KEY", help="its id, the first characters of it, or its name")
+    create.add_argument("--expires", metavar="TIME", help="the key expires after this time, as in 90d or 12h (never)")
+    revoke = verbs.add("revoke", "commands.keys:revoke", "revoke a key: requests with it are refused from now on")
+    revoke.add_argument("key", metavar="KEY", help="the id of the key, its first characters, or its name")
 
 
 def audit(commands: Commands) -> None:
@@ -111,22 +124,22 @@ def audit(commands: Commands) -> None:
     parser = commands.add(
         "audit",
         "commands.keys:audit",
-        "who did what over HTTP and MCP: keys, decisions, steering, budgets",
-        "Keys are written down wherever they are made. What else is typed here is not:\n"
-        "whoever can open the database needs no key.\n\n"
+        "list the audit log: changes to keys, and changes made over HTTP and MCP",
+        "The log has every change to a key. Of other changes it has those made over HTTP\n"
+        "and MCP, not those made on the command line, which needs no key.\n\n"
         "examples:\n  onward audit --limit 20\n  onward audit verify",
     )
-    parser.add_argument("--after", type=int, default=0, metavar="N", help="only entries after this number")
-    parser.add_argument("--limit", type=positive, default=100, metavar="N", help="at most so many, the last ones (100)")
+    parser.add_argument("--after", type=int, default=0, metavar="N", help="only entries after number N")
+    parser.add_argument("--limit", type=positive, default=100, metavar="N", help="list the last N entries (100)")
     verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
-    checked = verbs.add(
+    verify = verbs.add(
         "verify",
         "commands.keys:verify",
-        "look whether every entry is as it was written down",
-        "Exit status 1 when one is not; the first that is not is named.",
+        "check that no entry of the audit log was changed or removed",
+        "Exit status 1 if one was; it prints the first such entry.",
     )
-    checked.add_argument(
-        "--seen", metavar="HEAD", help="a head that it printed before: is all up to there still there?"
+    verify.add_argument(
+        "--seen", metavar="HEAD", help="a head that it printed before: check that no entry up to it is missing"
     )
 
 
@@ -135,20 +148,22 @@ def queues(commands: Commands) -> None:
     parser = commands.add(
         "queues",
         "commands.cluster:queues",
-        "what is unfinished, by queue; pause one, and let it go on",
-        "A paused queue stays so, over all workers and restarts; what runs goes on.\n\n"
+        "list queues with their unfinished tasks; pause, unpause or drain a queue",
+        "Workers start no tasks of a paused queue, also after a restart. Tasks that run\ncontinue.\n\n"
         "examples:\n  onward queues\n  onward queues pause mail\n  onward queues unpause mail\n"
         "  onward queues drain mail --wait 5m",
     )
     verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
     for name, sentence in (
-        ("pause", "start nothing of it until it is unpaused"),
-        ("unpause", "let it go on"),
-        ("drain", "pause it, and tell how much of it still runs"),
+        ("pause", "pause a queue: workers start none of its tasks until it is unpaused"),
+        ("unpause", "unpause a queue: workers start its tasks again"),
+        ("drain", "pause a queue, and print how many of its tasks still run"),
     ):
         verb = verbs.add(name, f"commands.cluster:{name}", sentence)
-        verb.add_argument("name", metavar="NAME", help="the queue, by its name")
-    verb.add_argument("--wait", metavar="TIME", nargs="?", help="until none of it runs, for so long or for ever")
+        verb.add_argument("name", metavar="NAME", help="the name of the queue")
+    verb.add_argument(
+        "--wait", metavar="TIME", nargs="?", help="wait until none of its tasks runs, at most TIME (no limit)"
+    )
 
 
 def handlers(commands: Commands) -> None:
@@ -156,10 +171,10 @@ def handlers(commands: Commands) -> None:
     parser = commands.add(
         "handlers",
         "commands.handlers:handlers",
-        "what can be submitted: names, what they take, who does them",
+        "list handlers: names, input, and workers that have them",
         "examples:\n  onward handlers\n  onward handlers deploy   with the schema of its input",
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="only this one, whole")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="show this handler, with the schema of its input")
 
 
 def usage(commands: Commands) -> None:
@@ -167,19 +182,24 @@ def usage(commands: Commands) -> None:
     parser = commands.add(
         "usage",
         "commands.usage:usage",
-        "what models took: calls, tokens and cost",
+        "report model usage: calls, tokens and cost",
         "examples:\n  onward usage --by model\n  onward usage --by day --since 30d",
     )
     parser.add_argument(
-        "--by", choices=("agent", "model", "key", "day"), default="agent", help="agent, model, key or day (agent)"
+        "--by",
+        choices=("agent", "model", "key", "day"),
+        default="agent",
+        help="group by agent, model, key or day (agent)",
     )
-    parser.add_argument("--since", metavar="TIME", help="tasks submitted at or after, as in 2026-11-15, or 2h for ago")
-    parser.add_argument("--until", metavar="TIME", help="tasks submitted before")
+    parser.add_argument(
+        "--since", metavar="TIME", help="tasks submitted at or after TIME, such as 2026-11-15, or 2h for 2 hours ago"
+    )
+    parser.add_argument("--until", metavar="TIME", help="tasks submitted before TIME")
 
 
 def workers(commands: Commands) -> None:
     """`onward workers`."""
-    commands.add("workers", "commands.cluster:workers", "who works: where, at how many tasks, how fast")
+    commands.add("workers", "commands.cluster:workers", "list workers: host, running tasks and rate")
 
 
 def top(commands: Commands) -> None:
@@ -187,11 +207,11 @@ def top(commands: Commands) -> None:
     parser = commands.add(
         "top",
         "commands.top:top",
-        "the place at a glance, live: workers, queues, what runs, what waits for people",
-        "q leaves. One frame with --once, with --json, and where there is no terminal.",
+        "show workers, queues, running tasks and tasks that wait for people, live",
+        "q quits. With --once, with --json, or without a terminal it prints one frame.",
     )
-    parser.add_argument("--once", action="store_true", help="one frame, and leave")
-    parser.add_argument("--every", metavar="TIME", default="2", help="draw it again so often (2), as in 2 or 500ms")
+    parser.add_argument("--once", action="store_true", help="print one frame and exit")
+    parser.add_argument("--every", metavar="TIME", default="2", help="time between two frames, as in 2 or 500ms (2)")
 
 
 def completion(commands: Commands) -> None:
@@ -199,7 +219,7 @@ def completion(commands: Commands) -> None:
     parser = commands.add(
         "completion",
         "commands.completion:completion",
-        "a script that completes commands, options, ids and names in your shell",
+        "print a script that completes commands, options, ids and names in your shell",
         "examples:\n"
         "  source <(onward completion bash)     in ~/.bashrc\n"
         "  source <(onward completion zsh)      in ~/.zshrc, after compinit\n"
@@ -210,17 +230,17 @@ def completion(commands: Commands) -> None:
 
 def stats(commands: Commands) -> None:
     """`onward stats`."""
-    commands.add("stats", "commands.cluster:stats", "how many tasks there are, by state and reason")
+    commands.add("stats", "commands.cluster:stats", "count tasks by state and reason")
 
 
 def message(commands: Commands) -> None:
     """`onward message`."""
-    parser = commands.add_for_one(
+    parser = commands.add_for_task(
         "message",
         "commands.people:message",
-        "say something to a task under way",
-        "An agent reads it before its next turn; it answers no question and decides\nnothing. A handler that is no agent gets "
-        'it as the signal "message".\n\n  onward message 7k2m "Leave the database alone."',
+        "send a message to a task that has not ended",
+        "An agent reads it before its next turn. It answers no question and decides no\napproval. A handler that is no agent "
+        'receives it as the signal "message".\n\n  onward message 7k2m "Leave the database alone."',
     )
-    parser.add_argument("text", metavar="TEXT", help="what to say; - reads it from stdin")
-    parser.add_argument("--key", help="the same key is the same message, however often it is sent")
+    parser.add_argument("text", metavar="TEXT", help="the message; - reads it from stdin")
+    parser.add_argument("--key", help="messages with the same key count once")

@@ -1,4 +1,4 @@
-"""What every command of the command line has: our way of saying what is wrong, --db and --json, and the kinds of values."""
+"""The parts that all commands share: error messages of the parser, --db and --json, and the types of values."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from onward.cli.output.text import safe
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Epilogs stay as they are written, and the names of the commands fit beside their sentences."""
+    """Prints epilogs unchanged, and command names beside their descriptions."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=20)
-        self._action_max_length = 14  # argparse forgets how far the commands are indented
+        self._action_max_length = 14  # argparse does not count the indentation of the commands
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with our way of saying what is wrong."""
+    """argparse with our error messages: one sentence, a suggestion for a typing error, and a hint to --help."""
 
     def error(self, message: str) -> NoReturn:
-        meant = _meant(message)
-        if meant is not None:
-            message = f"there is no {meant[0]!r}; perhaps you meant {meant[1]!r}"
+        if (suggestion := _suggestion(message)) is not None:
+            typed, choice = suggestion
+            message = f"there is no {typed!r}; perhaps you meant {choice!r}"
         sys.stderr.write(f"onward: {safe(message)}; see `{self.prog} --help`\n")
         sys.exit(2)
 
 
-def _meant(message: str) -> tuple[str, str] | None:
-    """What was typed, and the one of the choices that looks like it."""
-    found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-    if found is None:
+def _suggestion(message: str) -> tuple[str, str] | None:
+    """The word that argparse refused, and the choice that looks most like it."""
+    match = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+    if match is None:
         return None
-    import difflib  # noqa: PLC0415 -- only for who errs
+    import difflib  # noqa: PLC0415 -- only needed after a typing error
 
-    near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1, 0.6)
-    return (found[1], near[0]) if near else None
+    near = difflib.get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), 1, 0.6)
+    return (match[1], near[0]) if near else None
 
 
 def common(parser: argparse.ArgumentParser, **defaults: object) -> None:
-    """--db and --json stand before or after the command: a subparser without a default leaves what was said before."""
+    """Add --db and --json. They may stand before or after the command: a subparser without a default keeps a value given before."""
     parser.add_argument(
         "--db",
         metavar="URL",
@@ -52,12 +52,12 @@ def common(parser: argparse.ArgumentParser, **defaults: object) -> None:
         "--json",
         action="store_true",
         default=defaults.get("json", argparse.SUPPRESS),
-        help="answer with JSON: one document, or a line for each where things stream",
+        help="print JSON: one document, or one line per item for commands that stream",
     )
 
 
 class Commands:
-    """Where a command adds itself; `run` names the function that does it, imported when it is asked for."""
+    """Adds commands to a parser. `run` names the function of a command; it is imported only when the command runs."""
 
     def __init__(self, commands: argparse._SubParsersAction[Parser]) -> None:
         self._commands = commands
@@ -75,15 +75,15 @@ class Commands:
         common(parser)
         return parser
 
-    def add_for_one(self, name: str, run: str, sentence: str, more: str = "") -> Parser:
+    def add_for_task(self, name: str, run: str, sentence: str, more: str = "") -> Parser:
         parser = self.add(name, run, sentence, more)
-        parser.add_argument("id", metavar="ID", help="the task, by its id or the first or last characters of it")
+        parser.add_argument("id", metavar="ID", help="the id of the task, or its first or last characters")
         return parser
 
 
 def of_app(parser: Parser) -> None:
-    """MODULE:APP."""
-    parser.add_argument("app", metavar="MODULE:APP", help="where the app is, as in `from MODULE import APP`")
+    """Add the argument MODULE:APP."""
+    parser.add_argument("app", metavar="MODULE:APP", help="the app to load, as in `from MODULE import APP`")
 
 
 def port(text: str) -> int:

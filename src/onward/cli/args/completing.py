@@ -1,5 +1,5 @@
-"""What could stand where the cursor is. It is asked at every Tab, so it imports next to nothing: commands and options come from the
-parser, ids and names from one statement on the database (suggest.py)."""
+"""Completion: the words that could stand where the cursor is. The shell runs this at every Tab, so it imports very little: commands
+and options come from the parser, ids and names from one statement on the database (suggest.py)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ REASONS = (
     "queued", "delayed", "running", "retrying", "cancelling", "asleep", "signal", "question", "approval", "child", "in_doubt",
     "paused", "parked", "quarantined", "quota", "budget",
 )  # fmt: skip
-"""As in core/task.py, which need not be imported for this; a test compares them."""
+"""The reasons of core/task.py, repeated here to save its import; a test compares them."""
 
-MOST = 50
+MAX_SHOWN = 50
 _APP = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:onward\.)?Onward\(", re.MULTILINE)
 
 
 class Candidate(NamedTuple):
-    """A word, and what it is."""
+    """A word with its description."""
 
     value: str
     about: str = ""
@@ -36,8 +36,8 @@ def main(words: Sequence[str]) -> int:
     if shell == "bash":
         rest = _split(rest[0] if rest else "")
     word = rest[-1] if rest else ""
-    for one in candidates(rest or [""]):
-        print(_SHOWN.get(shell, _fish)(one, word))
+    for candidate in candidates(rest or [""]):
+        print(_FORMATS.get(shell, _fish)(candidate, word))
     return 0
 
 
@@ -52,71 +52,73 @@ def _split(line: str) -> list[str]:
     return []
 
 
-def _bash(one: Candidate, word: str) -> str:
-    """Bash takes words apart at these, and wants the last part alone."""
-    return one.value[max(word.rfind(":"), word.rfind("=")) + 1 :]
+def _bash(candidate: Candidate, word: str) -> str:
+    """Bash splits words at ":" and "=", and takes only the last part."""
+    return candidate.value[max(word.rfind(":"), word.rfind("=")) + 1 :]
 
 
-def _zsh(one: Candidate, _: str) -> str:
-    value = one.value.replace("\\", "\\\\").replace(":", "\\:")
-    return f"{value}:{one.about}" if one.about else value
+def _zsh(candidate: Candidate, _: str) -> str:
+    value = candidate.value.replace("\\", "\\\\").replace(":", "\\:")
+    return f"{value}:{candidate.about}" if candidate.about else value
 
 
-def _fish(one: Candidate, _: str) -> str:
-    return f"{one.value}\t{one.about}" if one.about else one.value
+def _fish(candidate: Candidate, _: str) -> str:
+    return f"{candidate.value}\t{candidate.about}" if candidate.about else candidate.value
 
 
-_SHOWN: dict[str, Callable[[Candidate, str], str]] = {"bash": _bash, "zsh": _zsh}
+_FORMATS: dict[str, Callable[[Candidate, str], str]] = {"bash": _bash, "zsh": _zsh}
 
 
 # ── where the cursor is ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Place(NamedTuple):
+class _Cursor(NamedTuple):
+    """The place of the word to complete."""
+
     parser: argparse.ArgumentParser
     path: tuple[str, ...]
     action: argparse.Action | None
-    """The option whose value is typed."""
+    """The option whose value the user types."""
     given: int
-    """Positional words before it."""
+    """Positional arguments before the cursor."""
     db: str | None
 
 
 def candidates(words: Sequence[str]) -> list[Candidate]:
-    """What could stand in the place of the last word."""
-    place, word = _place(words[:-1]), words[-1]
+    """Words that could replace the last word."""
+    cursor, word = _cursor(words[:-1]), words[-1]
     option, equals, value = word.partition("=")
-    if equals and option.startswith("--") and (action := _option(place.parser, option)) is not None:
-        found = [Candidate(f"{option}={one.value}", one.about) for one in _values(place, action, value)]
-    elif place.action is not None:
-        found = list(_values(place, place.action, word))
+    if equals and option.startswith("--") and (action := _option(cursor.parser, option)) is not None:
+        choices = [Candidate(f"{option}={choice.value}", choice.about) for choice in _values(cursor, action, value)]
+    elif cursor.action is not None:
+        choices = list(_values(cursor, cursor.action, word))
     elif word.startswith("-"):
-        found = list(_options(place.parser))
+        choices = list(_options(cursor.parser))
     else:
-        found = list(_positional(place, word))
-    return [one for one in dict.fromkeys(found) if one.value.startswith(word)]
+        choices = list(_positional(cursor, word))
+    return [choice for choice in dict.fromkeys(choices) if choice.value.startswith(word)]
 
 
-def _place(words: Sequence[str]) -> _Place:
-    place = _Place(arguments.build(), (), None, 0, None)
+def _cursor(words: Sequence[str]) -> _Cursor:
+    cursor = _Cursor(arguments.build(), (), None, 0, None)
     for word in words:
-        if place.action is not None:
-            place = place._replace(action=None, db=word if place.action.dest == "db" else place.db)
+        if cursor.action is not None:
+            cursor = cursor._replace(action=None, db=word if cursor.action.dest == "db" else cursor.db)
         elif word.startswith("--"):
             option, equals, value = word.partition("=")
-            action = _option(place.parser, option)
+            action = _option(cursor.parser, option)
             if equals and option == "--db":
-                place = place._replace(db=value)
+                cursor = cursor._replace(db=value)
             elif action is not None and action.nargs != 0 and not equals:
-                place = place._replace(action=action)
+                cursor = cursor._replace(action=action)
         else:
-            below = _commands(place.parser).get(word)
-            place = (
-                place._replace(parser=below, path=(*place.path, word), given=0)
+            below = _commands(cursor.parser).get(word)
+            cursor = (
+                cursor._replace(parser=below, path=(*cursor.path, word), given=0)
                 if below
-                else place._replace(given=place.given + 1)
+                else cursor._replace(given=cursor.given + 1)
             )
-    return place
+    return cursor
 
 
 def _option(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:
@@ -130,7 +132,7 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
     return {}
 
 
-# ── what could be there ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the candidates ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[Candidate]:
@@ -140,18 +142,20 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[Candidate]:
                 yield Candidate(name, action.help or "")
 
 
-def _positional(place: _Place, word: str) -> Iterator[Candidate]:
-    for action in place.parser._actions:
-        if isinstance(action, argparse._SubParsersAction) and place.given == 0:
-            for one in action._choices_actions:
-                yield Candidate(str(one.dest), one.help or "")
-    plain = [a for a in place.parser._actions if not a.option_strings and not isinstance(a, argparse._SubParsersAction)]
-    if place.given < len(plain):
-        yield from _values(place, plain[place.given], word)
+def _positional(cursor: _Cursor, word: str) -> Iterator[Candidate]:
+    for action in cursor.parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and cursor.given == 0:
+            for choice in action._choices_actions:
+                yield Candidate(str(choice.dest), choice.help or "")
+    plain = [
+        a for a in cursor.parser._actions if not a.option_strings and not isinstance(a, argparse._SubParsersAction)
+    ]
+    if cursor.given < len(plain):
+        yield from _values(cursor, plain[cursor.given], word)
 
 
-def _values(place: _Place, action: argparse.Action, word: str) -> Iterator[Candidate]:
-    command, dest = place.path[0] if place.path else "", action.dest
+def _values(cursor: _Cursor, action: argparse.Action, word: str) -> Iterator[Candidate]:
+    command, dest = cursor.path[0] if cursor.path else "", action.dest
     if action.choices is not None:
         yield from (Candidate(str(choice)) for choice in action.choices)
     elif dest == "state":
@@ -163,35 +167,36 @@ def _values(place: _Place, action: argparse.Action, word: str) -> Iterator[Candi
     elif dest == "verdict":
         yield from map(Candidate, ("happened", "not_happened", "undo"))
     elif dest in {"queue", "queues"} or (command, dest) == ("queues", "name"):
-        yield from _asked(place, "suggest_queues")
+        yield from _from_database(cursor, "suggest_queues")
     elif (command, dest) == ("schedules", "name"):
-        yield from _asked(place, "suggest_schedules")
+        yield from _from_database(cursor, "suggest_schedules")
     elif dest == "name" and command not in {"keys", "signal"}:
-        yield from _asked(place, "suggest_handlers")
+        yield from _from_database(cursor, "suggest_handlers")
     elif command in _WAITS and dest == "id":
-        yield from _ids(_asked(place, "suggest_waiting", reason=_WAITS[command]), word)
+        yield from _ids(_from_database(cursor, "suggest_waiting", reason=_WAITS[command]), word)
     elif dest in {"id", "parent"} or (command, dest) in {("submit", "after"), ("deliveries", "task")}:
-        yield from _ids(_asked(place, "suggest_tasks"), word)
+        yield from _ids(_from_database(cursor, "suggest_tasks"), word)
 
 
 _WAITS = {"approve": "approval", "deny": "approval", "answer": "question", "resolve": "in_doubt"}
 
 
-def _asked(place: _Place, statement: str, **values: str) -> list[Candidate]:
-    from onward.cli.args.suggest import ask  # noqa: PLC0415 -- a database, and only where one is needed
+def _from_database(cursor: _Cursor, statement: str, **values: str) -> list[Candidate]:
+    from onward.cli.args.suggest import query  # noqa: PLC0415 -- imports a database driver
 
-    return [Candidate(value, about) for value, about in ask(place.db, statement, limit=MOST * 20, **values)]
+    return [Candidate(value, about) for value, about in query(cursor.db, statement, limit=MAX_SHOWN * 20, **values)]
 
 
-def _ids(found: list[Candidate], word: str) -> Iterator[Candidate]:
-    """Ids are typed by their first characters or by their last; a table shows the last eight."""
-    shown = [one for task in found for one in (Candidate(task.value[-8:], task.about), task if word else None) if one]
-    yield from [one for one in shown if one.value.startswith(word)][:MOST]
+def _ids(tasks: list[Candidate], word: str) -> Iterator[Candidate]:
+    """Users type the first or the last characters of an id; a table shows the last eight."""
+    short_and_whole = [(Candidate(task.value[-8:], task.about), *([task] if word else [])) for task in tasks]
+    matching = [task for forms in short_and_whole for task in forms if task.value.startswith(word)]
+    yield from matching[:MAX_SHOWN]
 
 
 def _apps() -> Iterator[Candidate]:
-    """Apps in the modules of this folder, without importing them."""
-    for path in sorted(Path().glob("*.py"))[:MOST]:
+    """The apps that modules of the current folder define, found without importing them."""
+    for path in sorted(Path().glob("*.py"))[:MAX_SHOWN]:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

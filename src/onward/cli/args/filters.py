@@ -1,4 +1,4 @@
-"""Which tasks a command is about: the options of `list`, and of all that act on what matches, as the service takes them."""
+"""The filter options of `list`, and of the commands with --all, converted to the arguments of the service."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.core.durations import seconds
 from onward.errors import OnwardError, UsageError
 from onward.service.service import Service
 
 
-async def which(args: Namespace, service: Service) -> dict[str, Any]:
-    """What was asked for, without what was not."""
+async def task_filters(args: Namespace, service: Service) -> dict[str, Any]:
+    """The filters that were given, as keyword arguments of `Service.list`."""
     labels: dict[str, list[str]] = {}
     for name, value in args.label:
         labels.setdefault(name, []).append(value)
-    wanted = {
-        "state": _several(args.state),
-        "reason": _several(args.reason),
-        "task": _several(args.name),
-        "queue": _several(args.queue),
-        "labels": {name: _several(values) for name, values in labels.items()},
-        "parent": None if args.parent is None else await door.whole_id(service, args.parent),
+    filters = {
+        "state": _one_or_list(args.state),
+        "reason": _one_or_list(args.reason),
+        "task": _one_or_list(args.name),
+        "queue": _one_or_list(args.queue),
+        "labels": {name: _one_or_list(values) for name, values in labels.items()},
+        "parent": None if args.parent is None else await connect.resolve_task_id(service, args.parent),
         "whose": args.tenant,
-        "created_after": moment("--since", args.since),
-        "created_before": moment("--until", args.until),
+        "created_after": parse_time("--since", args.since),
+        "created_before": parse_time("--until", args.until),
         "text": args.text,
     }
-    return {name: value for name, value in wanted.items() if value not in (None, [], {})}
+    return {name: value for name, value in filters.items() if value not in (None, [], {})}
 
 
-def _several(values: list[str]) -> str | list[str] | None:
+def _one_or_list(values: list[str]) -> str | list[str] | None:
     return values[0] if len(values) == 1 else values or None
 
 
-def moment(option: str, given: str | None) -> float | None:
-    """A time, or how long ago."""
+def parse_time(option: str, given: str | None) -> float | None:
+    """The timestamp of a time such as 2026-11-15T14:00, or of a duration before now such as 2h."""
     if given is None:
         return None
     with contextlib.suppress(OnwardError):

@@ -1,4 +1,4 @@
-"""MODULE:APP → the app; and whatever can be wrong with it, as one sentence that says what to do."""
+"""Imports the app that MODULE:APP names. Each error is one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onward.errors import UsageError
 
 
 def load(target: str, db: str | None) -> Onward:
-    """The app that MODULE:APP names, on the database `db` when that is given, else on its own."""
+    """Import the app that MODULE:APP names. It uses the database `db` if that is given, else its own."""
     module_name, name = _split(target)
     if db is not None:
-        os.environ[variable("db")] = db  # for all that the module does while it is imported
-    app = _found(_imported(module_name), module_name, name)
+        os.environ[variable("db")] = db  # the module may open the database while it is imported
+    app = _app_in(_import_module(module_name), module_name, name)
     if db is not None and app.settings.db != db:
         app.move(db)
     return app
@@ -36,9 +36,9 @@ def _split(target: str) -> tuple[str, str]:
     return module, name
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # the script `onward` lives elsewhere; the module lives where it is called
+        sys.path.insert(0, here)  # the script `onward` is elsewhere; the module is in the current folder
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -46,18 +46,18 @@ def _imported(name: str) -> ModuleType:
             raise UsageError(
                 f"there is no module {error.name!r} here; run onward in the folder that holds it, or set PYTHONPATH"
             ) from None
-        raise _broken(name, error) from error
+        raise _import_error(name, error) from error
     except (Exception, SystemExit) as error:
-        raise _broken(name, error) from error
+        raise _import_error(name, error) from error
 
 
-def _broken(name: str, error: BaseException) -> UsageError:
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return UsageError(f"importing {name!r} failed{_where(error)} with {what}; mend that, then start again")
+def _import_error(name: str, error: BaseException) -> UsageError:
+    cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return UsageError(f"importing {name!r} failed{_where(error)} with {cause}; fix that, then start again")
 
 
 def _where(error: BaseException) -> str:
-    """The last line outside of the import machinery."""
+    """The last line of the traceback outside of the import machinery."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" at {error.filename}:{error.lineno}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
@@ -65,7 +65,7 @@ def _where(error: BaseException) -> str:
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
-def _found(module: ModuleType, module_name: str, name: str) -> Onward:
+def _app_in(module: ModuleType, module_name: str, name: str) -> Onward:
     apps = [key for key, value in vars(module).items() if isinstance(value, Onward)]
     app = getattr(module, name, None)
     if isinstance(app, Onward):

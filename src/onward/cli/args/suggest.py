@@ -1,5 +1,5 @@
-"""One question to the database for somebody who presses Tab: read only, in no time, and without the rest of Onward. Where there is no
-answer there is no suggestion, and never an error in the middle of a line."""
+"""Reads suggestions for the completion of a shell from the database: one read-only statement, without the rest of Onward. When the
+database cannot answer there are no suggestions, and never an error on the line that the user types."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from typing import Any
 from onward.config import load as settings
 from onward.store.statements import load
 
-PATIENCE = 2.0
-"""Seconds for a database that is slow, or away."""
+DATABASE_TIMEOUT_S = 2.0
 
-Found = list[tuple[str, str]]
-"""Words, and what they are."""
+Suggestions = list[tuple[str, str]]
+"""Words with their descriptions."""
 
-
-UNTYPABLE = frozenset("\"'`$\\;&|<>(){}*?!~ \t")
-"""What a shell would not leave as it is."""
+SHELL_CHARACTERS = frozenset("\"'`$\\;&|<>(){}*?!~ \t")
+"""Characters that a shell would interpret."""
 
 
-def ask(db: str | None, statement: str, **values: Any) -> Found:
-    """The rows of a statement; none where that cannot be had."""
+def query(db: str | None, statement: str, **values: Any) -> Suggestions:
+    """The rows of a statement; empty if the database cannot be read."""
     with contextlib.suppress(Exception):
         url = db or settings({}).db
         scheme, _, rest = url.partition("://")
@@ -32,38 +30,40 @@ def ask(db: str | None, statement: str, **values: Any) -> Found:
     return []
 
 
-def _safe(found: Found) -> Found:
-    """Names come from anybody. One that a shell would obey is none to suggest."""
-    words = [(value, about if about.isprintable() else "") for value, about in found]
-    return [(value, about) for value, about in words if value.isprintable() and not set(value) & UNTYPABLE]
+def _safe(rows: Suggestions) -> Suggestions:
+    """The rows without names that a shell would interpret: callers choose names, so they are not trusted."""
+    printable = [(value, about if about.isprintable() else "") for value, about in rows]
+    return [(value, about) for value, about in printable if value.isprintable() and not set(value) & SHELL_CHARACTERS]
 
 
-def _sqlite(path: str, statement: str, values: dict[str, Any]) -> Found:
-    import apsw  # noqa: PLC0415 -- see above
+def _sqlite(path: str, statement: str, values: dict[str, Any]) -> Suggestions:
+    import apsw  # noqa: PLC0415 -- only for this kind of database
 
     if not Path(path).is_file():
         return []
-    wanted = load("sqlite")[statement]
+    prepared = load("sqlite")[statement]
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        connection.set_busy_timeout(int(PATIENCE * 1000))
-        return [(str(value), str(about)) for value, about in connection.execute(wanted.sql, wanted(**values))]
+        connection.set_busy_timeout(int(DATABASE_TIMEOUT_S * 1000))
+        return [(str(value), str(about)) for value, about in connection.execute(prepared.sql, prepared(**values))]
     finally:
         connection.close()
 
 
-def _postgres(url: str, statement: str, values: dict[str, Any]) -> Found:
-    import asyncio  # noqa: PLC0415 -- see above
+def _postgres(url: str, statement: str, values: dict[str, Any]) -> Suggestions:
+    import asyncio  # noqa: PLC0415 -- only for this kind of database
 
     import asyncpg  # noqa: PLC0415 -- an extra
 
-    wanted = load("postgres")[statement]
+    prepared = load("postgres")[statement]
 
-    async def fetch() -> Found:
-        async with asyncio.timeout(PATIENCE):
+    async def fetch() -> Suggestions:
+        async with asyncio.timeout(DATABASE_TIMEOUT_S):
             connection = await asyncpg.connect(url)
             try:
-                return [(row["value"], row["about"]) for row in await connection.fetch(wanted.sql, *wanted(**values))]
+                return [
+                    (row["value"], row["about"]) for row in await connection.fetch(prepared.sql, *prepared(**values))
+                ]
             finally:
                 await connection.close()
 

@@ -1,4 +1,4 @@
-"""artifacts: what a task left behind, and the bytes of one."""
+"""artifacts: list the artifacts of a task, print or save one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import safe
@@ -26,70 +26,70 @@ async def artifacts(args: Namespace) -> int:
     screen = Screen(args)
     if args.out is not None and args.artifact is None:
         raise UsageError("say which artifact to save: `onward artifacts ID ARTIFACT --out FILE`")
-    async with door.opened(args) as app:
-        task_id = await door.whole_id(app.service, args.id)
-        found = await app.artifacts(task_id)
+    async with connect.open_app(args) as app:
+        task_id = await connect.resolve_task_id(app.service, args.id)
+        refs = await app.artifacts(task_id)
         if args.artifact is None:
-            return _list(screen, task_id, found)
-        one = _meant(task_id, found, args.artifact)
-        data = await app.artifact(task_id, one.artifact_id)
+            return _list(screen, task_id, refs)
+        ref = _resolve(task_id, refs, args.artifact)
+        data = await app.artifact(task_id, ref.artifact_id)
     if args.out is not None:
-        return _save(screen, one, data, Path(args.out))
-    return _show(screen, task_id, one, data)
+        return _save(screen, ref, data, Path(args.out))
+    return _show(screen, task_id, ref, data)
 
 
-def _list(screen: Screen, task_id: str, found: Sequence[ArtifactRef]) -> int:
+def _list(screen: Screen, task_id: str, refs: Sequence[ArtifactRef]) -> int:
     if screen.json:
-        screen.document({"task_id": task_id, "artifacts": [one.model_dump(mode="json") for one in found]})
-    elif found:
+        screen.document({"task_id": task_id, "artifacts": [ref.model_dump(mode="json") for ref in refs]})
+    elif refs:
         rows = [
             (
-                Text(one.artifact_id),
-                Text(safe(one.type)),
-                Text(f"{one.bytes:,}"),
-                Text(safe(one.step or ""), "dim"),
-                Text(safe(one.summary)),
+                Text(ref.artifact_id),
+                Text(safe(ref.type)),
+                Text(f"{ref.bytes:,}"),
+                Text(safe(ref.step or ""), "dim"),
+                Text(safe(ref.summary)),
             )
-            for one in found
+            for ref in refs
         ]
         print_table(screen.out, COLUMNS, rows)
     else:
-        screen.aside(f"task {task_id} has left nothing behind so far")
+        screen.aside(f"task {task_id} has no artifacts so far")
     return 0
 
 
-def _meant(task_id: str, found: Sequence[ArtifactRef], given: str) -> ArtifactRef:
-    """The artifact with this id, or with these first or last characters of one."""
-    lost = ArtifactNotFound(task_id, given, [one.artifact_id for one in found])
-    meant = door.one_of(given, "artifact", [(one.artifact_id, one.summary) for one in found], lost)
-    return next(one for one in found if one.artifact_id == meant)
+def _resolve(task_id: str, refs: Sequence[ArtifactRef], given: str) -> ArtifactRef:
+    """The artifact whose id is `given`, or starts or ends with it."""
+    not_found = ArtifactNotFound(task_id, given, [ref.artifact_id for ref in refs])
+    artifact_id = connect.match_id(given, "artifact", [(ref.artifact_id, ref.summary) for ref in refs], not_found)
+    return next(ref for ref in refs if ref.artifact_id == artifact_id)
 
 
-def _save(screen: Screen, one: ArtifactRef, data: bytes, path: Path) -> int:
+def _save(screen: Screen, ref: ArtifactRef, data: bytes, path: Path) -> int:
     try:
         path.write_bytes(data)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}; name another file with --out") from None
     if screen.json:
-        screen.document({**one.model_dump(mode="json"), "saved": str(path)})
+        screen.document({**ref.model_dump(mode="json"), "saved": str(path)})
     else:
-        screen.aside(f"{one.bytes:,} bytes saved to {safe(path)}")
+        screen.aside(f"{ref.bytes:,} bytes saved to {safe(path)}")
     return 0
 
 
-def _show(screen: Screen, task_id: str, one: ArtifactRef, data: bytes) -> int:
-    """As it is where a program reads it; on a terminal, only what a terminal cannot be moved by."""
+def _show(screen: Screen, task_id: str, ref: ArtifactRef, data: bytes) -> int:
+    """Write the bytes unchanged to a pipe or file; on a terminal, print text with control characters escaped."""
     text = _text(data)
     if screen.json:
-        said: dict[str, Any] = {"base64": base64.b64encode(data).decode()} if text is None else {"text": text}
-        screen.document({"task_id": task_id, **one.model_dump(mode="json"), **said})
+        content: dict[str, Any] = {"base64": base64.b64encode(data).decode()} if text is None else {"text": text}
+        screen.document({"task_id": task_id, **ref.model_dump(mode="json"), **content})
     elif not sys.stdout.isatty():
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     elif text is None:
         raise UsageError(
-            f"artifact {one.artifact_id} is no text ({one.bytes:,} bytes); save it with --out FILE, or send it into a pipe"
+            f"artifact {ref.artifact_id} is no text ({ref.bytes:,} bytes); save it with --out FILE, or send it into a pipe"
         )
     else:
         for line in text.splitlines():
@@ -98,7 +98,7 @@ def _show(screen: Screen, task_id: str, one: ArtifactRef, data: bytes) -> int:
 
 
 def _text(data: bytes) -> str | None:
-    """The bytes as a text that gives the same bytes back, where they are one."""
+    """The bytes decoded as UTF-8, or None if they are not text."""
     try:
         return None if b"\0" in data else data.decode()
     except UnicodeDecodeError:

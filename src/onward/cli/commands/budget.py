@@ -1,4 +1,4 @@
-"""budget: what a task has spent, and raising what it may."""
+"""budget: show what a task has spent of its budget, and set new limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import count, span
@@ -15,7 +15,7 @@ from onward.core.budget import KINDS
 from onward.core.views import Spent
 
 NAMES = {"steps": "steps", "llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
-BAR = 20
+BAR_WIDTH = 20
 COLUMNS = (fixed("OF"), number("SPENT"), number("RESERVED", drop=1), number("LIMIT"), Column(""))
 
 
@@ -28,8 +28,8 @@ async def budget(args: Namespace) -> int:
         "max_cost_usd": args.usd,
         "max_wall_time": args.time,
     }
-    async with door.opened(args) as app:
-        task_id = await door.whole_id(app.service, args.id)
+    async with connect.open_app(args) as app:
+        task_id = await connect.resolve_task_id(app.service, args.id)
         if any(value is not None for value in limits.values()):
             before = await app.budget(task_id)
             spent = await app.raise_budget(task_id, **limits)
@@ -47,7 +47,7 @@ async def budget(args: Namespace) -> int:
 
 
 def _change(before: Spent, after: Spent) -> str:
-    """Whether it was a raise: the command would take less, too."""
+    """Whether the limits were raised, lowered, or the same already: the command accepts lower limits too."""
     pairs = [(before.meters[kind]["limit"], after.meters[kind]["limit"]) for kind in NAMES]
     if all(was == now for was, now in pairs):
         return "it was so already"
@@ -68,23 +68,23 @@ def _show(screen: Screen, task_id: str, spent: Spent) -> None:
     ]
     print_table(screen.out, COLUMNS, rows)
     if over := {NAMES[kind]: more for kind, more in spent.ledger.exceeded.items()}:
-        told = ", ".join(f"{_number(more)} {name}" for name, more in over.items())
-        screen.say((f"the provider took {told} more than it was allowed", "yellow"))
+        excess = ", ".join(f"{_number(more)} {name}" for name, more in over.items())
+        screen.say((f"the provider took {excess} more than it was allowed", "yellow"))
     if spent.waiting:
         verb = "waits" if len(spent.waiting) == 1 else "wait"
         screen.aside((f"{count(len(spent.waiting), 'task')} {verb} for more{_next_call(spent)}", "dim"))
 
 
 def _next_call(spent: Spent) -> str:
-    """What the smallest of the calls that wait needs, and how much of that there is."""
-    told = []
+    """The need of the smallest waiting call, and what is left, for each limit that stops it."""
+    shortages = []
     for kind in KINDS:
-        needs = [one[kind] for one in spent.needs.values() if one[kind] is not None]
+        needs = [need[kind] for need in spent.needs.values() if need[kind] is not None]
         limit, used = spent.ledger.budget.of(kind), spent.ledger.used(kind)
         if limit is not None and needs and used + min(needs) > limit:
             left = max(limit - used, 0)
-            told.append(f"the next call needs {_number(min(needs))} {NAMES[kind]}, and {_number(left)} are left")
-    return f": {'; '.join(told)}" if told else ""
+            shortages.append(f"the next call needs {_number(min(needs))} {NAMES[kind]}, and {_number(left)} are left")
+    return f": {'; '.join(shortages)}" if shortages else ""
 
 
 def _meter(kind: str, meter: dict[str, Any]) -> tuple[Text, Text, Text]:
@@ -98,9 +98,9 @@ def _bar(meter: dict[str, Any]) -> Text:
     if not meter["limit"]:
         return Text("")
     full = min(1.0, ((meter["spent"] or 0) + meter["reserved"]) / meter["limit"])
-    filled = round(full * BAR)
+    filled = round(full * BAR_WIDTH)
     return Text(
-        "█" * filled + "░" * (BAR - filled) + f" {full:.0%}",
+        "█" * filled + "░" * (BAR_WIDTH - filled) + f" {full:.0%}",
         "red" if full >= 1 else "yellow" if full >= 0.8 else "green",
     )
 

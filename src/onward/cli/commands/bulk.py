@@ -1,4 +1,4 @@
-"""cancel, pause, resume, prioritize, prune with --all: everything that matches, counted first, and only after a yes."""
+"""cancel, pause, resume, prioritize and prune with --all: act on all tasks that match, after a confirmation with their number."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from argparse import Namespace
 
 from rich.text import Text
 
-from onward.cli.args import connect as door
-from onward.cli.args.filters import which
+from onward.cli.args import connect
+from onward.cli.args.filters import task_filters
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count, safe
 from onward.core.views import Acted
@@ -18,22 +18,20 @@ DONE = {"cancel": "cancelled", "pause": "paused", "resume": "resumed", "prioriti
 
 
 async def on_all(args: Namespace) -> int:
-    """The command, on all that match. Exit status 2 when nobody said yes."""
+    """Run the command on all tasks that match. Returns exit status 2 if the user does not confirm."""
     screen, verb = Screen(args), str(args.command)
     action, priority = ("priority", args.priority) if verb == "prioritize" else (verb, None)
-    async with door.opened(args) as app:
-        wanted = await which(args, app.service)
-        if not wanted.keys() - {"whose"}:
-            raise UsageError(
-                f"--all needs something to match, such as --state or --name; `onward {verb} --help` lists it"
-            )
-        many, more = await app.service.count(**wanted)
-        if many and not args.yes and not _allowed(screen, verb, many, more=more):
+    async with connect.open_app(args) as app:
+        filters = await task_filters(args, app.service)
+        if not filters.keys() - {"whose"}:
+            raise UsageError(f"--all needs a filter, such as --state or --name; `onward {verb} --help` lists them")
+        matching, more = await app.service.count(**filters)
+        if matching and not args.yes and not _confirmed(screen, verb, matching, more=more):
             return UsageError.exit_status
-        ids = await app.service.bulk.find(action, many, priority=priority, **wanted)
+        ids = await app.service.bulk.find(action, matching, priority=priority, **filters)
         acted = await app.service.bulk.act(action, ids, priority)
     if screen.json:
-        refused = [{"task_id": one.task_id, "code": one.code, "detail": one.detail} for one in acted.refused]
+        refused = [{"task_id": task.task_id, "code": task.code, "detail": task.detail} for task in acted.refused]
         screen.document(
             {"action": verb, "matched": acted.matched, "done": acted.done, "refused": refused, "more": more}
         )
@@ -47,22 +45,22 @@ def _print(screen: Screen, verb: str, acted: Acted, *, more: bool) -> None:
         screen.aside("no task matches, so nothing was done")
         return
     screen.say(f"{DONE[verb]}: {count(acted.done, 'task')} of {acted.matched:,}")
-    for one in acted.refused:
-        screen.aside((f"not {one.task_id}: {safe(one.detail)}", "yellow"))
-    unnamed = acted.matched - acted.done - len(acted.refused)
-    if unnamed:
-        screen.aside((f"and {unnamed:,} more", "yellow"))
+    for task in acted.refused:
+        screen.aside((f"not {task.task_id}: {safe(task.detail)}", "yellow"))
+    unlisted = acted.matched - acted.done - len(acted.refused)
+    if unlisted:
+        screen.aside((f"and {unlisted:,} more", "yellow"))
     if more:
-        screen.aside("there may be more that match: type it again")
+        screen.aside("there may be more that match: run the command again")
 
 
-def _allowed(screen: Screen, verb: str, many: int, *, more: bool) -> bool:
-    """Ask, with the count; where nobody can be asked, say what to do."""
-    tasks = f"{many:,} or more tasks" if more else count(many, "task")
+def _confirmed(screen: Screen, verb: str, matching: int, *, more: bool) -> bool:
+    """Ask the user on a terminal; elsewhere print the number of tasks and the option to use."""
+    tasks = f"{matching:,} or more tasks" if more else count(matching, "task")
     if sys.stdin.isatty() and sys.stderr.isatty() and not screen.json:
         screen.err.print(Text(f"{verb} {tasks}? [y/N] "), end="")
         return input().strip().lower() in {"y", "yes"}
     if screen.json:
-        screen.document({"action": verb, "matched": many, "done": 0, "refused": [], "more": more})
-    sys.stderr.write(f"onward: {tasks} would be {DONE[verb]}; say --yes when that is what you want\n")
+        screen.document({"action": verb, "matched": matching, "done": 0, "refused": [], "more": more})
+    sys.stderr.write(f"onward: {tasks} would be {DONE[verb]}; say --yes if you want that\n")
     return False

@@ -1,4 +1,4 @@
-"""queues, workers, stats: what the place as a whole is doing, and queues that are paused."""
+"""queues, workers, stats: the state of the whole cluster; pause, unpause and drain queues."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from argparse import Namespace
 
 from rich.text import Text
 
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.args.parser import FOREVER
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import age, count, safe, span
 from onward.core.durations import seconds
+from onward.core.task import Reason
 from onward.core.views import Queue, WorkerView
 from onward.errors import ResultTimeout
 from onward.service.cluster import READY
@@ -38,25 +39,25 @@ WORKERS = (
     Column("HANDLERS"),
 )
 
-GLANCE = 0.2
-"""Seconds between two looks at a queue that is drained."""
+DRAIN_POLL_S = 0.2
+"""Time between two looks at a queue that drains."""
 
 
 async def queues(args: Namespace) -> int:
     """`onward queues`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        found = await app.queues()
+    async with connect.open_app(args) as app:
+        snapshots = await app.queues()
     if screen.json:
-        screen.document({"queues": [queue_json(queue) for queue in found]})
-    elif found:
-        _print_queues(screen, found)
+        screen.document({"queues": [queue_json(queue) for queue in snapshots]})
+    elif snapshots:
+        _print_queues(screen, snapshots)
     else:
-        screen.aside("nothing is unfinished, and no queue is paused or has a limit")
+        screen.aside("no unfinished tasks, and no queue is paused or has a limit")
     return 0
 
 
-def _print_queues(screen: Screen, found: list[Queue]) -> None:
+def _print_queues(screen: Screen, snapshots: list[Queue]) -> None:
     rows = [
         (
             Text(safe(queue.name)),
@@ -64,77 +65,78 @@ def _print_queues(screen: Screen, found: list[Queue]) -> None:
             Text(f"{queue.waiting:,}"),
             Text(f"{queue.running:,}" + ("" if queue.limit is None else f" of {queue.limit:,}")),
             Text("" if queue.oldest_s is None else age(queue.oldest_s), "dim"),
-            Text(_others(queue), "dim"),
+            Text(other_reasons(queue), "dim"),
         )
-        for queue in found
+        for queue in snapshots
     ]
     print_table(screen.out, QUEUES, rows)
 
 
-def _others(queue: Queue) -> str:
-    rest = {reason: many for reason, many in queue.reasons.items() if reason not in READY and reason != "running"}
-    return ", ".join(f"{many:,} {safe(reason).replace('_', ' ')}" for reason, many in sorted(rest.items()))
+def other_reasons(queue: Queue) -> str:
+    """The counts of tasks that are neither ready nor running, by reason."""
+    others = {reason: n for reason, n in queue.reasons.items() if reason not in READY and reason != Reason.RUNNING}
+    return ", ".join(f"{n:,} {safe(reason).replace('_', ' ')}" for reason, n in sorted(others.items()))
 
 
 async def pause(args: Namespace) -> int:
     """`onward queues pause`."""
     screen = Screen(args)
-    async with door.app_of(args) as app:  # also where nobody has submitted anything yet
+    async with connect.load_app(args) as app:  # works also before the first submit
         queue = await app.pause_queue(args.name)
-    runs = (
+    running = (
         f"; {count(queue.running, 'task')} of it {'goes' if queue.running == 1 else 'go'} on" if queue.running else ""
     )
-    return _changed(screen, queue, f"is paused until: onward queues unpause {safe(queue.name)}{runs}")
+    return _print_change(screen, queue, f"is paused until: onward queues unpause {safe(queue.name)}{running}")
 
 
 async def unpause(args: Namespace) -> int:
     """`onward queues unpause`."""
     screen = Screen(args)
-    async with door.app_of(args) as app:  # also where nobody has submitted anything yet
+    async with connect.load_app(args) as app:  # works also before the first submit
         queue = await app.unpause_queue(args.name)
-    return _changed(screen, queue, f"goes on; {count(queue.waiting, 'task')} waiting")
+    return _print_change(screen, queue, f"goes on; {count(queue.waiting, 'task')} waiting")
 
 
 async def drain(args: Namespace) -> int:
     """`onward queues drain`."""
     screen = Screen(args)
-    patience = math.inf if args.wait in (None, FOREVER) else seconds(args.wait, "--wait")
-    async with door.app_of(args) as app:
+    timeout = math.inf if args.wait in (None, FOREVER) else seconds(args.wait, "--wait")
+    async with connect.load_app(args) as app:
         queue = await app.pause_queue(args.name)
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while args.wait is not None and queue.running and time.monotonic() < end:
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(DRAIN_POLL_S)
             queue = await app.service.cluster.queue(args.name)
     still = f"{count(queue.running, 'task')} of it still {'runs' if queue.running == 1 else 'run'}"
-    what = still if queue.running else "nothing of it runs any more"
-    _changed(screen, queue, f"is paused, and {what}; `onward queues unpause {safe(queue.name)}` lets it go on")
+    rest = still if queue.running else "none of its tasks runs any more"
+    _print_change(screen, queue, f"is paused, and {rest}; `onward queues unpause {safe(queue.name)}` lets it go on")
     return ResultTimeout.exit_status if args.wait is not None and queue.running else 0
 
 
-def _changed(screen: Screen, queue: Queue, what: str) -> int:
+def _print_change(screen: Screen, queue: Queue, change: str) -> int:
     if screen.json:
         screen.document(queue_json(queue))
     else:
-        screen.say(f"queue {safe(queue.name)} {what}")
+        screen.say(f"queue {safe(queue.name)} {change}")
     return 0
 
 
 async def workers(args: Namespace) -> int:
     """`onward workers`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        found = await app.workers()
+    async with connect.open_app(args) as app:
+        views = await app.workers()
     if screen.json:
-        screen.document({"workers": [worker_json(worker) for worker in found]})
-    elif found:
-        _print_workers(screen, found)
+        screen.document({"workers": [worker_json(worker) for worker in views]})
+    elif views:
+        _print_workers(screen, views)
     else:
         screen.aside("no workers; start one with `onward worker MODULE:APP`")
     return 0
 
 
-def _print_workers(screen: Screen, found: list[WorkerView]) -> None:
-    length = 26 if screen.out.width >= door.ROOM_FOR_WHOLE_IDS else 8
+def _print_workers(screen: Screen, views: list[WorkerView]) -> None:
+    length = 26 if screen.out.width >= connect.FULL_ID_WIDTH else 8
     rows = [
         (
             Text(worker.id[-length:]),
@@ -145,7 +147,7 @@ def _print_workers(screen: Screen, found: list[WorkerView]) -> None:
             Text(safe(", ".join(worker.queues)) or "all", "dim"),
             Text(safe(", ".join(worker.handlers)), "dim"),
         )
-        for worker in found
+        for worker in views
     ]
     print_table(screen.out, WORKERS, rows)
 
@@ -153,24 +155,21 @@ def _print_workers(screen: Screen, found: list[WorkerView]) -> None:
 async def stats(args: Namespace) -> int:
     """`onward stats`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        found = await app.stats()
+    async with connect.open_app(args) as app:
+        figures = await app.stats()
     if screen.json:
-        screen.document(stats_json(found))
+        screen.document(stats_json(figures))
         return 0
-    about = "" if found.exact else " or about that"
-    people = count(found.people, "task")
+    about = "" if figures.exact else " or about that"
+    people = count(figures.people, "task")
     screen.block(
         indented(
             facts(
                 [
-                    *[
-                        (state, f"{many:,}{about if state == 'completed' else ''}")
-                        for state, many in found.states.items()
-                    ],
-                    ("reasons", ", ".join(f"{many:,} {safe(name)}" for name, many in found.reasons.items()) or None),
-                    ("people", f"{people} {'waits' if found.people == 1 else 'wait'} for a person"),
-                    ("workers", f"{found.workers:,} with {count(found.slots, 'slot')}, {found.rate:.1f} tasks/s"),
+                    *[(state, f"{n:,}{about if state == 'completed' else ''}") for state, n in figures.states.items()],
+                    ("reasons", ", ".join(f"{n:,} {safe(name)}" for name, n in figures.reasons.items()) or None),
+                    ("people", f"{people} {'waits' if figures.people == 1 else 'wait'} for a person"),
+                    ("workers", f"{figures.workers:,} with {count(figures.slots, 'slot')}, {figures.rate:.1f} tasks/s"),
                 ]
             )
         )

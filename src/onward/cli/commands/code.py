@@ -1,4 +1,4 @@
-"""check, replay, fork: code and journals."""
+"""check, replay, fork: compare code with journals, and start tasks from the records of others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen, sign
 from onward.cli.output.table import Column, fixed, number, print_table
@@ -50,7 +50,7 @@ _MARKS = {
 async def check(args: Namespace) -> int:
     """`onward check`."""
     screen, patience = Screen(args), seconds(args.patience, "--patience")
-    async with door.opened(args) as app:
+    async with connect.open_app(args) as app:
         with _progress(screen) as progress:
             findings = await app.check(progress, patience=patience)
     counts = collections.Counter(finding.verdict for finding in findings)
@@ -70,25 +70,24 @@ async def check(args: Namespace) -> int:
 async def replay(args: Namespace) -> int:
     """`onward replay`."""
     screen, patience = Screen(args), seconds(args.patience, "--patience")
-    async with door.opened(args) as app:
-        task_id = await door.whole_id(app.service, args.id)
+    async with connect.open_app(args) as app:
+        task_id = await connect.resolve_task_id(app.service, args.id)
         with contextlib.redirect_stdout(sys.stderr):
-            answer = await app.replay(task_id, patience=patience)
+            replayed = await app.replay(task_id, patience=patience)
     if screen.json:
-        told = {"task_id": answer.task_id, "task": answer.task, "state": answer.state.value}
-        screen.document({**told, "agrees": answer.agrees, "detail": answer.detail})
+        task = {"task_id": replayed.task_id, "task": replayed.task, "state": replayed.state.value}
+        screen.document({**task, "agrees": replayed.agrees, "detail": replayed.detail})
     else:
-        mark, style = sign(screen.out, Mark.DONE if answer.agrees else Mark.FAILED)
-        says = "agrees" if answer.agrees else "does not agree"
-        screen.say(
-            (mark, style), f" the code {says} with task {answer.task_id} ({safe(answer.task)}): {safe(answer.detail)}"
-        )
-    return 0 if answer.agrees else DISAGREES
+        mark, style = sign(screen.out, Mark.DONE if replayed.agrees else Mark.FAILED)
+        verdict = "agrees" if replayed.agrees else "does not agree"
+        task_name = f"{replayed.task_id} ({safe(replayed.task)})"
+        screen.say((mark, style), f" the code {verdict} with task {task_name}: {safe(replayed.detail)}")
+    return 0 if replayed.agrees else DISAGREES
 
 
 @contextlib.contextmanager
 def _progress(screen: Screen) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal; and what handlers print outside of their steps goes beside the answer."""
+    """Show a progress bar on a terminal. Output that handlers print outside of their steps goes to stderr."""
     with contextlib.redirect_stdout(sys.stderr):
         if not screen.err.is_terminal or screen.json:
             yield show_no_progress
@@ -114,19 +113,19 @@ def _print_findings(screen: Screen, findings: list[Finding], counts: collections
     if not findings:
         screen.aside("no unfinished tasks")
         return
-    worth = [finding for finding in findings if finding.verdict is not Verdict.FINE]
-    for finding in worth:
+    harmed = [finding for finding in findings if finding.verdict is not Verdict.FINE]
+    for finding in harmed:
         mark, style = sign(screen.out, _MARKS[finding.verdict])
         screen.say(
             (mark, style), f" {finding.task_id} ", (safe(finding.task), "bold"), f" {WORDS[finding.verdict]}: ",
             safe(finding.detail),
         )  # fmt: skip
-    if worth:
+    if harmed:
         screen.say()
     names = sorted({finding.task for finding in findings})
-    per = collections.Counter((finding.task, finding.verdict) for finding in findings)
+    by_task = collections.Counter((finding.task, finding.verdict) for finding in findings)
     shown = [verdict for verdict in Verdict if counts[verdict] or verdict in {Verdict.FINE, Verdict.PARKS}]
-    rows = [[Text(safe(name)), *[Text(str(per[name, verdict])) for verdict in shown]] for name in names]
+    rows = [[Text(safe(name)), *[Text(str(by_task[name, verdict])) for verdict in shown]] for name in names]
     rows.append([Text("all", "bold"), *[Text(str(counts[verdict]), "bold") for verdict in shown]])
     print_table(screen.out, [Column("TASK"), *[number(WORDS[verdict].upper()) for verdict in shown]], rows)
 
@@ -138,20 +137,20 @@ async def fork(args: Namespace) -> int:
     """`onward fork`."""
     screen = Screen(args)
     value = SAME if args.input is None else read_input(args.input)
-    async with door.opened(args) as app:
-        task_id = await door.whole_id(app.service, args.id)
+    async with connect.open_app(args) as app:
+        task_id = await connect.resolve_task_id(app.service, args.id)
         if args.at is None and args.input is None:
-            return await _places(screen, app, task_id)
+            return await _list_places(screen, app, task_id)
         plan = await app.service.forks.plan(task_id, args.at, input=value)
         if args.preview:
             return _preview(screen, plan)
-        if not args.yes and plan.again and not _allowed(screen, plan.again, plan.at):
+        if not args.yes and plan.again and not _confirmed(screen, plan.again, plan.at):
             return UsageError.exit_status
         handle = await app.fork(task_id, args.at, input=value)
         task = await app.get(handle.id)
     if screen.json:
-        told = {"from": task_id, "at": plan.at, "again": [_again_json(one) for one in plan.again]}
-        screen.document({**task_json(task), "forked": told})
+        forked = {"from": task_id, "at": plan.at, "again": [_again_json(again) for again in plan.again]}
+        screen.document({**task_json(task), "forked": forked})
     else:
         screen.say(
             f"task {task.task_id} ", (f"({safe(task.task)}) ", "dim"), f"goes on after record {plan.at} of {task_id}"
@@ -160,51 +159,55 @@ async def fork(args: Namespace) -> int:
 
 
 def _preview(screen: Screen, plan: ForkPlan) -> int:
-    """What it would come to; nothing is made."""
+    """Print what the fork would keep and do again, without creating it."""
     if screen.json:
-        told = {"from": plan.origin.task_id, "at": plan.at, "keeps": plan.at, "asks_again": list(plan.approvals)}
-        screen.document({"forked": None, **told, "again": [_again_json(one) for one in plan.again]})
+        keeps = {"from": plan.origin.task_id, "at": plan.at, "keeps": plan.at, "asks_again": list(plan.approvals)}
+        screen.document({"forked": None, **keeps, "again": [_again_json(again) for again in plan.again]})
         return 0
-    screen.say(f"a fork of task {plan.origin.task_id} would keep {count(plan.at, 'record')}, and do anew:")
+    screen.say(f"a fork of task {plan.origin.task_id} would keep {count(plan.at, 'record')}, and do again:")
     if not plan.again:
-        screen.say("  nothing that was done before")
-    for one in plan.again:
-        screen.say(f"  {one.seq:>6}  {one.kind}  {safe(one.step)}")
+        screen.say("  none of the finished steps")
+    for again in plan.again:
+        screen.say(_again_line(again))
     if plan.approvals:
-        screen.say(f"it asks again for what was approved in {', '.join(f'record {seq}' for seq in plan.approvals)}")
+        screen.say(f"it asks again for the approvals of {', '.join(f'record {seq}' for seq in plan.approvals)}")
     screen.aside((f"onward fork {plan.origin.task_id[-8:]} --at {plan.at} --yes: do it", "dim"))
     return 0
 
 
-def _allowed(screen: Screen, again: tuple[Again, ...], at: int) -> bool:
-    """Show what will be done anew, and ask; where nobody can be asked, say what to do."""
+def _confirmed(screen: Screen, repeated: tuple[Again, ...], at: int) -> bool:
+    """List the records that the fork will do again, and ask the user on a terminal; elsewhere print the option to use."""
     if screen.json:
-        screen.document({"forked": None, "at": at, "again": [_again_json(one) for one in again]})
+        screen.document({"forked": None, "at": at, "again": [_again_json(again) for again in repeated]})
     else:
-        screen.aside(f"after record {at} the task did this; the fork will do it anew, as far as its way leads there:")
-        for one in again:
-            screen.aside(f"  {one.seq:>6}  {one.kind}  {safe(one.step)}")
+        screen.aside(f"after record {at} the task did this; the fork does it again, if it takes the same path:")
+        for again in repeated:
+            screen.aside(_again_line(again))
     if sys.stdin.isatty() and sys.stderr.isatty() and not screen.json:
-        screen.err.print(Text(f"fork it? {count(len(again), 'thing')} will happen again [y/N] "), end="")
+        screen.err.print(Text(f"fork it? {count(len(repeated), 'thing')} will happen again [y/N] "), end="")
         return input().strip().lower() in {"y", "yes"}
-    sys.stderr.write("onward: nothing was started; say --yes when that is what you want\n")
+    sys.stderr.write("onward: nothing was started; say --yes if you want that\n")
     return False
 
 
-async def _places(screen: Screen, app: Onward, task_id: str) -> int:
-    """Nobody said where: show where it can be."""
+async def _list_places(screen: Screen, app: Onward, task_id: str) -> int:
+    """List the records after which the task can be forked: --at is missing."""
     places = await app.service.forks.places(task_id)
     if screen.json:
         screen.document({"forked": None, "places": [{"at": p.seq, "kind": p.kind, "key": p.key} for p in places]})
     else:
-        rows = [(Text(str(p.seq)), Text(p.kind), Text(safe(p.key))) for p in places if p.kind not in _NOISE]
+        rows = [(Text(str(p.seq)), Text(p.kind), Text(safe(p.key))) for p in places if p.kind not in _HIDDEN]
         print_table(screen.out, (number("AT"), fixed("AFTER"), Column("")), rows)
     sys.stderr.write("onward: say after which record to fork it, with --at N\n")
     return UsageError.exit_status
 
 
-_NOISE = {r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS, r.HANDED_BACK, r.SHIFT}
+_HIDDEN = {r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS, r.HANDED_BACK, r.SHIFT}
 
 
-def _again_json(one: Again) -> dict[str, str | int]:
-    return {"seq": one.seq, "kind": one.kind, "step": one.step}
+def _again_json(again: Again) -> dict[str, str | int]:
+    return {"seq": again.seq, "kind": again.kind, "step": again.step}
+
+
+def _again_line(again: Again) -> str:
+    return f"  {again.seq:>6}  {again.kind}  {safe(again.step)}"

@@ -1,4 +1,4 @@
-"""completion: the scripts for bash, zsh and fish. Each asks `onward __complete` at every Tab (completing.py)."""
+"""completion: the scripts for bash, zsh and fish. Each runs `onward __complete` at every Tab (completing.py)."""
 
 from __future__ import annotations
 

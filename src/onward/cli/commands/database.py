@@ -1,34 +1,37 @@
-"""migrate and doctor: whether the database, the clock, the workers and the queues are well."""
+"""migrate, doctor and doctor secrets: update the tables; check the database, the clock, the workers and the queues; search for
+values of secrets, which must not be in the database."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from argparse import Namespace
 
 from rich.text import Text
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.output.screen import Screen, indented, sign, verdicts
-from onward.cli.output.text import machine_readable, safe
+from onward.cli.output.text import count, machine_readable, safe
 from onward.cli.output.timeline import Mark
 from onward.core.views import Check
-from onward.errors import SchemaMismatch, StoreUnavailable
+from onward.errors import SchemaMismatch, StoreUnavailable, UsageError
+from onward.service import secret_scan
 from onward.store.migrate import Progress
 from onward.store.shared.health import SLICE_RECORDS
 from onward.store.sqlite.file import MEMORY
 
-WRONG = 1
-TOLD = 10
-"""Slices of a census between two lines about it."""
+CHECK_FAILED = LEAKS_FOUND = 1
+PAGES_PER_LINE = 10
+"""Pages of records that a census reads between two lines about its progress."""
 
 
 async def migrate(args: Namespace) -> int:
     """`onward migrate`."""
-    screen, store = Screen(args), door.app_of(args).store
+    screen, store = Screen(args), connect.load_app(args).store
 
-    def tell(progress: Progress) -> None:
-        """One line for each thing that goes on: on stderr, with --json as JSON."""
+    def report(progress: Progress) -> None:
+        """Print one line for each migration, on stderr; with --json as JSON."""
         if screen.json:
             print(machine_readable(progress._asdict()), file=sys.stderr, flush=True)
         else:
@@ -36,32 +39,32 @@ async def migrate(args: Namespace) -> int:
 
     try:
         await store.open(migrate=False)
-        behind = False
+        migrated = False
     except SchemaMismatch:
-        await store.open(migrate=True, tell=tell)
-        behind = True
+        await store.open(migrate=True, tell=report)
+        migrated = True
     try:
         version, _ = await store.version()
     finally:
         await store.close()
     if screen.json:
-        screen.document({"database": store.where, "version": version, "migrated": behind})
+        screen.document({"database": store.where, "version": version, "migrated": migrated})
     else:
-        done = "is now up to date" if behind else "was up to date already"
+        done = "is now up to date" if migrated else "was up to date already"
         screen.say(f"{safe(store.where)} {done}: table version {version}")
     return 0
 
 
 async def doctor(args: Namespace) -> int:
     """`onward doctor`."""
-    screen, app = Screen(args), door.app_of(args)
+    screen, app = Screen(args), connect.load_app(args)
     where, status = app.store.where, 0
     try:
         checks = await _examine(app, screen, deep=args.deep)
     except StoreUnavailable as error:
         checks, status = [Check("database", False, str(error))], error.exit_status
     if any(check.fine is False for check in checks):
-        status = status or WRONG
+        status = status or CHECK_FAILED
     if screen.json:
         screen.document(
             {
@@ -83,30 +86,68 @@ def _print(screen: Screen, where: str, checks: list[Check]) -> None:
     grid = verdicts()
     for check in checks:
         mark, style = sign(screen.out, marks[check.fine])
-        loud = style if check.fine is False else ""
-        grid.add_row(Text(mark, style), Text(safe(check.name), loud), Text(safe(check.detail), loud or "dim"))
+        emphasis = style if check.fine is False else ""
+        grid.add_row(Text(mark, style), Text(safe(check.name), emphasis), Text(safe(check.detail), emphasis or "dim"))
     screen.block(indented(grid))
 
 
 async def _examine(app: Onward, screen: Screen, *, deep: bool) -> list[Check]:
-    def seen(records: int) -> None:
-        """One line now and then: on stderr, with --json as JSON."""
-        if records % (TOLD * SLICE_RECORDS):
+    def report(records: int) -> None:
+        """Print a line about the progress now and then, on stderr; with --json as JSON."""
+        if records % (PAGES_PER_LINE * SLICE_RECORDS):
             return
         if screen.json:
             print(machine_readable({"records": records}), file=sys.stderr, flush=True)
         else:
-            screen.aside((f"{records:,} records looked at", "dim"))
+            screen.aside((f"{records:,} records checked", "dim"))
 
-    if door.missing(app.store):
+    if connect.file_missing(app.store):
         note = Check(
-            "database", None, "the file is not there yet; the first submit, worker or `onward migrate` makes it"
+            "database", None, "the file does not exist yet; the first submit, worker or `onward migrate` creates it"
         )
         app = Onward(f"sqlite://{MEMORY}")
         async with app:
             return [note, *(Check(*entry) for entry in await app.store.health.doctor() if entry[0] == "SQLite library")]
     await app.open(migrate=False)
     try:
-        return await app.service.health.checks(deep=deep, seen=seen)
+        return await app.service.health.checks(deep=deep, seen=report)
     finally:
         await app.close()
+
+
+# ── secrets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def scan_secrets(args: Namespace) -> int:
+    """`onward doctor secrets`."""
+    screen, app = Screen(args), connect.load_app(args)
+    if not app.secrets.names:
+        raise UsageError(f"{args.app} has no secrets, so there is nothing to search for; app.secret(NAME) adds one")
+    if connect.file_missing(app.store):
+        report = secret_scan.ScanResult(secrets=sorted(app.secrets.names))
+    else:
+        await app.open(migrate=False)
+        try:
+            report = await secret_scan.find(app.store, app.service.artifacts, app.secrets)
+        finally:
+            await app.close()
+    if screen.json:
+        screen.document({"fine": not report.leaks and not report.unknown} | dataclasses.asdict(report))
+    else:
+        _print_leaks(screen, report)
+    return LEAKS_FOUND if report.leaks or report.unknown else 0
+
+
+def _print_leaks(screen: Screen, report: secret_scan.ScanResult) -> None:
+    for leak in report.leaks:
+        owner = f"task {leak.task_id}: " if leak.task_id else ""
+        screen.say((f"{owner}{safe(leak.where)}", "red"), f" holds {safe(leak.secret)}")
+    if report.more:
+        screen.say((f"and {report.more:,} more", "red"))
+    for name, why in report.unknown.items():
+        screen.say((f"{safe(name)} was not searched for: {safe(why)}", "yellow"))
+    searched = f"{count(report.rows, 'row')} searched for {', '.join(map(safe, report.secrets))}"
+    if report.secrets:
+        screen.say((searched if report.leaks else f"{searched}: none is there", "dim"))
+    if report.leaks:
+        screen.say("Change these secrets: everyone who can read the database may have read them.")

@@ -1,4 +1,4 @@
-"""deliveries: list, redeliver."""
+"""deliveries: list deliveries of events, and send one again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import age, safe, span
@@ -27,8 +27,8 @@ COLUMNS = (
     fixed("WHEN", drop=1),
     Column("SAID", drop=1),
 )
-LOOKED_AT = 1000
-"""Deliveries among which a shortened id is looked for."""
+MAX_SEARCHED = 1000
+"""Newest deliveries among which a shortened id is searched."""
 
 _STYLES = {DELIVERED: "green", FAILED: "red", PENDING: ""}
 
@@ -38,69 +38,69 @@ async def list_deliveries(args: Namespace) -> int:
     if args.failed and args.pending:
         raise UsageError("--failed and --pending do not go together; leave one out")
     screen = Screen(args)
-    async with door.opened(args) as app:
-        task = None if args.task is None else await door.whole_id(app.service, args.task)
+    async with connect.open_app(args) as app:
+        task = None if args.task is None else await connect.resolve_task_id(app.service, args.task)
         state = FAILED if args.failed else PENDING if args.pending else None
-        found, cursor = await app.deliveries(state=state, task=task, limit=args.limit, cursor=args.cursor)
+        page, cursor = await app.deliveries(state=state, task=task, limit=args.limit, cursor=args.cursor)
     if screen.json:
-        screen.document({"deliveries": [delivery_json(one) for one in found], "next": cursor})
+        screen.document({"deliveries": [delivery_json(delivery) for delivery in page], "next": cursor})
         return 0
-    if found:
-        _print(screen, found)
+    if page:
+        _print(screen, page)
     else:
-        screen.aside("no deliveries; `submit --webhook URL` makes one, and so does @app.on(…)")
+        screen.aside("no deliveries; `submit --webhook URL` and @app.on(…) create them")
     if cursor is not None:
         screen.aside(f"more with --cursor {cursor}")
     return 0
 
 
-def _print(screen: Screen, found: Deliveries) -> None:
+def _print(screen: Screen, deliveries: Deliveries) -> None:
     now = time.time()
     rows = [
         (
-            Text(safe(one.id)),
-            Text(safe(one.type)),
-            Text(one.state, _STYLES[one.state]),
-            Text(str(one.attempts)),
-            Text(safe(_where(one))),
-            Text(safe(_when(one, now)), "dim"),
-            Text(safe(one.said or "")),
+            Text(safe(delivery.id)),
+            Text(safe(delivery.type)),
+            Text(delivery.state, _STYLES[delivery.state]),
+            Text(str(delivery.attempts)),
+            Text(safe(_receiver(delivery))),
+            Text(safe(_when(delivery, now)), "dim"),
+            Text(safe(delivery.said or "")),
         )
-        for one in found
+        for delivery in deliveries
     ]
     print_table(screen.out, COLUMNS, rows)
 
 
-def _where(one: Delivery) -> str:
-    """The receiver, without what may be a secret in its address."""
-    return (one.sink or "(removed)").partition("?")[0]
+def _receiver(delivery: Delivery) -> str:
+    """The address of the receiver without its query, which may hold a secret."""
+    return (delivery.sink or "(removed)").partition("?")[0]
 
 
-def _when(one: Delivery, now: float) -> str:
-    if one.sending:
+def _when(delivery: Delivery, now: float) -> str:
+    if delivery.sending:
         return "now"
-    if one.due_at is not None:
-        return f"in {span(one.due_at - now)}" if one.due_at > now else "due"
-    return f"{age(now - (one.done_at or one.at))} ago"
+    if delivery.due_at is not None:
+        return f"in {span(delivery.due_at - now)}" if delivery.due_at > now else "due"
+    return f"{age(now - (delivery.done_at or delivery.at))} ago"
 
 
-async def _whole(app: Onward, given: str) -> str:
-    """The id that is meant: a whole one, or the first or last characters of one of the newest."""
-    found, _ = await app.deliveries(limit=LOOKED_AT)
-    ids = [(one.id, f"{one.type}, {one.state}") for one in found]
+async def _resolve_id(app: Onward, given: str) -> str:
+    """The whole id for an id, or for the first or last characters of one of the newest."""
+    newest, _ = await app.deliveries(limit=MAX_SEARCHED)
+    ids = [(delivery.id, f"{delivery.type}, {delivery.state}") for delivery in newest]
     try:
-        return door.one_of(given, "delivery", ids, NotFound(given))
+        return connect.match_id(given, "delivery", ids, NotFound(given))
     except NotFound:
-        return given  # perhaps an older one; `redeliver` says what is wrong with it
+        return given  # it may be older; `redeliver` raises the error if it does not exist
 
 
 async def redeliver(args: Namespace) -> int:
     """`onward deliveries redeliver`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        one = await app.redeliver(await _whole(app, args.delivery))
+    async with connect.open_app(args) as app:
+        delivery = await app.redeliver(await _resolve_id(app, args.delivery))
     if screen.json:
-        screen.document(delivery_json(one))
+        screen.document(delivery_json(delivery))
     else:
-        screen.say(f"delivery {safe(one.id)} is due; a worker, or `onward serve`, sends it")
+        screen.say(f"delivery {safe(delivery.id)} is due; a worker, or `onward serve`, sends it")
     return 0

@@ -1,4 +1,4 @@
-"""follow: watch a task until it has ended or waits for a person. Leaving early leaves the task alone."""
+"""follow: show a task until it ends or waits for a person. Stopping early does not affect the task."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from collections.abc import AsyncIterator, Sequence
 from rich.live import Live
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
-from onward.cli.commands.tasks import situation, standing, waits_json
-from onward.cli.output.screen import Screen, story_line
+from onward.cli.args import connect
+from onward.cli.commands.tasks import open_waits, situation, waits_json
+from onward.cli.output.screen import Screen, format_line
 from onward.cli.output.text import safe, short
-from onward.cli.output.timeline import Story
+from onward.cli.output.timeline import LineRenderer
 from onward.cli.output.tree import Tree
-from onward.cli.output.tree_view import MOST, Frame, TreeView
+from onward.cli.output.tree_view import MAX_FINAL_LINES, Frame, TreeView
 from onward.core.journal.open_waits import Open
+from onward.core.journal.reader import fields
 from onward.core.record import CHILD, DOUBTED, HANDED_BACK, PARKED, QUARANTINED, Record
 from onward.core.task import ASKS_A_PERSON, HEARS, NEEDS_A_PERSON, Reason, State, Task
 from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
-from onward.service.serialize import payload, record_json, task_json
+from onward.service.serialize import record_json, task_json
 from onward.store.port.paging import journal_pages
 
 WAITS_FOR_A_PERSON = 5
-WORDS = 200
-"""Characters of what a task wants that a sentence has; `onward approvals` shows it whole."""
+MAX_WAIT_CHARS = 200
+"""Characters of an approval or a question that an error shows; `onward approvals` shows it whole."""
 
-MOST_TASKS = 50
-"""Tasks of a tree that are looked at."""
+MAX_TREE_TASKS = 50
+"""Tasks of a tree that are read and shown."""
 
-GLANCE = 0.5
-"""Seconds between two looks at why a task does not go on."""
+POLL_S = 0.5
+"""Time between two looks at the state of a task."""
 
-PATIENCE = 2.0
-"""Seconds after which somebody who waits is told that nobody works."""
+NOTICE_S = 2.0
+"""Time after which the user is told that no worker has the handler; then, between two looks at the tasks below."""
 
 
-class Person(OnwardError):
-    """What was waited for does not come before somebody looks."""
+class WaitsForPerson(OnwardError):
+    """The task that the command waits for waits for a person."""
 
     code = "waits_for_a_person"
     status = 409
@@ -48,32 +49,34 @@ class Person(OnwardError):
 
     def __init__(self, task: Task, waits: Sequence[Open] = ()) -> None:
         self.task_id = task.task_id
-        super().__init__(f"task {task.task_id} ({task.task}) {_why(task, waits)}")
+        super().__init__(f"task {task.task_id} ({task.task}) {_person_needed(task, waits)}")
 
 
-def _why(task: Task, waits: Sequence[Open]) -> str:
-    """What a person has to do."""
+def _person_needed(task: Task, waits: Sequence[Open]) -> str:
+    """The commands that a person can type."""
     if task.reason in NEEDS_A_PERSON or not waits:
         return (
             f"is {task.reason} and waits for a person; "
             f"`onward show {task.task_id[-8:]}` tells why, `onward resume {task.task_id[-8:]}` lets it go on"
         )
-    for_people = [one for one in waits if one.reason in ASKS_A_PERSON]
-    return "waits for a person: " + "; ".join(f"{short(one.words, WORDS)}: `{one.command}`" for one in for_people)
+    for_people = [wait for wait in waits if wait.reason in ASKS_A_PERSON]
+    return "waits for a person: " + "; ".join(
+        f"{short(wait.words, MAX_WAIT_CHARS)}: `{wait.command}`" for wait in for_people
+    )
 
 
 def exit_status(task: Task) -> int:
-    """What a task that was waited for means for a shell."""
+    """The exit status of a command that waited for this task."""
     if task.reason in ASKS_A_PERSON:
         return WAITS_FOR_A_PERSON
     return 0 if task.state is State.COMPLETED else 1
 
 
 async def until_settled(app: Onward, task_id: str, timeout: float | None) -> Task:
-    """The task once it has ended or waits for a person. Raises ResultTimeout."""
+    """Wait until the task ends or waits for a person. Raises ResultTimeout."""
     end = None if timeout is None else time.monotonic() + timeout
     while True:
-        left = GLANCE if end is None else min(GLANCE, max(0.0, end - time.monotonic()))
+        left = POLL_S if end is None else min(POLL_S, max(0.0, end - time.monotonic()))
         try:
             return await app.service.wait(task_id, left)
         except ResultTimeout:
@@ -87,25 +90,29 @@ async def until_settled(app: Onward, task_id: str, timeout: float | None) -> Tas
 async def follow(args: Namespace) -> int:
     """`onward follow`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        return await watch(screen, app, await door.whole_id(app.service, args.id), None)
+    async with connect.open_app(args) as app:
+        return await watch(screen, app, await connect.resolve_task_id(app.service, args.id), None)
 
 
 async def watch(screen: Screen, app: Onward, task_id: str, timeout: float | None) -> int:
-    """Show what happens to a task; the exit status that it means."""
+    """Show the records of a task as they come. Returns the exit status."""
     task = await app.get(task_id)
     view = (
-        _Lines(screen) if screen.json else _Growing(screen, app, task) if screen.live else _Plain(screen, task.task_id)
+        _JsonView(screen)
+        if screen.json
+        else _TreeView(screen, app, task)
+        if screen.live
+        else _LineView(screen, task_id)
     )
     try:
-        async with asyncio.timeout(timeout), view.shown(), loneliness(screen, app, task_id):
+        async with asyncio.timeout(timeout), view.shown(), notices(screen, app, task_id):
             async for record in _records(app, task_id):
                 view.record(record)
     except TimeoutError:
         task = await app.get(task_id)
         raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "") from None
     except asyncio.CancelledError:
-        screen.aside(f"no longer watching; task {task_id} goes on: onward follow {task_id[-8:]}")
+        screen.aside(f"no longer following; task {task_id} goes on: onward follow {task_id[-8:]}")
         raise
     task = await app.get(task_id)
     view.end(task, await person_waits(app, task))
@@ -113,75 +120,75 @@ async def watch(screen: Screen, app: Onward, task_id: str, timeout: float | None
 
 
 async def person_waits(app: Onward, task: Task) -> list[Open]:
-    """What a task that waits for a person waits for."""
-    return await standing(app.service, task) if task.reason in ASKS_A_PERSON else []
+    """The open waits of a task that waits for a person; empty for any other task."""
+    return await open_waits(app.service, task) if task.reason in ASKS_A_PERSON else []
 
 
 @contextlib.asynccontextmanager
-async def loneliness(screen: Screen, app: Onward, task_id: str) -> AsyncIterator[None]:
-    """Whoever waits in this block is told when nobody is there to do the task, and when a task below it waits for a person."""
+async def notices(screen: Screen, app: Onward, task_id: str) -> AsyncIterator[None]:
+    """While the block waits, tell the user if no worker has the handler, and if a task below waits for a person."""
 
-    async def look() -> None:
-        await asyncio.sleep(PATIENCE)
+    async def watch_task() -> None:
+        await asyncio.sleep(NOTICE_S)
         task = await app.get(task_id)
-        if task.state is State.PENDING and not await _somebody(app, task):
+        if task.state is State.PENDING and not await _has_worker(app, task):
             screen.aside(
                 (
                     f"no worker is running that does {safe(task.task)!r}: start one with onward worker MODULE:APP",
                     "yellow",
                 )
             )
-        below = _Below(app)
+        children = _ChildWaits(app)
         while True:
-            for said in await below.asked(await app.get(task_id)):
-                screen.aside((said, "yellow"))
-            await asyncio.sleep(PATIENCE)
+            for sentence in await children.news(await app.get(task_id)):
+                screen.aside((sentence, "yellow"))
+            await asyncio.sleep(NOTICE_S)
 
-    looking = asyncio.ensure_future(look())
+    watching = asyncio.ensure_future(watch_task())
     try:
         yield
     finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
-class _Below:
-    """What the tasks below one ask of people: their own journals tell it, and not the one that is watched."""
+class _ChildWaits:
+    """Finds tasks below a task that wait for a person. The journal of the task above does not say so; theirs do."""
 
     def __init__(self, app: Onward) -> None:
         self._app = app
         self._seen: dict[tuple[str, float], list[Open]] = {}
-        """What each waited for when it came to rest, so that a journal is not read at every look."""
-        self._told: set[str] = set()
+        """The waits of each task, by its id and last change, so that a journal is read only after a change."""
+        self._printed: set[str] = set()
 
-    async def asked(self, task: Task) -> list[str]:
-        """Sentences that were not told yet."""
-        new = [one for one in dict.fromkeys(await self._all(task)) if one not in self._told]
-        self._told.update(new)
+    async def news(self, task: Task) -> list[str]:
+        """Sentences about new waits for a person."""
+        new = [sentence for sentence in dict.fromkeys(await self._all(task)) if sentence not in self._printed]
+        self._printed.update(new)
         return new
 
     async def _all(self, task: Task) -> list[str]:
         if task.reason != Reason.CHILD:
             return []
-        said: list[str] = []
+        sentences: list[str] = []
         for wait in await self._waits(task):
             if wait.kind != CHILD or not isinstance(child_id := wait.payload.get("child"), str):
                 continue
             child = await self._app.get(child_id)
             if child.reason in ASKS_A_PERSON:
-                said.append(safe(str(Person(child, await self._waits(child)))))
-            said += await self._all(child)
-        return said
+                sentences.append(safe(str(WaitsForPerson(child, await self._waits(child)))))
+            sentences += await self._all(child)
+        return sentences
 
     async def _waits(self, task: Task) -> list[Open]:
-        at = (task.task_id, task.updated_at)
-        if at not in self._seen:
-            self._seen[at] = await standing(self._app.service, task)
-        return self._seen[at]
+        version = (task.task_id, task.updated_at)
+        if version not in self._seen:
+            self._seen[version] = await open_waits(self._app.service, task)
+        return self._seen[version]
 
 
-async def _somebody(app: Onward, task: Task) -> bool:
-    """Whether a worker is alive that would take the task."""
+async def _has_worker(app: Onward, task: Task) -> bool:
+    """Whether a live worker takes tasks of this handler and queue."""
     return any(
         task.task in worker.names and (not worker.queues or task.queue in worker.queues)
         for worker in await app.store.workers.list()
@@ -190,53 +197,52 @@ async def _somebody(app: Onward, task: Task) -> bool:
 
 
 async def _records(app: Onward, task_id: str) -> AsyncIterator[Record]:
-    """All records, as they come, until the task has ended or waits for a person."""
+    """All records, as they come, until the task ends or waits for a person."""
     async with contextlib.aclosing(app.service.tail(task_id)) as tail:  # type: ignore[type-var]
         async for record in tail:
             yield record
-            if _left_to_a_person(record):
+            if _may_need_person(record):
                 task = await app.get(task_id)
                 if task.reason in ASKS_A_PERSON and task.updated_at <= record.at:
                     return
 
 
-def _left_to_a_person(record: Record) -> bool:
-    """Whether this ends a shift in a way that a person may have to do something about."""
+def _may_need_person(record: Record) -> bool:
+    """Whether this record ends a shift in a way that may need a person."""
     if record.kind != HANDED_BACK:
         return record.kind in {PARKED, QUARANTINED, DOUBTED}
-    said = payload(record)
-    return isinstance(said, dict) and said.get("reason") in ASKS_A_PERSON
+    return fields(record).get("reason") in ASKS_A_PERSON
 
 
 class _View:
-    """A way to show records."""
+    """Shows the records of a task."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
 
     @contextlib.asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
-        """While records come."""
+        """The block in which records come."""
         yield
 
     def record(self, record: Record) -> None:
-        """One more."""
+        """Show one more record."""
         raise NotImplementedError
 
     def end(self, task: Task, waits: Sequence[Open]) -> None:
-        """The task has ended, or waits for a person."""
+        """Print the result. Raises if the task failed, was cancelled, or waits for a person."""
         if task.state is State.FAILED:
             raise TaskFailed(task.task_id, task.task, task.error or {}, task.partial)
         if task.state is State.CANCELLED:
             raise TaskCancelled(task.task_id, task.task)
         if task.reason in ASKS_A_PERSON:
-            raise Person(task, waits)
+            raise WaitsForPerson(task, waits)
         if task.result is not None:
             self._screen.value(task.result)
 
 
-class _Lines(_View):
-    """JSON lines: each record, then the task."""
+class _JsonView(_View):
+    """Prints a JSON line for each record, then one for the task."""
 
     def record(self, record: Record) -> None:
         self._screen.line(record_json(record))
@@ -245,78 +251,78 @@ class _Lines(_View):
         self._screen.line(task_json(task) | (waits_json(waits) if waits else {}))
 
 
-class _Plain(_View):
-    """A line of text for each thing that happens."""
+class _LineView(_View):
+    """Prints lines of text."""
 
     def __init__(self, screen: Screen, task_id: str) -> None:
         super().__init__(screen)
-        self._story = Story(task_id)
+        self._lines = LineRenderer(task_id)
 
     def record(self, record: Record) -> None:
-        for line in self._story.tell(record):
-            shown = story_line(self._screen.out, line, self._story.began or record.at)
+        for line in self._lines.render(record):
+            shown = format_line(self._screen.out, line, self._lines.began or record.at)
             self._screen.out.print(shown, soft_wrap=True)
 
 
-class _Growing(_View):
-    """On a terminal: a tree that grows, with all that the task started."""
+class _TreeView(_View):
+    """Draws a tree on a terminal, with the tasks below, and updates it."""
 
     def __init__(self, screen: Screen, app: Onward, task: Task) -> None:
         super().__init__(screen)
         self._app = app
         self._tree = Tree(task.task_id, task.task)
-        _stands(self._tree, task)
+        _set_state(self._tree, task)
         self._view = TreeView(screen.out, self._tree)
         self._live = Live(Frame(self._view), console=screen.out, refresh_per_second=8, transient=True)
 
     @contextlib.asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
-        glance = asyncio.ensure_future(self._glance())
+        polling = asyncio.ensure_future(self._poll())
         self._live.start()
         try:
             yield
             with contextlib.suppress(OnwardError):
-                await self._look()
+                await self._update()
         finally:
             self._live.stop()
-            glance.cancel()
-            await asyncio.gather(glance, return_exceptions=True)
-            for line in self._view.lines(MOST, moving=False):
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+            for line in self._view.lines(MAX_FINAL_LINES, moving=False):
                 self._screen.out.print(line, soft_wrap=True)
 
     def record(self, record: Record) -> None:
         self._tree.read(record)
 
-    async def _glance(self) -> None:
-        """Keep children, and the reasons why tasks do not go on, up to date."""
+    async def _poll(self) -> None:
+        """Keep the states of the tasks, and the tasks below, up to date."""
         while True:
             with contextlib.suppress(OnwardError):
-                await self._look()
-            await asyncio.sleep(GLANCE)
+                await self._update()
+            await asyncio.sleep(POLL_S)
 
-    async def _look(self) -> None:
-        """At the task, and at all below it that has not ended: so many, and no more."""
-        seen, line = 0, [self._tree]
-        while line and seen < MOST_TASKS:
-            tree = line.pop(0)
+    async def _update(self) -> None:
+        """Read the state of the task and of the tasks below, at most MAX_TREE_TASKS."""
+        seen, queue = 0, [self._tree]
+        while queue and seen < MAX_TREE_TASKS:
+            tree = queue.pop(0)
             seen += 1
             if not tree.ended:
-                _stands(tree, await self._app.service.get(tree.task_id))
+                _set_state(tree, await self._app.service.get(tree.task_id))
             await self._find_children(tree)
             for child in tree.children:
                 await self._read(child)
-            line += tree.children
+            queue += tree.children
 
     async def _find_children(self, tree: Tree) -> None:
         known = {child.task_id for child in tree.children}
         if tree.children_started <= len(known):
             return
-        found, _ = await self._app.service.list(parent=tree.task_id, limit=MOST_TASKS)
-        for task in reversed(found):
+        children, _ = await self._app.service.list(parent=tree.task_id, limit=MAX_TREE_TASKS)
+        for task in reversed(children):
             if task.task_id not in known:
                 child = Tree(task.task_id, task.task)
-                _stands(child, task)
-                tree.has_child(child, task.created_at)
+                _set_state(child, task)
+                tree.add_child(child, task.created_at)
 
     async def _read(self, tree: Tree) -> None:
         if tree.ended:
@@ -326,8 +332,8 @@ class _Growing(_View):
                 tree.read(record)
 
 
-def _stands(tree: Tree, task: Task) -> None:
+def _set_state(tree: Tree, task: Task) -> None:
     tree.state = task.state.value
-    waits = [one for one in tree.story.standing.open if one.kind != CHILD]
+    waits = [wait for wait in tree.lines.open_waits.open if wait.kind != CHILD]
     quiet = task.ended or task.state is State.RUNNING or task.reason in {Reason.CHILD, Reason.ASLEEP}
     tree.why = "" if quiet or (task.reason in HEARS and waits) else situation(task, time.time())

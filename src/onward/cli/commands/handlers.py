@@ -1,4 +1,4 @@
-"""handlers: what can be submitted, what it takes, and who does it."""
+"""handlers: list the handlers, with their input and their workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import count, readable, safe, safe_lines
@@ -28,44 +28,45 @@ COLUMNS = (
 async def handlers(args: Namespace) -> int:
     """`onward handlers`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        found = await app.service.handlers.list()
+    async with connect.open_app(args) as app:
+        views = await app.service.handlers.list()
     if args.name is not None:
-        return _show(screen, _named(found, args.name))
+        return _show(screen, _named(views, args.name))
     if screen.json:
-        screen.document({"handlers": [dataclasses.asdict(one) for one in found]})
-    elif found:
+        screen.document({"handlers": [dataclasses.asdict(handler) for handler in views]})
+    elif views:
         rows = [
             (
-                Text(safe(one.name)),
-                Text(one.kind),
-                Text(safe(one.queue), "dim"),
-                Text(f"{one.workers:,}", "" if one.workers else "red"),
-                Text(safe(one.doc.partition("\n")[0]), "dim"),
+                Text(safe(handler.name)),
+                Text(handler.kind),
+                Text(safe(handler.queue), "dim"),
+                Text(f"{handler.workers:,}", "" if handler.workers else "red"),
+                Text(safe(handler.doc.partition("\n")[0]), "dim"),
             )
-            for one in found
+            for handler in views
         ]
         print_table(screen.out, COLUMNS, rows)
     else:
-        screen.aside("no worker has offered anything yet; start one with `onward worker MODULE:APP`")
+        screen.aside("no worker has registered a handler yet; start one with `onward worker MODULE:APP`")
     return 0
 
 
-def _named(found: Sequence[HandlerView], name: str) -> HandlerView:
-    for one in found:
-        if one.name == name:
-            return one
-    names = [one.name for one in found]
+def _named(views: Sequence[HandlerView], name: str) -> HandlerView:
+    for handler in views:
+        if handler.name == name:
+            return handler
+    names = [handler.name for handler in views]
     raise UnknownTask(name, difflib.get_close_matches(name, names, n=5, cutoff=0) or names)
 
 
-def _show(screen: Screen, one: HandlerView) -> int:
+def _show(screen: Screen, handler: HandlerView) -> int:
     if screen.json:
-        screen.document(dataclasses.asdict(one))
+        screen.document(dataclasses.asdict(handler))
         return 0
-    screen.say((safe(one.name), "bold"), "  ", (one.kind, "dim"))
-    if one.doc:
-        screen.say(safe_lines(one.doc.strip()))
-    done = f"{count(one.workers, 'worker')} {'does' if one.workers == 1 else 'do'} it"
-    screen.block(indented(facts([("queue", one.queue), ("workers", done), ("input", readable(one.schema))])))
+    screen.say((safe(handler.name), "bold"), "  ", (handler.kind, "dim"))
+    if handler.doc:
+        screen.say(safe_lines(handler.doc.strip()))
+    workers = f"{count(handler.workers, 'worker')} {'has' if handler.workers == 1 else 'have'} it"
+    pairs = [("queue", handler.queue), ("workers", workers), ("input", readable(handler.schema))]
+    screen.block(indented(facts(pairs)))
     return 0

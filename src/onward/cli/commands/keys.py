@@ -1,4 +1,4 @@
-"""keys: create, list, revoke; and the audit."""
+"""keys and audit: create, list and revoke API keys; list and verify the audit log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from argparse import Namespace
 
 from rich.text import Text
 
-from onward.cli.args import connect as door
-from onward.cli.commands.people import me
+from onward.cli.args import connect
+from onward.cli.commands.people import user_name
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, print_table
 from onward.cli.output.text import age, local, readable, safe
@@ -19,7 +19,7 @@ from onward.errors import NotFound
 from onward.service.keys import KeyList, Keys
 from onward.service.serialize import entry_json, key_json
 
-PAGE = 1000
+PAGE_SIZE = 1000
 KEYS = (
     fixed("ID"),
     Column("NAME"),
@@ -42,15 +42,15 @@ AUDIT = (
 async def list_keys(args: Namespace) -> int:
     """`onward keys`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        found = await app.keys.list()
+    async with connect.open_app(args) as app:
+        keys = await app.keys.list()
     if screen.json:
-        screen.document({"keys": [key_json(key) for key in found]})
-    elif found:
-        _print(screen, found)
+        screen.document({"keys": [key_json(key) for key in keys]})
+    elif keys:
+        _print(screen, keys)
     else:
         screen.aside(
-            "no keys, so the server answers this machine alone; `onward keys create --name ME --scope read` makes one"
+            "no keys, so the server accepts requests from this machine only; `onward keys create --name ME --scope read` creates one"
         )
     return 0
 
@@ -65,14 +65,14 @@ def _print(screen: Screen, keys: KeyList) -> None:
             Text(" ".join(key.scopes)),
             Text(safe(key.agent or "")),
             Text("never" if key.last_used_at is None else f"{age(now - key.last_used_at)} ago", "dim"),
-            Text(_standing(key), "" if key.valid else "red"),
+            Text(_validity(key), "" if key.valid else "red"),
         )
         for key in keys
     ]
     print_table(screen.out, KEYS, rows)
 
 
-def _standing(key: Key) -> str:
+def _validity(key: Key) -> str:
     if key.revoked_at is not None:
         return f"revoked {local(key.revoked_at)}"
     if key.expires_at is None:
@@ -83,22 +83,22 @@ def _standing(key: Key) -> str:
 async def create(args: Namespace) -> int:
     """`onward keys create`."""
     screen = Screen(args)
-    async with door.app_of(args) as app:
-        made = await app.keys.create(
+    async with connect.load_app(args) as app:
+        created = await app.keys.create(
             args.name,
-            [scope for said in args.scope for scope in said],
+            [scope for scopes in args.scope for scope in scopes],
             tenant=args.tenant,
             agent=args.agent,
             expires=args.expires,
-            by=Caller(name=me()),
+            by=Caller(name=user_name()),
         )
-        secret = app.service.subscriptions.secret_of(made.key.tenant)
+        secret = app.service.subscriptions.secret_of(created.key.tenant)
     if screen.json:
-        screen.document({**key_json(made.key), "token": made.token, "webhook_secret": secret})
+        screen.document({**key_json(created.key), "token": created.token, "webhook_secret": secret})
     else:
-        print(made.token)
+        print(created.token)
         screen.aside(
-            f"this is key {made.key.id}, shown once and kept nowhere; `onward keys revoke {made.key.id}` ends it"
+            f"this is key {created.key.id}, shown only now and not stored; `onward keys revoke {created.key.id}` revokes it"
         )
         if secret is not None:
             screen.aside(f"webhooks that this tenant gives at submit are signed with {secret}")
@@ -108,24 +108,24 @@ async def create(args: Namespace) -> int:
 async def revoke(args: Namespace) -> int:
     """`onward keys revoke`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        key = await app.keys.revoke(await _whole(app.keys, args.key), by=Caller(name=me()))
+    async with connect.open_app(args) as app:
+        key = await app.keys.revoke(await _resolve_id(app.keys, args.key), by=Caller(name=user_name()))
     if screen.json:
         screen.document(key_json(key))
     else:
-        screen.say(f"key {key.id} ({safe(key.name)}) is revoked; within two seconds it opens nothing any more")
+        screen.say(f"key {key.id} ({safe(key.name)}) is revoked; within two seconds requests with it are refused")
     return 0
 
 
-async def _whole(keys: Keys, given: str) -> str:
-    """The id that is meant: an id, the first characters of one, or a name that one key has."""
-    found = await keys.list()
-    if len(named := [key for key in found if key.name == given]) == 1:
+async def _resolve_id(keys: Keys, given: str) -> str:
+    """The whole id for an id, for the first or last characters of one, or for a name that only one key has."""
+    all_keys = await keys.list()
+    if len(named := [key for key in all_keys if key.name == given]) == 1:
         return named[0].id
     if named:
-        raise door.Ambiguous(given, "key", [(key.id, key.name) for key in named])
-    lost = NotFound(f"there is no key {given!r:.80}; `onward keys` lists them")
-    return door.one_of(given, "key", [(key.id, key.name) for key in found], lost)
+        raise connect.Ambiguous(given, "key", [(key.id, key.name) for key in named])
+    not_found = NotFound(f"there is no key {given!r:.80}; `onward keys` lists them")
+    return connect.match_id(given, "key", [(key.id, key.name) for key in all_keys], not_found)
 
 
 # ── the audit ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,13 +134,13 @@ async def _whole(keys: Keys, given: str) -> str:
 async def audit(args: Namespace) -> int:
     """`onward audit`."""
     screen = Screen(args)
-    found: list[Entry] = []
-    async with door.opened(args) as app:
-        while page := await app.audit(after=found[-1].number if found else args.after, limit=PAGE):
-            found = (found + page)[-args.limit :]
+    entries: list[Entry] = []
+    async with connect.open_app(args) as app:
+        while page := await app.audit(after=entries[-1].number if entries else args.after, limit=PAGE_SIZE):
+            entries = (entries + page)[-args.limit :]
     if screen.json:
-        screen.document({"entries": [entry_json(entry) for entry in found]})
-    elif found:
+        screen.document({"entries": [entry_json(entry) for entry in entries]})
+    elif entries:
         rows = [
             (
                 Text(str(entry.number), "dim"),
@@ -150,28 +150,28 @@ async def audit(args: Namespace) -> int:
                 Text(safe(entry.subject)),
                 Text(safe(readable(entry_json(entry)["data"])), "dim"),
             )
-            for entry in found
+            for entry in entries
         ]
         print_table(screen.out, AUDIT, rows)
     else:
-        screen.aside("nothing was written down so far: what comes over HTTP and MCP is, and keys")
+        screen.aside("the audit log is empty: it has changes to keys, and changes made over HTTP and MCP")
     return 0
 
 
 async def verify(args: Namespace) -> int:
     """`onward audit verify`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
+    async with connect.open_app(args) as app:
         verdict = await app.service.audit.verify(args.seen)
     if screen.json:
-        said = {"broken": verdict.broken, "why": verdict.why or None}
-        screen.document({"sound": verdict.sound, "entries": verdict.entries, "head": verdict.head, **said})
+        problem = {"broken": verdict.broken, "why": verdict.why or None}
+        screen.document({"sound": verdict.sound, "entries": verdict.entries, "head": verdict.head, **problem})
     elif verdict.sound:
-        screen.say(f"{verdict.entries:,} in all, each as it was written down")
+        screen.say(f"all {verdict.entries:,} entries are as they were written")
         print(verdict.head)
         screen.aside(
-            "note this head elsewhere: `onward audit verify --seen HEAD` shows later whether anything up to it is gone"
+            "note this head elsewhere: `onward audit verify --seen HEAD` checks later that no entry up to it is missing"
         )
     else:
-        screen.say((f"the audit is broken at entry {verdict.broken}: {verdict.why}", "bold red"))
+        screen.say((f"the audit log is broken at entry {verdict.broken}: {verdict.why}", "bold red"))
     return 0 if verdict.sound else 1

@@ -1,4 +1,4 @@
-"""mcp: the MCP server over stdin and stdout, and a worker beside it where an app is named."""
+"""mcp: an MCP server on stdin and stdout; with an app, also a worker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from argparse import Namespace
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
-from onward.cli.commands.worker import logs, loop_factory, signals
+from onward.cli.args import connect
+from onward.cli.commands.worker import log_lines, loop_factory, stop_on_signals
 from onward.cli.output.screen import Screen
 from onward.core.caller import ANYBODY, SCOPES
 from onward.errors import BadSetting
@@ -21,23 +21,23 @@ def mcp(args: Namespace) -> int:
     screen = Screen(args)
     if unknown := [scope for scope in args.scopes if scope not in SCOPES]:
         raise BadSetting("--scopes", unknown[0], f"some of {', '.join(SCOPES)}")
-    with contextlib.redirect_stdout(sys.stderr):  # what the app says while it is imported is not for the client
-        app = door.app_of(args)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
-        told = runner.run(_serve(app, args))
-        if told:  # a thread still waits for a line of the client, and nobody will write one
+    with contextlib.redirect_stdout(sys.stderr):  # output of the app's import must not reach the client
+        app = connect.load_app(args)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner, log_lines(screen):
+        stopped = runner.run(_serve(app, args))
+        if stopped:  # a thread still waits for a line of the client, which may never come
             sys.stderr.flush()
             os._exit(0)
     return 0
 
 
 async def _serve(app: Onward, args: Namespace) -> bool:
-    """Serve until the client hangs up; whether we were told to stop before."""
+    """Serve until the client disconnects. Returns whether a signal stopped it before."""
     local = ANYBODY._replace(scopes=frozenset(args.scopes or SCOPES), name="mcp")
     server = app.mcp(expose=[*app.settings.mcp_expose.split(), *args.expose], local=local)
     stop = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(signals(stop))
+        stack.enter_context(stop_on_signals(stop))
         await stack.enter_async_context(app)
         if app.handlers and not args.no_worker:
             await stack.enter_async_context(app.worker(slots=args.slots, queues=args.queues))

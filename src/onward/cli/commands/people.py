@@ -1,4 +1,4 @@
-"""approvals, approve, deny, questions, answer, signal, resolve: what people say to tasks."""
+"""approvals, approve, deny, questions, answer, signal, message, resolve: what people send to tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from rich.text import Text
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, print_table
@@ -28,17 +28,17 @@ from onward.service.serialize import ask_json, iso, task_json
 MEANINGS = {
     "happened": "it was done; the task goes on with --result as its result",
     "not_happened": "it was not done; the task does it again",
-    "undo": "nobody can tell; its undo is called, and the step fails",
+    "undo": "unknown; its undo is called, and the step fails",
 }
 
 QUESTIONS = (fixed("ID"), Column("TASK", drop=2), fixed("AGE", drop=1), fixed("LEFT", drop=3), Column("QUESTION", 20))
 
 
-# ── what is asked ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── open questions and approvals ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def approvals(args: Namespace) -> int:
-    """`onward approvals`: each of them whole, because nobody should approve what was cut."""
+    """`onward approvals`: shows each approval in full, so that no one approves a shortened one."""
     return await _list(args, "approval", "onward approve ID · onward deny ID --reason TEXT", _show_all)
 
 
@@ -49,7 +49,7 @@ async def questions(args: Namespace) -> int:
 
 async def _list(args: Namespace, kind: str, hint: str, show: Callable[[Screen, list[Ask]], None]) -> int:
     screen = Screen(args)
-    async with door.opened(args) as app:
+    async with connect.open_app(args) as app:
         asks = await app.asks(kind)
     if screen.json:
         screen.document({f"{kind}s": [ask_json(ask) for ask in asks]})
@@ -69,10 +69,10 @@ def _show_all(screen: Screen, asks: list[Ask]) -> None:
 
 def _print_asks(screen: Screen, asks: list[Ask]) -> None:
     now = time.time()
-    whole = screen.out.width >= door.ROOM_FOR_WHOLE_IDS
+    whole = screen.out.width >= connect.FULL_ID_WIDTH
     rows = [
         (
-            Text(ask.id if whole else door.short_ask(ask.id)),
+            Text(ask.id if whole else connect.short_ask_id(ask.id)),
             Text(safe(ask.task)),
             Text(age(now - ask.asked_at), "dim"),
             Text("" if ask.expires_at is None else span(ask.expires_at - now), "dim"),
@@ -83,7 +83,7 @@ def _print_asks(screen: Screen, asks: list[Ask]) -> None:
     print_table(screen.out, QUESTIONS, rows)
 
 
-# ── what is said to it ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── answers and signals ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def approve(args: Namespace) -> int:
@@ -98,18 +98,18 @@ async def deny(args: Namespace) -> int:
 
 async def _decide(args: Namespace, decision: str, done: str) -> int:
     screen = Screen(args)
-    given = {} if decision == "deny" else {"arguments": _arguments(args.arguments), "always": args.always}
-    async with door.opened(args) as app:
-        ask = await door.whole_ask(app, args.id, "approval", f"onward {decision}")
+    options = {} if decision == "deny" else {"arguments": _arguments(args.arguments), "always": args.always}
+    async with connect.open_app(args) as app:
+        ask = await connect.resolve_ask(app, args.id, "approval", f"onward {decision}")
         if args.id is None and not screen.json:
             _show(screen, ask)
-        await app.decide(ask.id, decision, reason=args.reason, by=me(), hash=args.hash or ask.hash, **given)
+        await app.decide(ask.id, decision, reason=args.reason, by=user_name(), hash=args.hash or ask.hash, **options)
         task = await app.get(ask.task_id)
     if screen.json:
-        said = {"decision": decision, "reason": args.reason or None, **given, "task_state": task.state}
-        screen.document(ask_json(ask) | {name: value for name, value in said.items() if value is not None})
+        decided = {"decision": decision, "reason": args.reason or None, **options, "task_state": task.state}
+        screen.document(ask_json(ask) | {name: value for name, value in decided.items() if value is not None})
     else:
-        _said(screen, done, _as_decided(ask, **given), task)
+        _confirm(screen, done, _decided_words(ask, **options), task)
     return 0
 
 
@@ -118,19 +118,19 @@ def _arguments(given: str | None) -> dict[str, Any] | None:
         return None
     value = read_input(given)
     if not isinstance(value, dict):
-        raise UsageError('--arguments is a JSON object, such as {"path": "/tmp"}: all that the tool is called with')
+        raise UsageError('--arguments is a JSON object with all arguments of the tool, such as {"path": "/tmp"}')
     return value
 
 
-def _as_decided(ask: Ask, arguments: dict[str, Any] | None = None, always: bool = False) -> str:
-    what = safe(ask.text) if arguments is None else f"{safe(ask.tool)} with {safe(readable(arguments))}"
-    return f"{what}, and {safe(ask.tool)} always in this task" if always else what
+def _decided_words(ask: Ask, arguments: dict[str, Any] | None = None, always: bool = False) -> str:
+    action = safe(ask.text) if arguments is None else f"{safe(ask.tool)} with {safe(readable(arguments))}"
+    return f"{action}, and {safe(ask.tool)} always in this task" if always else action
 
 
 def _show(screen: Screen, ask: Ask) -> None:
     now = time.time()
     screen.say((safe(ask.text), "bold"))
-    silence = {"deny": "denied", "approve": "approved"}.get(ask.default or "")
+    at_expiry = {"deny": "denied", "approve": "approved"}.get(ask.default or "")
     left = None if ask.expires_at is None else f"{iso(ask.expires_at)}, in {span(ask.expires_at - now)}"
     pairs = [
         ("id", ask.id),
@@ -140,7 +140,7 @@ def _show(screen: Screen, ask: Ask) -> None:
         ("tool", ask.tool),
         ("arguments", None if ask.arguments is None else readable(ask.arguments)),
         ("data", None if ask.data is None or ask.tool is not None else readable(ask.data)),
-        ("expires", None if left is None else f"{left}: {silence} then"),
+        ("expires", None if left is None else f"{left}: {at_expiry} then"),
         ("hash", ask.hash),
     ]
     screen.block(indented(facts(pairs)))
@@ -150,18 +150,16 @@ async def answer(args: Namespace) -> int:
     """`onward answer`."""
     screen = Screen(args)
     if (args.text is None) == (args.value is None):
-        raise UsageError(
-            "give the answer as a text, or as JSON with --value, and not both: onward answer QUESTION TEXT"
-        )
+        raise UsageError("give the answer as TEXT, or as JSON with --value, and not both: onward answer QUESTION TEXT")
     value = args.text if args.value is None else read_input(args.value)
-    async with door.opened(args) as app:
-        ask = await door.whole_ask(app, args.id, "question", "onward answer")
+    async with connect.open_app(args) as app:
+        ask = await connect.resolve_ask(app, args.id, "question", "onward answer")
         await app.answer(ask.id, value)
         task = await app.get(ask.task_id)
     if screen.json:
         screen.document(ask_json(ask) | {"answer": value, "task_state": task.state})
     else:
-        _said(screen, "answered", f"{safe(ask.text)} {short(readable(value), 200)}", task)
+        _confirm(screen, "answered", f"{safe(ask.text)} {short(readable(value), 200)}", task)
     return 0
 
 
@@ -169,14 +167,14 @@ async def signal(args: Namespace) -> int:
     """`onward signal`."""
     screen = Screen(args)
     value = read_input(args.value)
-    async with door.opened(args) as app:
-        task_id = await door.whole_id(app.service, args.id)
+    async with connect.open_app(args) as app:
+        task_id = await connect.resolve_task_id(app.service, args.id)
         await app.signal(task_id, args.name, value, id=args.key)
         task = await app.get(task_id)
     if screen.json:
         screen.document({"task_id": task_id, "signal": args.name, "value": value, "task_state": task.state})
     else:
-        _said(screen, "sent", f"signal {safe(args.name)}", task)
+        _confirm(screen, "sent", f"signal {safe(args.name)}", task)
     return 0
 
 
@@ -184,30 +182,26 @@ async def message(args: Namespace) -> int:
     """`onward message`."""
     screen = Screen(args)
     text = sys.stdin.read() if args.text == "-" else args.text
-    async with door.opened(args) as app:
-        task_id = await door.whole_id(app.service, args.id)
+    async with connect.open_app(args) as app:
+        task_id = await connect.resolve_task_id(app.service, args.id)
         await app.message(task_id, text, id=args.key)
         task = await app.get(task_id)
         agent = await app.service.is_agent(task.task)
     if screen.json:
         screen.document(task_json(task))
         return 0
-    how = (
-        "it reads it before its next turn"
-        if agent
-        else "its handler gets it as the signal 'message', if it asks for it"
-    )
-    _said(screen, "said", how, task)
+    handler = "the handler receives it as the signal 'message', if it waits for that"
+    _confirm(screen, "sent", "the agent reads it before its next turn" if agent else handler, task)
     return 0
 
 
-def _said(screen: Screen, done: str, what: str, task: Task) -> None:
+def _confirm(screen: Screen, done: str, what: str, task: Task) -> None:
     screen.say((f"{done}: ", "green"), what, (f"  task {task.task_id} ({safe(task.task)})", "dim"))
 
 
-def me() -> str:
-    """Who types this."""
-    with contextlib.suppress(OSError, KeyError, ImportError):  # a user without a name, as in some containers
+def user_name() -> str:
+    """The name of the user who runs the command; empty if it has none."""
+    with contextlib.suppress(OSError, KeyError, ImportError):  # some containers have users without a name
         return getpass.getuser()
     return ""
 
@@ -220,14 +214,14 @@ async def resolve(args: Namespace) -> int:
     screen = Screen(args)
     verdict = None if args.verdict is None else _verdict(args.verdict)
     if args.result is not None and verdict != "happened":
-        raise UsageError("--result is what came of an effect that happened: onward resolve ID happened --result JSON")
+        raise UsageError("--result is the result of an effect that happened: onward resolve ID happened --result JSON")
     result = read_input(args.result)
-    async with door.opened(args) as app:
-        task = await app.get(await door.whole_id(app.service, args.id))
+    async with connect.open_app(args) as app:
+        task = await app.get(await connect.resolve_task_id(app.service, args.id))
         doubts = await app.doubts(task.task_id)
         if verdict is None:
             return _print_doubts(screen, task, doubts)
-        return await _resolve(screen, app, task, _which(task, doubts, args.step), verdict, result)
+        return await _resolve(screen, app, task, _pick_doubt(task, doubts, args.step), verdict, result)
 
 
 async def _resolve(screen: Screen, app: Onward, task: Task, doubt: Doubt, verdict: str, result: Any) -> int:
@@ -236,7 +230,7 @@ async def _resolve(screen: Screen, app: Onward, task: Task, doubt: Doubt, verdic
     if screen.json:
         screen.document(task_json(task) | {"step": doubt.step, "verdict": verdict})
     else:
-        _said(screen, verdict.replace("_", " "), plain_key(doubt.step), task)
+        _confirm(screen, verdict.replace("_", " "), plain_key(doubt.step), task)
     return 0
 
 
@@ -247,35 +241,35 @@ def _verdict(given: str) -> str:
     return verdict
 
 
-def _which(task: Task, doubts: list[Doubt], step: str | None) -> Doubt:
-    """The effect that is meant. Its branch may be left out where there is one of that name."""
+def _pick_doubt(task: Task, doubts: list[Doubt], step: str | None) -> Doubt:
+    """The effect of this step. The branch in its key may be left out if only one step has the name."""
     if not doubts:
         raise StateConflict(task.task_id, task.state, "resolved", "no effect of it is in doubt")
     exact = [doubt for doubt in doubts if doubt.step == step]
-    found = exact or [doubt for doubt in doubts if step in {None, plain_key(doubt.step)}]
-    if len(found) == 1:
-        return found[0]
+    matching = exact or [doubt for doubt in doubts if step in {None, plain_key(doubt.step)}]
+    if len(matching) == 1:
+        return matching[0]
     names = " or ".join(f"--step '{safe(doubt.step)}'" for doubt in doubts)
-    if not found:
+    if not matching:
         raise UsageError(f"no effect {step!r} of task {task.task_id} is in doubt; say {names}")
-    raise UsageError(f"{count(len(found), 'effect')} of task {task.task_id} are in doubt; say which: {names}")
+    raise UsageError(f"{count(len(matching), 'effect')} of task {task.task_id} are in doubt; say which: {names}")
 
 
 def _print_doubts(screen: Screen, task: Task, doubts: list[Doubt]) -> int:
     if screen.json:
-        told = [{"step": doubt.step, "seq": doubt.seq, "reason": doubt.reason} for doubt in doubts]
-        screen.document({"task_id": task.task_id, "task": task.task, "doubts": told, "verdicts": MEANINGS})
+        effects = [{"step": doubt.step, "seq": doubt.seq, "reason": doubt.reason} for doubt in doubts]
+        screen.document({"task_id": task.task_id, "task": task.task, "doubts": effects, "verdicts": MEANINGS})
         return 0
     if not doubts:
         screen.aside(f"no effect of task {task.task_id} ({safe(task.task)}) is in doubt")
         return 0
-    screen.say((safe(task.task), "bold"), f"  nobody knows whether this happened (task {task.task_id}):")
+    screen.say((safe(task.task), "bold"), f"  it is unknown whether this happened (task {task.task_id}):")
     screen.block(indented(facts([(safe(doubt.step), doubt.reason) for doubt in doubts])))
     if task.ended:
-        screen.aside(f"the task is {task.state}, so nothing can be said about it any more")
+        screen.aside(f"the task is {task.state}, so its effects cannot be resolved any more")
         return 0
     screen.say()
-    screen.say("Look, then say what became of it:")
+    screen.say("Check it, then type one of:")
     several = " --step NAME" if len(doubts) > 1 else ""
     commands = {verdict: f"onward resolve {task.task_id[-8:]} {verdict}{several}" for verdict in VERDICTS}
     screen.block(indented(facts([(commands[verdict], MEANINGS[verdict]) for verdict in VERDICTS])))

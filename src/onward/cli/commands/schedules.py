@@ -1,4 +1,4 @@
-"""schedules: list, pause, unpause, remove, trigger."""
+"""schedules: list, pause, unpause, remove and trigger schedules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from rich.text import Text
 
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, print_table
 from onward.cli.output.text import age, local, safe, span
@@ -20,12 +20,12 @@ COLUMNS = (Column("NAME"), Column("TASK", drop=2), Column("RHYTHM"), fixed("LAST
 async def list_schedules(args: Namespace) -> int:
     """`onward schedules`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        found = await app.schedules()
+    async with connect.open_app(args) as app:
+        schedules = await app.schedules()
     if screen.json:
-        screen.document({"schedules": [schedule_json(schedule) for schedule in found]})
-    elif found:
-        _print(screen, found)
+        screen.document({"schedules": [schedule_json(schedule) for schedule in schedules]})
+    elif schedules:
+        _print(screen, schedules)
     else:
         screen.aside("no schedules; declare one with app.schedule(…) and start a worker: `onward worker MODULE:APP`")
     return 0
@@ -47,7 +47,7 @@ def _print(screen: Screen, schedules: list[Schedule]) -> None:
 
 
 def rhythm(schedule: Schedule) -> str:
-    """When it ticks, in a few words."""
+    """The interval of the schedule, or its cron expression with the timezone."""
     if schedule.every is not None:
         return f"every {_interval(schedule.every)}"
     return f"{schedule.cron} {schedule.timezone}"
@@ -72,25 +72,25 @@ def _next(schedule: Schedule, now: float) -> str:
 async def pause(args: Namespace) -> int:
     """`onward schedules pause`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
+    async with connect.open_app(args) as app:
         schedule = await app.pause_schedule(args.name)
-    return _changed(screen, schedule, f"is paused; `onward schedules unpause {schedule.name}` lets it go on")
+    return _print_change(screen, schedule, f"is paused; `onward schedules unpause {schedule.name}` lets it go on")
 
 
 async def unpause(args: Namespace) -> int:
     """`onward schedules unpause`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
+    async with connect.open_app(args) as app:
         schedule = await app.unpause_schedule(args.name)
-    return _changed(screen, schedule, f"ticks next at {_next(schedule, time.time())}")
+    return _print_change(screen, schedule, f"ticks next at {_next(schedule, time.time())}")
 
 
-def _changed(screen: Screen, schedule: Schedule, what: str) -> int:
+def _print_change(screen: Screen, schedule: Schedule, change: str) -> int:
     if screen.json:
         screen.document(schedule_json(schedule))
     else:
         screen.say(
-            f"schedule {safe(schedule.name)} ", ("(", "dim"), (safe(schedule.task), "dim"), (") ", "dim"), safe(what)
+            f"schedule {safe(schedule.name)} ", ("(", "dim"), (safe(schedule.task), "dim"), (") ", "dim"), safe(change)
         )
     return 0
 
@@ -98,19 +98,19 @@ def _changed(screen: Screen, schedule: Schedule, what: str) -> int:
 async def remove(args: Namespace) -> int:
     """`onward schedules remove`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
+    async with connect.open_app(args) as app:
         await app.remove_schedule(args.name)
     if screen.json:
         screen.document({"name": args.name, "removed": True})
     else:
-        screen.say(f"schedule {safe(args.name)} is removed; a worker whose code declares it would bring it back")
+        screen.say(f"schedule {safe(args.name)} is removed; a worker whose code declares it creates it again")
     return 0
 
 
 async def trigger(args: Namespace) -> int:
     """`onward schedules trigger`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
+    async with connect.open_app(args) as app:
         task = await (await app.trigger(args.name)).get()
     if screen.json:
         screen.document(task_json(task))

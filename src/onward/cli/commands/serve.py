@@ -1,4 +1,4 @@
-"""serve: the API, and a worker beside it, in one process, until it is told to stop."""
+"""serve: the HTTP server and a worker in one process, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
-from onward.cli.commands.worker import logs, loop_factory, signals, status, tell
+from onward.cli.args import connect
+from onward.cli.commands.worker import log_lines, loop_factory, print_event, status_line, stop_on_signals
 from onward.cli.demo.serve import demo_app, fill, introduce
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count
@@ -27,11 +27,11 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 def serve(args: Namespace) -> int:
     """`onward serve`."""
     screen = Screen(args)
-    app = demo_app(args) if args.app is None else door.app_of(args)
+    app = demo_app(args) if args.app is None else connect.load_app(args)
     screen.json |= app.settings.log == "json"
     if not screen.json:
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # that it started is said below, in our words
-    with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # our own line says that it started
+    with asyncio.Runner(loop_factory=loop_factory()) as runner, log_lines(screen):
         return runner.run(_serve(screen, app, args))
 
 
@@ -39,33 +39,37 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
     host = args.host or app.settings.host
     port = app.settings.port if args.port is None else args.port
     stop = asyncio.Event()
-    with signals(stop), _bound(host, port) as bound:
-        async with _opened(app, host) as keyless, _worker(app, args) as worker, status(screen, app, worker, stop):
+    with stop_on_signals(stop), _bound(host, port) as bound:
+        async with (
+            _open_checked(app, host) as keyless,
+            _worker(app, args) as worker,
+            status_line(screen, app, worker, stop),
+        ):
             served = app.make_asgi(hosts=_hosts(host, app.settings.hosts), keyless=keyless)
             disk = await fill(app) if args.app is None else None
 
             def ready() -> None:
                 if disk is not None:
                     introduce(screen, disk, _address(bound), args.db)
-                tell(screen, "ready", _introduction(app, worker, bound))
+                print_event(screen, "ready", _introduction(app, worker, bound))
                 if keyless:
-                    tell(screen, "no key", KEYLESS)
+                    print_event(screen, "no key", KEYLESS)
 
             server = _server(served, grace=app.settings.grace_s, ready=ready)
             running = asyncio.get_running_loop().create_task(server.serve([bound]))
             await asyncio.wait([running, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
-            tell(
-                screen, "stopping", "no new requests; what is under way has time to end; a second signal exits at once"
+            print_event(
+                screen, "stopping", "no new requests; running requests have time to end; a second signal exits at once"
             )
-            server.leave()
+            server.stop_gracefully()
             await running
-        tell(screen, "stopped", "")
+        print_event(screen, "stopped", "")
     return 0
 
 
 @contextlib.asynccontextmanager
-async def _opened(app: Onward, host: str) -> AsyncIterator[bool]:
-    """The app, open, and whether there is no key yet."""
+async def _open_checked(app: Onward, host: str) -> AsyncIterator[bool]:
+    """Open the app and check the address. Yields whether there is no key yet."""
     async with app:
         has_keys = await app.keys.any()
         check_bind(host, has_keys)
@@ -75,7 +79,7 @@ async def _opened(app: Onward, host: str) -> AsyncIterator[bool]:
 @contextlib.asynccontextmanager
 async def _worker(app: Onward, args: Namespace) -> AsyncIterator[Worker | None]:
     if args.no_worker or not app.handlers:
-        async with app.relay():  # events leave also where no tasks are done
+        async with app.relay():  # events are sent also without a worker
             yield None
         return
     async with app.worker(slots=args.slots, queues=args.queues) as worker:
@@ -104,22 +108,22 @@ def _server(served: Any, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens there. Raises UsageError that says what is in the way."""
+    """A socket bound to this address. Raises UsageError with the cause if that fails."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # With its protocol named: asyncio sends without delay only then, and every answer would take 40 ms longer.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        # asyncio sets TCP_NODELAY only on a socket that names its protocol; without it every response takes 40 ms longer.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"cannot listen at {host}:{port}: {error}; choose another with --port (0 finds a free one)"
+            f"cannot listen at {host}:{port}: {error}; choose another with --port (0 takes a free one)"
         ) from None
-    with found:
-        yield found
+    with sock:
+        yield sock
 
 
 def _hosts(host: str, named: str) -> frozenset[str]:
-    """As a client writes them: an address of IPv6 has brackets there."""
+    """The values of the Host header that the server accepts. An IPv6 address has brackets there."""
     names = {*LOOPBACK, host, *named.split()}
     return frozenset(f"[{name}]" if name.count(":") > 1 and name[0] != "[" else name for name in map(str.lower, names))

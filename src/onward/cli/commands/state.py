@@ -1,18 +1,18 @@
-"""state, patch: what an agent knows, and telling it more."""
+"""state, patch: show and change the state of an agent."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 
-from onward.cli.args import connect as door
-from onward.cli.commands.people import me
+from onward.cli.args import connect
+from onward.cli.commands.people import user_name
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import safe
 from onward.errors import UsageError
 
-MOST = 16_000
-"""Bytes of a state that are shown to people; --json has all of it."""
+MAX_STATE_BYTES = 16_000
+"""Bytes of a state that are printed; --json has all of it."""
 
 
 async def state(args: Namespace) -> int:
@@ -20,12 +20,12 @@ async def state(args: Namespace) -> int:
     from onward.core.slice import state_slice  # noqa: PLC0415 -- pydantic
 
     screen = Screen(args)
-    async with door.opened(args) as app:
-        found = await app.state(await door.whole_id(app.service, args.id))
+    async with connect.open_app(args) as app:
+        agent_state = await app.state(await connect.resolve_task_id(app.service, args.id))
     if screen.json:
-        screen.document(found.model_dump(mode="json"))
+        screen.document(agent_state.model_dump(mode="json"))
         return 0
-    for line in state_slice(found, MOST).text.splitlines():
+    for line in state_slice(agent_state, MAX_STATE_BYTES).text.splitlines():
         screen.say(safe(line))
     return 0
 
@@ -36,12 +36,12 @@ async def patch(args: Namespace) -> int:
     change = read_input(args.change)
     if not isinstance(change, dict):
         raise UsageError('a patch is a JSON object, such as {"replace_plan": ["look", "act"]}: `onward patch --help`')
-    async with door.opened(args) as app:
-        task_id = await door.whole_id(app.service, args.id)
-        await app.patch(task_id, change, by=me())
-        found = await app.state(task_id)
+    async with connect.open_app(args) as app:
+        task_id = await connect.resolve_task_id(app.service, args.id)
+        await app.patch(task_id, change, by=user_name())
+        agent_state = await app.state(task_id)
     if screen.json:
-        screen.document(found.model_dump(mode="json"))
+        screen.document(agent_state.model_dump(mode="json"))
     else:
-        screen.say(f"task {task_id} takes it in at its next turn; `onward state {task_id[-8:]}` shows what it knows")
+        screen.say(f"task {task_id} applies it at its next turn; `onward state {task_id[-8:]}` shows its state")
     return 0

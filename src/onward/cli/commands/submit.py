@@ -1,4 +1,4 @@
-"""submit: ask for a task, and on demand wait for it or watch it."""
+"""submit: submit a task, and with --wait or --follow wait for its result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.args.parser import FOREVER
-from onward.cli.commands.follow import Person, exit_status, loneliness, person_waits, until_settled, watch
+from onward.cli.commands.follow import WaitsForPerson, exit_status, notices, person_waits, until_settled, watch
 from onward.cli.commands.tasks import waits_json
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import short
@@ -27,15 +27,15 @@ from onward.errors import InvalidInput, ResultTimeout, TaskCancelled, TaskFailed
 from onward.service.serialize import task_json
 from onward.service.submission import SubmitRequest
 
-PATIENCE = 3.0
-"""Seconds in which somebody may still come who knows the task."""
+WORKER_START_S = 3.0
+"""Time for a worker that just starts to register the handler."""
 
 
 async def submit(args: Namespace) -> int:
     """`onward submit`."""
     screen = Screen(args)
     timeout = None if args.wait in (None, FOREVER) else seconds(args.wait, "--wait")
-    wish = SubmitRequest(
+    request = SubmitRequest(
         args.name,
         read_input(args.input),
         key=args.key,
@@ -48,13 +48,13 @@ async def submit(args: Namespace) -> int:
         budget=None if args.budget is None else _budget(read_input(args.budget)),
         webhook=args.webhook,
     )
-    async with door.app_of(args) as app:
+    async with connect.load_app(args) as app:
         if args.after is not None:
-            after = await door.whole_id(app.service, args.after)
-            wish = await app.service.agent_states.after(after, wish)
-        task_id = await _submitted(app, wish, unchecked=args.anyway)
+            after = await connect.resolve_task_id(app.service, args.after)
+            request = await app.service.agent_states.after(after, request)
+        task_id = await _submit(app, request, unchecked=args.anyway)
         if args.follow:
-            if not screen.live:  # the tree has it in its head
+            if not screen.live:  # the head of the tree has the id
                 screen.aside((f"task {task_id}", "dim"))
             return await watch(screen, app, task_id, timeout)
         if args.wait is not None:
@@ -69,12 +69,12 @@ async def submit(args: Namespace) -> int:
     return 0
 
 
-async def _submitted(app: Onward, wish: SubmitRequest, *, unchecked: bool) -> str:
-    """The id. A worker that was started in the line before may not have said yet what it does."""
-    end = time.monotonic() + PATIENCE
+async def _submit(app: Onward, request: SubmitRequest, *, unchecked: bool) -> str:
+    """Submit and return the id. Retry for a moment if the handler is unknown: its worker may be starting."""
+    end = time.monotonic() + WORKER_START_S
     while True:
         try:
-            (task_id,) = await app.service.submit([wish], unchecked=unchecked)
+            (task_id,) = await app.service.submit([request], unchecked=unchecked)
         except UnknownTask:
             if time.monotonic() > end:
                 raise
@@ -83,24 +83,24 @@ async def _submitted(app: Onward, wish: SubmitRequest, *, unchecked: bool) -> st
             return task_id
 
 
-def _budget(said: Any) -> Budget:
+def _budget(limits: Any) -> Budget:
     known = [field.name for field in dataclasses.fields(Budget)]
-    if not isinstance(said, dict) or not said.keys() <= set(known):
+    if not isinstance(limits, dict) or not limits.keys() <= set(known):
         raise UsageError(f"--budget is a JSON object of {', '.join(known)}")
-    return Budget(**said)
+    return Budget(**limits)
 
 
 async def _wait(screen: Screen, app: Onward, task_id: str, timeout: float | None) -> int:
-    """The result on stdout and nothing else there; the id beside it."""
+    """Wait, then print only the result on stdout; the id goes to stderr."""
     screen.aside((f"task {task_id}", "dim"))
     try:
-        async with loneliness(screen, app, task_id):
+        async with notices(screen, app, task_id):
             task = await until_settled(app, task_id, timeout)
-    except ResultTimeout as late:
+    except ResultTimeout as timed_out:
         if not screen.json:
             raise
         screen.document(task_json(await app.get(task_id)))
-        return late.exit_status
+        return timed_out.exit_status
     waits = await person_waits(app, task)
     if screen.json:
         screen.document(task_json(task) | (waits_json(waits) if waits else {}))
@@ -115,12 +115,12 @@ def _print_result(screen: Screen, task: Task, waits: Sequence[Open]) -> None:
     if task.state is State.CANCELLED:
         raise TaskCancelled(task.task_id, task.task)
     if task.state is not State.COMPLETED:
-        raise Person(task, waits)
+        raise WaitsForPerson(task, waits)
     screen.value(task.result)
 
 
 def read_input(given: str | None) -> Any:
-    """INPUT as a value: JSON, @FILE or - for stdin; None when there is none."""
+    """The value of an argument that is JSON, @FILE, or - for stdin; None if it is not given."""
     if given is None:
         return None
     if given == "-":
@@ -153,8 +153,8 @@ def _json(text: str, where: str) -> Any:
 
 
 def _advice(text: str) -> str:
-    """A shell eats quotes, and a text without them is the usual mistake."""
+    """How to quote the input. The usual mistake is a string without its own quotes, because the shell removes one pair."""
     if text[:1] in {"{", "["}:
         return """put single quotes around the whole, as in '{"name": "value"}', or use @FILE or - for stdin"""
     quoted = short(json.dumps(text, ensure_ascii=False), 42)
-    return f"for a text write '{quoted}', with both kinds of quotes; @FILE reads a file and - reads stdin"
+    return f"for a string write '{quoted}', with both kinds of quotes; @FILE reads a file and - reads stdin"

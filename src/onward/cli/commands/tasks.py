@@ -1,4 +1,4 @@
-"""list, show, cancel, resume, prioritize."""
+"""list, show, cancel, pause, resume, prioritize, prune."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.cli.args import connect as door
-from onward.cli.args.filters import which
+from onward.cli.args import connect
+from onward.cli.args.filters import task_filters
 from onward.cli.commands import bulk, turns
-from onward.cli.output.screen import Screen, facts, indented, print_story, state_text
+from onward.cli.output.screen import Screen, facts, indented, print_lines, state_text
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import age, clock, count, local, readable, safe, short, span
-from onward.cli.output.timeline import Mark, Story
+from onward.cli.output.timeline import LineRenderer, Mark
 from onward.core.journal.explain import Explanation
 from onward.core.journal.open_waits import Open, OpenWaits, plain_key
+from onward.core.journal.reader import fields
 from onward.core.journal.turns import model_call
 from onward.core.record import SLEEP, Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.core.usage import Usage
 from onward.errors import UsageError
-from onward.service.serialize import payload, record_json, task_json, why_json
+from onward.service.serialize import record_json, task_json, why_json
 from onward.service.service import Service
-from onward.store.port.paging import whole_journal
 
-MOST = 2000
-"""Characters of an input or a result that are shown to people."""
+MAX_VALUE_CHARS = 2000
+"""Characters of an input or a result that are printed."""
 
 COLUMNS = (
     fixed("ID"),
@@ -39,52 +39,56 @@ COLUMNS = (
     number("AGE", drop=1),
     Column("", 16),
 )
-MOST_JOURNALS = 50
-"""Waiting tasks of one page whose journals are read for what they wait for."""
+MAX_JOURNALS = 50
+"""Waiting tasks of one page whose journals are read to show their open waits."""
 
 
 async def list_tasks(args: Namespace) -> int:
     """`onward list`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        asked = await which(args, app.service)
-        tasks, cursor = await app.service.list(**asked, key=args.key, limit=args.limit, cursor=args.cursor)
-        waits = {task.task_id: await standing(app.service, task) for task in _hearing(tasks)}
-        whys = await app.service.explainer.of(tasks)
+    async with connect.open_app(args) as app:
+        filters = await task_filters(args, app.service)
+        tasks, cursor = await app.service.list(**filters, key=args.key, limit=args.limit, cursor=args.cursor)
+        waits = {task.task_id: await open_waits(app.service, task) for task in _waiting(tasks)}
+        explanations = await app.service.explainer.of(tasks)
     if screen.json:
-        told = {task.task_id: {"why": why_json(whys[task.task_id])} for task in tasks}
-        found = [task_json(task) | waits_json(waits.get(task.task_id, [])) | told[task.task_id] for task in tasks]
-        screen.document({"tasks": found, "next": cursor})
+        items = [
+            task_json(task) | waits_json(waits.get(task.task_id, [])) | {"why": why_json(explanations[task.task_id])}
+            for task in tasks
+        ]
+        screen.document({"tasks": items, "next": cursor})
     elif tasks:
-        _print_tasks(screen, tasks, waits, whys)
+        _print_tasks(screen, tasks, waits, explanations)
     else:
         screen.aside("no tasks" if args.cursor is None else "no more tasks")
     if cursor is not None:
-        again = "onward list" if not asked else "the same"
+        again = "onward list" if not filters else "the same"
         screen.aside((f"more: {again} --cursor {cursor}", "dim"))
     return 0
 
 
-def _hearing(tasks: Tasks) -> Tasks:
-    return [task for task in tasks if task.reason in HEARS][:MOST_JOURNALS]
+def _waiting(tasks: Tasks) -> Tasks:
+    return [task for task in tasks if task.reason in HEARS][:MAX_JOURNALS]
 
 
-async def standing(service: Service, task: Task) -> list[Open]:
-    """What a task waits for."""
-    found = OpenWaits(task.task_id)
-    for record in await journal(service, task.task_id):
-        found.read(record)
-    return found.open
+async def open_waits(service: Service, task: Task) -> list[Open]:
+    """The open waits of a task."""
+    waits = OpenWaits(task.task_id)
+    for record in await service.timelines.all(task.task_id):
+        waits.read(record)
+    return waits.open
 
 
 def waits_json(waits: Sequence[Open]) -> dict[str, Any]:
-    """What a task waits for, for programs."""
-    return {"waits_for": [one.json() for one in waits]}
+    """The open waits of a task as JSON."""
+    return {"waits_for": [wait.json() for wait in waits]}
 
 
-def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]], whys: dict[str, Explanation]) -> None:
+def _print_tasks(
+    screen: Screen, tasks: Tasks, waits: dict[str, list[Open]], explanations: dict[str, Explanation]
+) -> None:
     now = time.time()
-    length = 26 if screen.out.width >= door.ROOM_FOR_WHOLE_IDS else 8
+    length = 26 if screen.out.width >= connect.FULL_ID_WIDTH else 8
     rows = [
         (
             Text(task.task_id[-length:]),
@@ -92,15 +96,15 @@ def _print_tasks(screen: Screen, tasks: Tasks, waits: dict[str, list[Open]], why
             Text(safe(task.task)),
             Text(safe(task.queue)),
             Text(age(now - task.created_at), "dim"),
-            Text(situation(task, now, waits.get(task.task_id, []), whys[task.task_id]), "dim"),
+            Text(situation(task, now, waits.get(task.task_id, []), explanations[task.task_id]), "dim"),
         )
         for task in tasks
     ]
     print_table(screen.out, COLUMNS, rows)
 
 
-def situation(task: Task, now: float, waits: Sequence[Open] = (), why: Explanation | None = None) -> str:
-    """Why a task is where it is, in a few words."""
+def situation(task: Task, now: float, waits: Sequence[Open] = (), explanation: Explanation | None = None) -> str:
+    """The result of a task, or why it does not go on, in a few words."""
     if task.state is State.COMPLETED:
         return "" if task.result is None else short(readable(task.result), 200)
     if task.state is State.FAILED:
@@ -115,8 +119,8 @@ def situation(task: Task, now: float, waits: Sequence[Open] = (), why: Explanati
     if task.reason == Reason.CANCELLING:
         return "cancelling: what it did is being undone"
     attempt = f", attempt {task.attempt}" if task.attempt > 1 else ""
-    if why is not None and why.text:
-        return told_why(task, why, now)
+    if explanation is not None and explanation.text:
+        return _explain(task, explanation, now)
     if task.due_at is not None and math.isfinite(task.due_at):
         return f"{task.reason} until {clock(task.due_at)} ({span(task.due_at - now)}){attempt}"
     if task.reason == Reason.RUNNING:
@@ -124,13 +128,12 @@ def situation(task: Task, now: float, waits: Sequence[Open] = (), why: Explanati
     return f"{safe(task.reason).replace('in_doubt', 'in doubt')}{attempt}"
 
 
-def told_why(task: Task, why: Explanation, now: float) -> str:
-    """Why a task is where it is, with the times."""
-    parts = [safe(why.text)]
-    if why.until is not None:
-        parts[0] += f" until {clock(why.until)} ({span(why.until - now)})"
-    elif why.since is not None and task.reason != Reason.QUEUED:
-        parts[0] += f" for {age(now - why.since)}"
+def _explain(task: Task, explanation: Explanation, now: float) -> str:
+    parts = [safe(explanation.text)]
+    if explanation.until is not None:
+        parts[0] += f" until {clock(explanation.until)} ({span(explanation.until - now)})"
+    elif explanation.since is not None and task.reason != Reason.QUEUED:
+        parts[0] += f" for {age(now - explanation.since)}"
     if task.reason == Reason.RUNNING:
         parts.append(f"on worker {short((task.worker or '')[-8:])}")
     return " · ".join(parts)
@@ -139,63 +142,57 @@ def told_why(task: Task, why: Explanation, now: float) -> str:
 async def show(args: Namespace) -> int:
     """`onward show`."""
     screen = Screen(args)
-    async with door.opened(args) as app:
-        task = await app.get(await door.whole_id(app.service, args.id))
+    async with connect.open_app(args) as app:
+        task = await app.get(await connect.resolve_task_id(app.service, args.id))
         if args.turns:
             return await turns.show_all(screen, app.service, task)
         if args.record is not None:
             return await turns.show_record(screen, app.service, task, args.record)
-        records = await journal(app.service, task.task_id)
+        records = await app.service.timelines.all(task.task_id)
         if args.turn is not None:
             return await turns.show(screen, app.service, task, records, args.turn)
-    story = Story(task.task_id)
-    lines = [line for record in records for line in story.tell(record) if line.mark is not Mark.TEXT]
-    waits = [] if task.ended else _still_waited_for(task, story.standing.open)
-    undone = _undone(task, records, story.standing)
+    renderer = LineRenderer(task.task_id)
+    lines = [line for record in records for line in renderer.render(record) if line.mark is not Mark.TEXT]
+    waits = [] if task.ended else _effective_waits(task, renderer.open_waits.open)
+    undone = _undone(task, records, renderer.open_waits)
     if screen.json:
-        told = {**task_json(task), **waits_json(waits), **undone}
-        screen.document({**told, "journal": [record_json(record) for record in records]})
+        document = {**task_json(task), **waits_json(waits), **undone}
+        screen.document({**document, "journal": [record_json(record) for record in records]})
     else:
         print_task(screen, task, waits, undone)
         screen.say()
-        print_story(screen.out, [story.as_it_stands(line) for line in lines], story.began or 0.0)
+        print_lines(screen.out, [renderer.current(line) for line in lines], renderer.began or 0.0)
         if any(model_call(record) for record in records):
             screen.aside(
-                (f"onward show {task.task_id[-8:]} --turn N: what its model saw and said; --turns lists them", "dim")
+                (f"onward show {task.task_id[-8:]} --turn N: the messages of a turn; --turns lists the turns", "dim")
             )
     return 0
 
 
-def _still_waited_for(task: Task, waits: Sequence[Open]) -> list[Open]:
-    """What keeps the task from going on: nothing of it where only `resume` helps, and no sleep whose time has passed."""
+def _effective_waits(task: Task, waits: Sequence[Open]) -> list[Open]:
+    """The waits that stop the task: none if only `resume` helps, and no sleep that is over."""
     if task.reason in NEEDS_A_PERSON:
         return []
     now = time.time()
-    return [one for one in waits if one.kind != SLEEP or float(one.payload.get("until", math.inf)) > now]
+    return [wait for wait in waits if wait.kind != SLEEP or float(wait.payload.get("until", math.inf)) > now]
 
 
-def _undone(task: Task, records: list[Record], found: OpenWaits) -> dict[str, list[str]]:
-    """What an end took back, what it could not, and what nobody knows of."""
+def _undone(task: Task, records: list[Record], waits: OpenWaits) -> dict[str, list[str]]:
+    """The steps that were undone at the end of the task, those that were not, and those in doubt."""
     if task.state not in {State.FAILED, State.CANCELLED}:
         return {}
-    last = payload(records[-1]) if records else {}
-    said = task.error or (last if isinstance(last, dict) else {})
+    end = task.error or (fields(records[-1]) if records else {})
     return {
-        "undone": said.get("undone", []),
-        "not_undone": said.get("not_undone", []),
-        "in_doubt": found.unsettled,
+        "undone": end.get("undone", []),
+        "not_undone": end.get("not_undone", []),
+        "in_doubt": waits.unsettled,
     }
-
-
-async def journal(service: Service, task_id: str) -> list[Record]:
-    """The whole journal."""
-    return await whole_journal(service.journal, task_id)
 
 
 def print_task(
     screen: Screen, task: Task, waits: Sequence[Open] = (), undone: dict[str, list[str]] | None = None
 ) -> None:
-    """A task, in a few facts."""
+    """Print the facts of a task, without its journal."""
     now = time.time()
     keys = {name: ", ".join(plain_key(key) for key in keys) for name, keys in (undone or {}).items() if keys}
     ended = "" if task.finished_at is None else f" · took {span(task.finished_at - task.created_at)}"
@@ -215,8 +212,8 @@ def print_task(
                     ("unfinished", _value(task.partial)),
                     ("undone", keys.get("undone")),
                     ("not undone", Text(keys["not_undone"], "red") if "not_undone" in keys else None),
-                    ("in doubt", Text(f"{keys['in_doubt']} (nobody knows)", "red") if "in_doubt" in keys else None),
-                    *[("waits for", _wait(one)) for one in waits],
+                    ("in doubt", Text(f"{keys['in_doubt']} (unknown)", "red") if "in_doubt" in keys else None),
+                    *[("waits for", _wait_text(wait)) for wait in waits],
                     ("created", f"{local(task.created_at)} ({age(now - task.created_at)} ago)"),
                     ("deadline", None if task.deadline_at is None else local(task.deadline_at)),
                     ("queue", f"{task.queue} · priority {task.priority} · attempt {task.attempt}"),
@@ -232,91 +229,88 @@ def print_task(
 
 
 def _usage(usage: Usage) -> str:
-    """What models took, in a line; with the children where they took some."""
-    below = usage.with_children
-    more = f" · with children {_taken(below)}" if below is not None and below.to_json() != usage.to_json() else ""
-    return f"{_taken(usage)}{more}"
+    """The model usage of a task in a line; with that of its children, if they have any."""
+    total = usage.with_children
+    more = f" · with children {_usage_words(total)}" if total is not None and total.to_json() != usage.to_json() else ""
+    return f"{_usage_words(usage)}{more}"
 
 
-def _taken(usage: Usage) -> str:
+def _usage_words(usage: Usage) -> str:
     calls = "an unknown number of calls" if usage.calls is None else count(usage.calls, "call")
-    tokens = [f"{'?' if many is None else format(many, ',')} tokens {way}" for many, way in _ways(usage)]
+    directions = ((usage.input_tokens, "in"), (usage.output_tokens, "out"))
+    tokens = [f"{'?' if number is None else format(number, ',')} tokens {way}" for number, way in directions]
     cost = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}"
     return ", ".join([calls, *tokens, cost])
 
 
-def _ways(usage: Usage) -> list[tuple[int | None, str]]:
-    return [(usage.input_tokens, "in"), (usage.output_tokens, "out")]
-
-
-def _wait(one: Open) -> Text:
-    return Text.assemble(one.words, "  ", (one.command, "bold")) if one.command else Text(one.words)
+def _wait_text(wait: Open) -> Text:
+    return Text.assemble(wait.words, "  ", (wait.command, "bold")) if wait.command else Text(wait.words)
 
 
 def _value(value: object) -> str | None:
     text = None if value is None else readable(value)
-    if text is None or len(text) <= MOST:
+    if text is None or len(text) <= MAX_VALUE_CHARS:
         return text
-    return f"{text[:MOST]}… ({len(text):,} characters; --json has all of them)"
+    return f"{text[:MAX_VALUE_CHARS]}… ({len(text):,} characters; --json has all of them)"
 
 
 async def cancel(args: Namespace) -> int:
     """`onward cancel`."""
     if args.all:
         return await bulk.on_all(args)
-    one_alone(args)
+    _refuse_filters(args)
     screen = Screen(args)
-    async with door.opened(args) as app:
-        task = await app.cancel(await door.whole_id(app.service, args.id))
-    what = "is cancelled"
+    async with connect.open_app(args) as app:
+        task = await app.cancel(await connect.resolve_task_id(app.service, args.id))
+    change = "is cancelled"
     if task.state is not State.CANCELLED:
-        what = f"is being cancelled, what it did is undone first: onward follow {task.task_id[-8:]}"
+        change = f"is being cancelled; its steps are undone first: onward follow {task.task_id[-8:]}"
     if task.in_flight:
         was = "was" if task.in_flight == 1 else "were"
-        what += f" ({count(task.in_flight, 'task')} of its tree {was} in the middle of something)"
-    return _changed(screen, task, what)
+        change += f" ({count(task.in_flight, 'task')} of its tree {was} in the middle of a step)"
+    return _print_change(screen, task, change)
 
 
 async def pause(args: Namespace) -> int:
     """`onward pause`."""
     if args.all:
         return await bulk.on_all(args)
-    one_alone(args)
+    _refuse_filters(args)
     screen = Screen(args)
-    async with door.opened(args) as app:
-        task = await app.pause(await door.whole_id(app.service, args.id))
-    what = f"rests until: onward resume {task.task_id[-8:]}"
+    async with connect.open_app(args) as app:
+        task = await app.pause(await connect.resolve_task_id(app.service, args.id))
+    change = f"is paused until: onward resume {task.task_id[-8:]}"
     if task.in_flight:
-        was = "comes" if task.in_flight == 1 else "come"
-        what += f" ({count(task.in_flight, 'task')} of its tree {was} to the end of a step first)"
-    return _changed(screen, task, what)
+        verb = "finishes" if task.in_flight == 1 else "finish"
+        change += f" ({count(task.in_flight, 'task')} of its tree {verb} a step first)"
+    return _print_change(screen, task, change)
 
 
 async def resume(args: Namespace) -> int:
     """`onward resume`."""
     if args.all:
         return await bulk.on_all(args)
-    one_alone(args)
+    _refuse_filters(args)
     screen = Screen(args)
-    async with door.opened(args) as app:
-        task = await app.resume(await door.whole_id(app.service, args.id))
-    return _changed(screen, task, "is completed" if task.state is State.COMPLETED else "goes on")
+    async with connect.open_app(args) as app:
+        task = await app.resume(await connect.resolve_task_id(app.service, args.id))
+    return _print_change(screen, task, "is completed" if task.state is State.COMPLETED else "goes on")
 
 
 async def prune(args: Namespace) -> int:
     """`onward prune`."""
     if args.all:
         return await bulk.on_all(args)
-    one_alone(args)
+    _refuse_filters(args)
     screen = Screen(args)
-    async with door.opened(args) as app:
-        task_id = await door.whole_id(app.service, args.id)
-        many = await app.prune(task_id)
+    async with connect.open_app(args) as app:
+        task_id = await connect.resolve_task_id(app.service, args.id)
+        pruned = await app.prune(task_id)
     if screen.json:
-        screen.document({"task_id": task_id, "pruned": many})
+        screen.document({"task_id": task_id, "pruned": pruned})
     else:
-        below = f", with {count(many - 1, 'task')} that it started" if many > 1 else ""
-        screen.say(f"{task_id[-8:]} is forgotten{below}")
+        below = f", with {count(pruned - 1, 'task')} that it started" if pruned > 1 else ""
+        screen.say(f"{task_id[-8:]} is deleted{below}")
     return 0
 
 
@@ -324,23 +318,23 @@ async def prioritize(args: Namespace) -> int:
     """`onward prioritize`."""
     if args.all:
         return await bulk.on_all(args)
-    one_alone(args)
+    _refuse_filters(args)
     screen = Screen(args)
-    async with door.opened(args) as app:
-        task = await app.prioritize(await door.whole_id(app.service, args.id), args.priority)
-    return _changed(screen, task, f"has priority {task.priority}")
+    async with connect.open_app(args) as app:
+        task = await app.prioritize(await connect.resolve_task_id(app.service, args.id), args.priority)
+    return _print_change(screen, task, f"has priority {task.priority}")
 
 
-def one_alone(args: Namespace) -> None:
-    """An id and something to match are two ways to say which; together they say neither."""
+def _refuse_filters(args: Namespace) -> None:
+    """Raises UsageError if filters are given with an id."""
     filters = ("state", "reason", "name", "queue", "label", "parent", "tenant", "since", "until", "text")
     if given := [f"--{name}" for name in filters if getattr(args, name)]:
         raise UsageError(f"{given[0]} goes with --all, not with an id; leave one of them out")
 
 
-def _changed(screen: Screen, task: Task, what: str) -> int:
+def _print_change(screen: Screen, task: Task, change: str) -> int:
     if screen.json:
         screen.document(task_json(task))
     else:
-        screen.say(f"task {task.task_id} ", ("(", "dim"), (safe(task.task), "dim"), (") ", "dim"), what)
+        screen.say(f"task {task.task_id} ", ("(", "dim"), (safe(task.task), "dim"), (") ", "dim"), change)
     return 0

@@ -1,6 +1,6 @@
-"""top: the place at a glance, drawn again every few seconds: workers, queues, what runs, and what waits for people.
+"""top: workers, queues, running tasks and tasks that wait for people, drawn again every few seconds.
 
-A terminal has it on a page of its own until q is typed; --once, --json and a pipe get one frame.
+A terminal shows it on a separate screen until the user types q; --once, --json and a pipe get one frame.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from rich.live import Live
 from rich.text import Text
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
-from onward.cli.output.screen import Screen, speaks_unicode, state_text
+from onward.cli.args import connect
+from onward.cli.commands.cluster import other_reasons
+from onward.cli.output.screen import Screen, has_unicode, state_text
 from onward.cli.output.table import Column, fixed, number, table
 from onward.cli.output.text import age, clock, count, safe, short
 from onward.core.durations import seconds
@@ -32,20 +33,19 @@ from onward.core.journal.explain import Explanation
 from onward.core.task import ASKS_A_PERSON, Reason, State, Task
 from onward.core.views import Queue, Stats, WorkerView
 from onward.errors import OnwardError
-from onward.service.cluster import READY
 from onward.service.serialize import iso, queue_json, stats_json, why_json, worker_json
 
-SIDE_BY_SIDE = 140
-"""Columns from which on there is room for two halves."""
+TWO_COLUMNS_WIDTH = 140
+"""Columns of a terminal from which on the tables stand side by side."""
 
-MOST = 50
-"""Tasks of a kind that are looked at for one frame."""
+MAX_TASKS = 50
+"""Tasks of each kind that a frame reads."""
 
-KEPT = 24
-"""Rates that the little curve shows."""
+MAX_RATES = 24
+"""Rates that the curve shows."""
 
 PLAIN_WIDTH = 100
-"""Columns of a frame where there is no terminal."""
+"""Columns of a frame without a terminal."""
 
 PEOPLE = (fixed("WAITS FOR A PERSON"), Column("TASK", drop=2), number("SINCE", drop=1), Column("WHAT", 16))
 QUEUES = (
@@ -76,7 +76,7 @@ RUNNING = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wait:
-    """Something that waits for a person, and what to type about it."""
+    """A task that waits for a person, and the command to type."""
 
     task_id: str
     task: str
@@ -87,8 +87,8 @@ class Wait:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
-    """All that one frame shows."""
+class Snapshot:
+    """The data of one frame."""
 
     at: float
     where: str
@@ -96,11 +96,11 @@ class Look:
     queues: list[Queue]
     workers: list[WorkerView]
     running: list[Task]
-    whys: dict[str, Explanation]
+    explanations: dict[str, Explanation]
     people: list[Wait]
 
     def json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The snapshot as JSON."""
         return {
             "at": iso(self.at),
             "database": self.where,
@@ -115,7 +115,7 @@ class Look:
                     "attempt": task.attempt,
                     "created_at": iso(task.created_at),
                     "worker": task.worker,
-                    "why": why_json(self.whys[task.task_id]),
+                    "why": why_json(self.explanations[task.task_id]),
                 }
                 for task in self.running
             ],
@@ -126,35 +126,35 @@ class Look:
 async def top(args: Namespace) -> int:
     """`onward top`."""
     screen, every = Screen(args), seconds(args.every, "--every")
-    async with door.opened(args) as app:
+    async with connect.open_app(args) as app:
         if screen.json:
-            screen.document((await look(app)).json())
+            screen.document((await take_snapshot(app)).json())
         elif args.once or not screen.live:
             width = screen.out.width if sys.stdout.isatty() else PLAIN_WIDTH
-            for line in frame(screen.out, await look(app), width, 10_000, []):
+            for line in frame(screen.out, await take_snapshot(app), width, 10_000, []):
                 screen.out.print(line, soft_wrap=True)
         else:
             await _watch(screen, app, max(every, 0.2))
     return 0
 
 
-async def look(app: Onward) -> Look:
-    """What there is to see now."""
-    running, _ = await app.list(state=State.RUNNING, limit=MOST)
-    return Look(
+async def take_snapshot(app: Onward) -> Snapshot:
+    """Read the data of a frame."""
+    running, _ = await app.list(state=State.RUNNING, limit=MAX_TASKS)
+    return Snapshot(
         at=time.time(),
         where=app.store.where,
         stats=await app.stats(),
         queues=await app.queues(),
         workers=await app.workers(),
         running=running,
-        whys=await app.service.explainer.of(running),
-        people=await _people(app),
+        explanations=await app.service.explainer.of(running),
+        people=await _person_waits(app),
     )
 
 
-async def _people(app: Onward) -> list[Wait]:
-    """The longest waiting first."""
+async def _person_waits(app: Onward) -> list[Wait]:
+    """The tasks that wait for a person, the longest waiting first."""
     asks = [
         Wait(
             ask.task_id,
@@ -162,48 +162,51 @@ async def _people(app: Onward) -> list[Wait]:
             ask.kind,
             ask.asked_at,
             ask.text,
-            f"onward {'approve' if ask.kind == Reason.APPROVAL else 'answer'} {door.short_ask(ask.id)}",
+            f"onward {'approve' if ask.kind == Reason.APPROVAL else 'answer'} {connect.short_ask_id(ask.id)}",
         )
         for ask in await app.asks()
     ]
     others = [
         Wait(task.task_id, task.task, reason, task.updated_at, words, f"onward {verb} {task.task_id[-8:]}")
-        for reason, (words, verb) in _DO.items()
-        for task in (await app.list(reason=reason, limit=MOST))[0]
+        for reason, (words, verb) in _ACTIONS.items()
+        for task in (await app.list(reason=reason, limit=MAX_TASKS))[0]
     ]
     return sorted([*asks, *others], key=lambda wait: wait.since)
 
 
-_DO = {
+_ACTIONS = {
     Reason.IN_DOUBT: ("in doubt: did it happen?", "resolve"),
     Reason.BUDGET: ("its budget is spent", "budget"),
     Reason.PARKED: ("parked: code and journal disagree", "show"),
     Reason.QUARANTINED: ("quarantined: it took its workers down", "show"),
 }
-assert _DO.keys() | {Reason.APPROVAL, Reason.QUESTION} == ASKS_A_PERSON
+assert _ACTIONS.keys() | {Reason.APPROVAL, Reason.QUESTION} == ASKS_A_PERSON
 
 
-# ── how it looks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the frame ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def frame(console: Console, seen: Look, width: int, height: int, rates: Sequence[float]) -> list[Text]:
-    """All lines of a frame, no wider and no higher than that."""
-    head = _head(console, seen, width, rates)
+def frame(console: Console, snapshot: Snapshot, width: int, height: int, rates: Sequence[float]) -> list[Text]:
+    """The lines of a frame, at most `width` wide and `height` high."""
+    head = _head(console, snapshot, width, rates)
     room = height - len(head)
-    if width >= SIDE_BY_SIDE:
+    if width >= TWO_COLUMNS_WIDTH:
         half = (width - 4) // 2
-        left = _stacked([_queues(seen), _workers(seen)], half, room)
-        right = _stacked([_people_rows(seen), _running(seen)], half, room)
+        left = _stacked([_queues(snapshot), _workers(snapshot)], half, room)
+        right = _stacked([_people_rows(snapshot), _running(snapshot)], half, room)
         return [*head, *_beside(left, right, half)]
-    return [*head, *_stacked([_people_rows(seen), _queues(seen), _workers(seen), _running(seen)], width, room)]
+    return [
+        *head,
+        *_stacked([_people_rows(snapshot), _queues(snapshot), _workers(snapshot), _running(snapshot)], width, room),
+    ]
 
 
-def _head(console: Console, seen: Look, width: int, rates: Sequence[float]) -> list[Text]:
-    stats, alive = seen.stats, sum(worker.alive for worker in seen.workers)
-    first = Text.assemble(("onward top", "bold"), (f"  {safe(seen.where)}", "dim"))
+def _head(console: Console, snapshot: Snapshot, width: int, rates: Sequence[float]) -> list[Text]:
+    stats, alive = snapshot.stats, sum(worker.alive for worker in snapshot.workers)
+    first = Text.assemble(("onward top", "bold"), (f"  {safe(snapshot.where)}", "dim"))
     first.truncate(width - 10, overflow="ellipsis")
     first.pad_right(width - first.cell_len - 8)
-    first.append(clock(seen.at), "dim")
+    first.append(clock(snapshot.at), "dim")
     running = stats.states[State.RUNNING]
     second = Text.assemble(
         (count(alive, "worker"), "" if alive else "bold red"),
@@ -213,9 +216,9 @@ def _head(console: Console, seen: Look, width: int, rates: Sequence[float]) -> l
         (curve(console, rates), "cyan"),
     )
     third = Text()
-    for state, many in stats.states.items():
-        third.append_text(state_text(State(state)) if many else Text(state, "dim"))
-        third.append(f" {many:,}", "bold" if many else "dim").append("   ")
+    for state, tasks in stats.states.items():
+        third.append_text(state_text(State(state)) if tasks else Text(state, "dim"))
+        third.append(f" {tasks:,}", "bold" if tasks else "dim").append("   ")
     if not stats.exact:
         third.append("(or about that)", "dim")
     for line in (second, third):
@@ -225,39 +228,39 @@ def _head(console: Console, seen: Look, width: int, rates: Sequence[float]) -> l
 
 
 def meter(console: Console, part: float, whole: float, width: int) -> Text:
-    """A bar of so many columns."""
+    """A bar of `width` columns, filled to part / whole."""
     full = 0 if whole <= 0 else round(width * min(1.0, part / whole))
     full = max(full, 1) if part > 0 else full
-    on, off = ("━", "─") if speaks_unicode(console) else ("=", "-")
+    on, off = ("━", "─") if has_unicode(console) else ("=", "-")
     return Text.assemble((on * full, "cyan"), (off * (width - full), "bright_black"))
 
 
 def curve(console: Console, rates: Sequence[float]) -> str:
-    """The last rates as a little curve; nothing where there is nothing to see."""
-    if not speaks_unicode(console) or not any(rates):
+    """The last rates as a curve of one line; empty if all are zero or the console has no Unicode."""
+    if not has_unicode(console) or not any(rates):
         return ""
     highest = max(rates)
     return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * rate / highest))] for rate in rates)
 
 
 Section = tuple[Sequence[Column], Sequence[Sequence[Text]], str]
-"""Columns, rows, and the command that lists more."""
+"""Columns, rows, and the command that lists all of them."""
 
 
-def _people_rows(seen: Look) -> Section:
+def _people_rows(snapshot: Snapshot) -> Section:
     rows = [
         (
             Text(safe(wait.command), "bold magenta"),
             Text(safe(wait.task)),
-            Text(age(seen.at - wait.since), "dim"),
+            Text(age(snapshot.at - wait.since), "dim"),
             Text(short(wait.text, 200), "dim"),
         )
-        for wait in seen.people
+        for wait in snapshot.people
     ]
     return PEOPLE, rows, "onward approvals · onward questions · onward list --state waiting"
 
 
-def _queues(seen: Look) -> Section:
+def _queues(snapshot: Snapshot) -> Section:
     rows = [
         (
             Text(safe(queue.name)),
@@ -265,19 +268,14 @@ def _queues(seen: Look) -> Section:
             Text(f"{queue.waiting:,}"),
             Text(f"{queue.running:,}" + ("" if queue.limit is None else f" of {queue.limit:,}")),
             Text("" if queue.oldest_s is None else age(queue.oldest_s), "dim"),
-            Text(_others(queue), "dim"),
+            Text(other_reasons(queue), "dim"),
         )
-        for queue in seen.queues
+        for queue in snapshot.queues
     ]
     return QUEUES, rows, "onward queues"
 
 
-def _others(queue: Queue) -> str:
-    rest = {reason: many for reason, many in queue.reasons.items() if reason not in READY and reason != Reason.RUNNING}
-    return ", ".join(f"{many:,} {safe(reason).replace('_', ' ')}" for reason, many in sorted(rest.items()))
-
-
-def _workers(seen: Look) -> Section:
+def _workers(snapshot: Snapshot) -> Section:
     rows = [
         (
             Text(worker.id[-8:]),
@@ -289,39 +287,39 @@ def _workers(seen: Look) -> Section:
             else Text(f"ended {age(-worker.lease_s)} ago", "red"),
             Text(safe(", ".join(worker.queues)) or "all", "dim"),
         )
-        for worker in seen.workers
+        for worker in snapshot.workers
     ]
     return WORKERS, rows, "onward workers"
 
 
-def _running(seen: Look) -> Section:
+def _running(snapshot: Snapshot) -> Section:
     rows = [
         (
             Text(task.task_id[-8:], "cyan"),
             Text(safe(task.task)),
             Text(safe(task.queue), "dim"),
-            Text(age(seen.at - task.created_at), "dim"),
+            Text(age(snapshot.at - task.created_at), "dim"),
             Text(safe((task.worker or "")[-8:]), "dim"),
-            Text(_doing(why, seen.at) if (why := seen.whys.get(task.task_id)) else "", "dim"),
+            Text(_activity(why, snapshot.at) if (why := snapshot.explanations.get(task.task_id)) else "", "dim"),
         )
-        for task in seen.running
+        for task in snapshot.running
     ]
     return RUNNING, rows, "onward list --state running"
 
 
-def _doing(why: Explanation, now: float) -> str:
-    return safe(why.text) + ("" if why.since is None else f", {age(now - why.since)}")
+def _activity(explanation: Explanation, now: float) -> str:
+    since = explanation.since
+    return safe(explanation.text) + ("" if since is None else f", {age(now - since)}")
 
 
 def _stacked(sections: Sequence[Section], width: int, room: int) -> list[Text]:
-    """One below the other, each with its fair share of the room: what one does not need, the others have."""
+    """The tables one below the other. They share the height equally; lines that one does not need go to the others."""
     shown = [section for section in sections if section[1]]
     if not shown:
-        return [Text(), Text("nothing is unfinished: onward submit NAME INPUT", "dim")]
-    wanted = [len(rows) for _, rows, _ in shown]
-    given = _shares(wanted, room - 2 * len(shown))
+        return [Text(), Text("no unfinished tasks: onward submit NAME INPUT", "dim")]
+    shares = _shares([len(rows) for _, rows, _ in shown], room - 2 * len(shown))
     lines: list[Text] = []
-    for (columns, rows, more), share in zip(shown, given, strict=True):
+    for (columns, rows, more), share in zip(shown, shares, strict=True):
         if share < 1:
             continue
         cut = len(rows) > share
@@ -333,40 +331,41 @@ def _stacked(sections: Sequence[Section], width: int, room: int) -> list[Text]:
     return lines
 
 
-def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    given = [0] * len(wanted)
+def _shares(row_counts: Sequence[int], room: int) -> list[int]:
+    """The number of lines for each table: equal, but no more than its rows."""
+    shares = [0] * len(row_counts)
     for _ in range(max(room, 0)):
-        hungry = [place for place in range(len(wanted)) if given[place] < wanted[place]]
-        if not hungry:
+        unfilled = [index for index, rows in enumerate(row_counts) if shares[index] < rows]
+        if not unfilled:
             break
-        given[min(hungry, key=lambda place: given[place])] += 1
-    return given
+        shares[min(unfilled, key=lambda index: shares[index])] += 1
+    return shares
 
 
 def _beside(left: list[Text], right: list[Text], half: int) -> list[Text]:
     lines = []
-    for number_ in range(max(len(left), len(right))):
-        one = left[number_].copy() if number_ < len(left) else Text()
-        one.pad_right(half - one.cell_len + 4)
-        lines.append(one.append_text(right[number_]) if number_ < len(right) else one)
+    for index in range(max(len(left), len(right))):
+        line = left[index].copy() if index < len(left) else Text()
+        line.pad_right(half - line.cell_len + 4)
+        lines.append(line.append_text(right[index]) if index < len(right) else line)
     return lines
 
 
-# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the live screen ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Page:
-    """What is drawn: the last look, in whatever size the terminal has now."""
+    """Draws the last snapshot in the current size of the terminal."""
 
     def __init__(self) -> None:
-        self.seen: Look | None = None
+        self.snapshot: Snapshot | None = None
         self.rates: list[float] = []
-        self.trouble = ""
+        self.error = ""
 
     def __rich_console__(self, console: Console, _: object) -> Iterator[Text]:
         width, height = console.width, console.height
-        foot = Text(self.trouble or "q leaves", "red" if self.trouble else "dim", no_wrap=True, overflow="ellipsis")
-        lines = [] if self.seen is None else frame(console, self.seen, width, height - 1, self.rates)
+        foot = Text(self.error or "q quits", "red" if self.error else "dim", no_wrap=True, overflow="ellipsis")
+        lines = [] if self.snapshot is None else frame(console, self.snapshot, width, height - 1, self.rates)
         lines = [*lines[: height - 1], *[Text()] * (height - 1 - len(lines)), foot]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
@@ -374,33 +373,33 @@ class _Page:
 
 
 async def _watch(screen: Screen, app: Onward, every: float) -> None:
-    page, leave, again = _Page(), asyncio.Event(), asyncio.Event()
+    page, quit_, resized = _Page(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    with _keys(leave), Live(page, console=screen.out, screen=True, auto_refresh=False) as live:
-        loop.add_signal_handler(signal.SIGWINCH, again.set)
+    with _quit_key(quit_), Live(page, console=screen.out, screen=True, auto_refresh=False) as live:
+        loop.add_signal_handler(signal.SIGWINCH, resized.set)
         try:
-            while not leave.is_set():
-                await _see(app, page)
+            while not quit_.is_set():
+                await _update(app, page)
                 live.refresh()
                 end = loop.time() + every
-                while not leave.is_set() and (left := end - loop.time()) > 0:
-                    again.clear()
-                    await _first(left, leave, again)
-                    live.refresh() if again.is_set() else None
+                while not quit_.is_set() and (left := end - loop.time()) > 0:
+                    resized.clear()
+                    await _wait_any(left, quit_, resized)
+                    live.refresh() if resized.is_set() else None
         finally:
             loop.remove_signal_handler(signal.SIGWINCH)
 
 
-async def _see(app: Onward, page: _Page) -> None:
-    """One more look; while the database is away, the last one stays, with a word about it."""
+async def _update(app: Onward, page: _Page) -> None:
+    """Take a snapshot. While the database cannot be reached, the last one stays, with the error."""
     try:
-        page.seen, page.trouble = await look(app), ""
-        page.rates = [*page.rates, page.seen.stats.rate][-KEPT:]
+        page.snapshot, page.error = await take_snapshot(app), ""
+        page.rates = [*page.rates, page.snapshot.stats.rate][-MAX_RATES:]
     except OnwardError as error:
-        page.trouble = short(f"{error}; tried again shortly · q leaves", 400)
+        page.error = short(f"{error}; tried again shortly · q quits", 400)
 
 
-async def _first(timeout: float, *events: asyncio.Event) -> None:
+async def _wait_any(timeout: float, *events: asyncio.Event) -> None:
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
@@ -408,20 +407,20 @@ async def _first(timeout: float, *events: asyncio.Event) -> None:
 
 
 @contextlib.contextmanager
-def _keys(leave: asyncio.Event) -> Iterator[None]:
-    """Hear q as soon as it is typed, and leave the terminal as it was."""
+def _quit_key(quit_: asyncio.Event) -> Iterator[None]:
+    """Set the event when the user types q. Restores the terminal at the end."""
     if not sys.stdin.isatty():
         yield
         return
     loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
     before = termios.tcgetattr(stdin)
 
-    def hear() -> None:
+    def on_key() -> None:
         if not (typed := os.read(stdin, 64)) or b"q" in typed.lower():
-            leave.set()
+            quit_.set()
 
     tty.setcbreak(stdin)
-    loop.add_reader(stdin, hear)
+    loop.add_reader(stdin, on_key)
     try:
         yield
     finally:

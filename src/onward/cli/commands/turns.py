@@ -1,4 +1,4 @@
-"""Parts of `onward show`: the turns of an agent, one of them exactly as its model saw it, and one record whole."""
+"""Parts of `onward show`: the list of turns of an agent, the messages of one turn, and one record in full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onward.errors import UsageError
 from onward.service.serialize import payload, turn_json, whole_record_json
 from onward.service.service import Service
 
-MOST = 1000
+MAX_TURNS = 1000
 COLUMNS = (
     number("TURN"),
     Column("MODEL", drop=3),
@@ -32,19 +32,19 @@ COLUMNS = (
 
 async def show(screen: Screen, service: Service, task: Task, records: Sequence[r.Record], number: int) -> int:
     """`onward show ID --turn N`."""
-    asked = calls_in(records)
-    if number not in asked:
+    turns = calls_in(records)
+    if number not in turns:
         raise UsageError(missing_turn(task.task_id, records, number))
-    _, turn = asked[number]
+    _, turn = turns[number]
     messages = messages_of(turn, await service.contents(task.task_id, content_ids(turn)))
     if screen.json:
-        told = {
+        call = {
             "turn": number,
             "model": turn["asked"]["model"],
             "usage": turn.get("usage"),
             "finish": turn.get("finish"),
         }
-        screen.document({**told, "messages": messages[:-1], "reply": messages[-1]})
+        screen.document({**call, "messages": messages[:-1], "reply": messages[-1]})
         return 0
     for message in messages:
         screen.say((safe(message["role"]), "bold"))
@@ -57,10 +57,10 @@ async def show(screen: Screen, service: Service, task: Task, records: Sequence[r
 
 async def show_all(screen: Screen, service: Service, task: Task) -> int:
     """`onward show ID --turns`."""
-    found = await service.timelines.turns(task.task_id, limit=MOST)
+    turns = await service.timelines.turns(task.task_id, limit=MAX_TURNS)
     if screen.json:
-        screen.document({"task_id": task.task_id, "turns": [turn_json(turn) for turn in found]})
-    elif found:
+        screen.document({"task_id": task.task_id, "turns": [turn_json(turn) for turn in turns]})
+    elif turns:
         rows = [
             (
                 Text(str(turn.turn)),
@@ -72,23 +72,23 @@ async def show_all(screen: Screen, service: Service, task: Task) -> int:
                 Text(safe(", ".join(turn.tools)), "cyan"),
                 Text(safe(turn.text), "dim"),
             )
-            for turn in found
+            for turn in turns
         ]
         print_table(screen.out, COLUMNS, rows)
     else:
-        screen.aside(f"task {task.task_id} has no turns: it is no agent, or its model was not asked yet")
+        screen.aside(f"task {task.task_id} has no turns: it is no agent, or has not called its model yet")
     return 0
 
 
-async def show_record(screen: Screen, service: Service, task: Task, number_: int) -> int:
+async def show_record(screen: Screen, service: Service, task: Task, seq: int) -> int:
     """`onward show ID --record N`."""
-    found = await service.timelines.record(task.task_id, number_)
-    record = found.record
+    view = await service.timelines.record(task.task_id, seq)
+    record = view.record
     if screen.json:
-        screen.document({"task_id": task.task_id, **whole_record_json(found)})
+        screen.document({"task_id": task.task_id, **whole_record_json(view)})
         return 0
     screen.say((f"record {record.seq}", "bold"), f"  {record.kind}  ", safe(record.key))
-    values = (("input", found.input), ("output", found.output), ("error", found.error))
+    values = (("input", view.input), ("output", view.output), ("error", view.error))
     shown = [(name, None if value is None else cut(readable(value))) for name, value in values]
     rest = None if any(text for _, text in shown) else cut(readable(payload(record)))
     screen.block(
@@ -98,9 +98,9 @@ async def show_record(screen: Screen, service: Service, task: Task, number_: int
                     ("at", local(record.at)),
                     ("shift", str(record.shift) if record.shift else None),
                     *shown,
-                    ("said", rest),
-                    ("attempts", None if found.attempts is None else str(found.attempts)),
-                    ("effect key", found.effect_key),
+                    ("payload", rest),
+                    ("attempts", None if view.attempts is None else str(view.attempts)),
+                    ("effect key", view.effect_key),
                 ]
             )
         )
@@ -108,10 +108,11 @@ async def show_record(screen: Screen, service: Service, task: Task, number_: int
     return 0
 
 
-def cut(text: str, most: int = 2000) -> str:
-    """As much as people read; --json has all of it."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters; --json has more)"
+def cut(text: str, limit: int = 2000) -> str:
+    """The beginning of a long text; --json has all of it."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters; --json has more)"
 
 
 def _calls(message: dict[str, Any]) -> list[str]:
-    return [f"calls {one['function']['name']}({one['function']['arguments']})" for one in message.get("tool_calls", ())]
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    return [f"calls {call['name']}({call['arguments']})" for call in calls]

@@ -1,4 +1,4 @@
-"""usage: what models took, by agent, model, key or day."""
+"""usage: calls, tokens and cost of models, by agent, model, key or day."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from argparse import Namespace
 
 from rich.text import Text
 
-from onward.cli.args import connect as door
-from onward.cli.args.filters import moment
+from onward.cli.args import connect
+from onward.cli.args.filters import parse_time
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, number, print_table
 from onward.cli.output.text import safe
@@ -28,18 +28,18 @@ NUMBERS = (
 async def usage(args: Namespace) -> int:
     """`onward usage`."""
     screen = Screen(args)
-    since, until = moment("--since", args.since), moment("--until", args.until)
-    async with door.opened(args) as app:
-        found = await app.service.usage(args.by, since=since, until=until)
+    since, until = parse_time("--since", args.since), parse_time("--until", args.until)
+    async with connect.open_app(args) as app:
+        report = await app.service.usage(args.by, since=since, until=until)
     if screen.json:
-        screen.document(dataclasses.asdict(found))
+        screen.document(dataclasses.asdict(report))
         return 0
-    if found.rows:
-        _print(screen, args.by, found.rows)
+    if report.rows:
+        _print(screen, args.by, report.rows)
     else:
-        screen.aside("no model was asked; agents are made with app.agent(…)")
-    if not found.complete:
-        screen.aside(f"only the newest {MAX_REPORT_TASKS:,} tasks; say --since, or --until for those before")
+        screen.aside("no model was called; app.agent(…) creates agents")
+    if not report.complete:
+        screen.aside(f"only the newest {MAX_REPORT_TASKS:,} tasks; use --since, or --until for older ones")
     return 0
 
 
@@ -53,17 +53,17 @@ def _print(screen: Screen, by: str, rows: list[UsageRow]) -> None:
         screen.out, (Column(by.upper(), 10), *NUMBERS), [*shown, *([_cells(total, "bold")] if rows[1:] else [])]
     )
     if total.unknown:
-        screen.aside(("UNKNOWN: so many did not tell their price or their tokens, and are not in the sums", "dim"))
+        screen.aside(("UNKNOWN: tasks or calls whose price or tokens are unknown; the sums do not include them", "dim"))
 
 
 def _cells(row: UsageRow, style: str) -> tuple[Text, ...]:
-    numbers = [f"{many:,}" for many in (row.tasks, row.calls, row.tokens_in, row.tokens_out)]
+    numbers = [f"{n:,}" for n in (row.tasks, row.calls, row.tokens_in, row.tokens_out)]
     unknown = f"{row.unknown:,}" if row.unknown else ""
     return tuple(Text(text, style) for text in (safe(row.group) or "(none)", *numbers, _cost(row), unknown))
 
 
 def _cost(row: UsageRow) -> str:
-    """What is unknown is never nothing."""
+    """The cost, marked as a minimum or unknown if the price of a call is unknown."""
     if not row.unknown:
         return f"${row.usd:,.4f}"
     return f"${row.usd:,.4f} or more" if row.usd else "unknown"

@@ -1,7 +1,7 @@
-"""worker: a process that does tasks until it is told to stop.
+"""worker: a process that does tasks until a signal stops it.
 
-The first SIGTERM or SIGINT hands running tasks back, a second one exits at once. The handlers are the interpreter's own
-(`signal.signal`), because a handler that blocks the event loop must not be able to block the second signal.
+On the first SIGTERM or SIGINT it hands its tasks back, on a second one it exits at once. The signal handlers are set with
+`signal.signal`, not on the event loop: a task handler that blocks the loop must not block the second signal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from onward.app.application import Onward
-from onward.cli.args import connect as door
+from onward.cli.args import connect
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import clock, count, safe
 from onward.engine.worker.worker import Worker
@@ -34,16 +34,16 @@ from onward.service.serialize import iso
 def work(args: Namespace) -> int:
     """`onward worker`."""
     screen = Screen(args)
-    app = door.app_of(args)
+    app = connect.load_app(args)
     screen.json |= app.settings.log == "json"
     if args.metrics_port is not None:
         app.settings = dataclasses.replace(app.settings, metrics_port=args.metrics_port)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner, logs(screen):
+    with asyncio.Runner(loop_factory=loop_factory()) as runner, log_lines(screen):
         return runner.run(_work(screen, app, args))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop: uvloop's, where it is installed."""
+    """The factory of uvloop's event loop if uvloop is installed, else None."""
     try:
         import uvloop  # noqa: PLC0415 -- an extra
     except ImportError:
@@ -54,28 +54,29 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _work(screen: Screen, app: Onward, args: Namespace) -> int:
     stop = asyncio.Event()
-    with signals(stop):
-        async with app.worker(slots=args.slots, queues=args.queues) as worker, status(screen, app, worker, stop):
-            tell(screen, "ready", _introduction(app, worker, args))
+    with stop_on_signals(stop):
+        async with app.worker(slots=args.slots, queues=args.queues) as worker, status_line(screen, app, worker, stop):
+            print_event(screen, "ready", _introduction(app, worker, args))
             await stop.wait()
             grace = f", for up to {app.settings.grace_s:g} s; a second signal exits at once" if worker.running else ""
-            tell(screen, "stopping", f"handing {count(worker.running, 'task')} back{grace}")
+            print_event(screen, "stopping", f"handing {count(worker.running, 'task')} back{grace}")
             await worker.stop(app.settings.grace_s)
-        tell(screen, "stopped", f"{count(worker.finished, 'shift')} done")
+        print_event(screen, "stopped", f"{count(worker.finished, 'shift')} done")
     return 0
 
 
 def _introduction(app: Onward, worker: Worker, args: Namespace) -> str:
     queues = f"queues {', '.join(args.queues)}" if args.queues else "all queues"
-    slots, said = count(worker.slots, "slot"), app.settings
-    metrics = f" · http://{said.metrics_host}:{said.metrics_port}/metrics" if said.metrics_port else ""
+    slots, settings = count(worker.slots, "slot"), app.settings
+    url = f"http://{settings.metrics_host}:{settings.metrics_port}/metrics"
+    metrics = f" · {url}" if settings.metrics_port else ""
     return (
         f"worker {worker.id[-8:]} on {app.store.where}: {', '.join(sorted(app.handlers))} · {queues} · {slots}{metrics}"
     )
 
 
-def tell(screen: Screen, event: str, text: str) -> None:
-    """One line of its life: for people, or as JSON."""
+def print_event(screen: Screen, event: str, text: str) -> None:
+    """Print a line about the process, such as "ready" or "stopped"; with --json as JSON."""
     if screen.json:
         screen.line({"at": iso(time.time()), "event": event, "message": text, "pid": os.getpid()})
     else:
@@ -83,18 +84,18 @@ def tell(screen: Screen, event: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def signals(stop: asyncio.Event) -> Iterator[None]:
-    """The first SIGTERM or SIGINT asks to stop, a second one exits at once."""
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """The first SIGTERM or SIGINT sets the event, a second one exits at once."""
     loop = asyncio.get_running_loop()
-    heard: list[int] = []
+    received: list[int] = []
 
-    def hear(number: int, _frame: FrameType | None) -> None:
-        if heard:
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if received:
             os._exit(128 + number)
-        heard.append(number)
+        received.append(number)
         loop.call_soon_threadsafe(stop.set)
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
@@ -102,16 +103,16 @@ def signals(stop: asyncio.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── log lines and status ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _JSON = JsonLines()
 _TASKS = logging.getLogger("onward.task")
-"""Tells of each task that begins and ends: for programs. On a terminal there is a line that counts them."""
+"""The logger of starts and ends of tasks. Its lines are for programs; a terminal has a status line that counts tasks."""
 
 
 class _Lines(logging.Handler):
-    """Log records as lines: text beside the answer, or JSON lines."""
+    """Prints log records as lines: text on stderr, or JSON lines on stdout."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(logging.INFO)
@@ -138,29 +139,29 @@ class _Lines(logging.Handler):
 
 
 @contextlib.contextmanager
-def logs(screen: Screen) -> Iterator[None]:
-    """Onward's own log, and what the app logs, unless the app has set up logging by itself."""
+def log_lines(screen: Screen) -> Iterator[None]:
+    """Print the log of Onward and of the app, unless the app has set up logging by itself."""
     root = logging.getLogger()
     if root.handlers:
         yield
         return
     handler = _Lines(screen)
     root.addHandler(handler)
-    level, of_tasks = root.level, _TASKS.level
+    level, task_level = root.level, _TASKS.level
     root.setLevel(logging.INFO)
-    if not screen.json and of_tasks == logging.NOTSET:
+    if not screen.json and task_level == logging.NOTSET:
         _TASKS.setLevel(logging.WARNING)
     try:
         yield
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
-        _TASKS.setLevel(of_tasks)
+        _TASKS.setLevel(task_level)
 
 
 @contextlib.asynccontextmanager
-async def status(screen: Screen, app: Onward, worker: Worker | None, stop: asyncio.Event) -> AsyncIterator[None]:
-    """A line at the bottom of a terminal that tells how it goes."""
+async def status_line(screen: Screen, app: Onward, worker: Worker | None, stop: asyncio.Event) -> AsyncIterator[None]:
+    """Show a line at the bottom of a terminal with the state of the worker."""
     if not screen.live or worker is None:
         yield
         return
@@ -172,16 +173,16 @@ class _Status:
     def __init__(self, app: Onward, worker: Worker, stop: asyncio.Event) -> None:
         self._app, self._worker, self._stop = app, worker, stop
         self._spinner = Spinner("dots", style="green")
-        self._counted: list[tuple[float, int]] = [(time.monotonic(), 0)]
+        self._samples: list[tuple[float, int]] = [(time.monotonic(), 0)]
 
     def line(self) -> Any:
-        """How many tasks are being done, how many were, and how fast."""
+        """The number of running and finished tasks, and the rate."""
         worker, now = self._worker, time.monotonic()
-        self._counted = [*(entry for entry in self._counted if now - entry[0] < 5), (now, worker.finished)][-60:]
-        (since, count_then), pace = self._counted[0], 0.0
+        self._samples = [*(entry for entry in self._samples if now - entry[0] < 5), (now, worker.finished)][-60:]
+        (since, count_then), rate = self._samples[0], 0.0
         if now - since > 0.5:
-            pace = (worker.finished - count_then) / (now - since)
-        mood = (
+            rate = (worker.finished - count_then) / (now - since)
+        state = (
             ("stopping", "yellow")
             if self._stop.is_set()
             else ("working", "green")
@@ -189,7 +190,7 @@ class _Status:
             else ("idle", "dim")
         )
         text = Text.assemble(
-            mood, f"  {worker.running}/{worker.slots} running  {worker.finished:,} done  ", (f"{pace:.1f}/s", "dim")
+            state, f"  {worker.running}/{worker.slots} running  {worker.finished:,} done  ", (f"{rate:.1f}/s", "dim")
         )
         text.no_wrap = True
         self._spinner.update(text=text)

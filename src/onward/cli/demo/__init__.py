@@ -1,1 +1,1 @@
-"""The demos of `onward demo`: they start real workers, kill them, and prove the result."""
+"""The demos of `onward demo`: each starts real workers, kills them, and proves the result from the journal and a ledger."""

@@ -1,4 +1,4 @@
-"""What the demo of the agent proves, and from what: the journal, the disk and its ledger, and how the workers ended. Pure."""
+"""The proof of the agent demo, from the journal, the disk and its ledger, and the exit statuses of the workers. Pure."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import dataclasses
 from functools import cached_property
 from typing import Any
 
+from onward.cli.demo.proof import KILLED, Claim, Proof
 from onward.cli.demo.workers import Kill
 from onward.cli.output.text import count, span
 from onward.core import record as r
+from onward.core.journal.reader import fields
 from onward.core.journal.turns import model_call
-from onward.core.task import State, Task
+from onward.core.task import State
 from onward.demo.agent import SCRIPTED
-from onward.service.serialize import payload, record_json, task_json
-
-KILLED = -9
 
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """A kill, and how things stood then: files deleted so far, and whether the journal had the deletion."""
+    """A kill, and the state then: files deleted so far, and whether the journal had the deletion."""
 
     kill: Kill
     waiting: bool
@@ -29,18 +28,16 @@ class Moment:
 
 
 @dataclasses.dataclass(frozen=True)
-class AgentProof:
-    """`before` and `after` are what was in each file of the disk."""
+class AgentProof(Proof):
+    """`before` and `after` are the digests of the files on the disk."""
 
-    task: Task
-    records: list[r.Record]
     ledger: list[dict[str, Any]]
     moments: list[Moment]
     before: dict[str, str]
     after: dict[str, str]
     model: str
 
-    # ── what is counted ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── counts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     @cached_property
     def deletions(self) -> dict[str, int]:
@@ -49,27 +46,27 @@ class AgentProof:
 
     @cached_property
     def freed(self) -> int:
-        """Bytes."""
+        """The bytes of the deleted files."""
         sizes = {line["path"]: line["bytes"] for line in self._lines("deleting")}
         return sum(sizes.get(path, 0) for path in self.deletions)
 
     @cached_property
     def turns(self) -> list[dict[str, Any]]:
-        """The model calls that the journal has."""
-        return [said for record in self.records if (said := model_call(record)) is not None]
+        """The model calls in the journal."""
+        return [call for record in self.records if (call := model_call(record)) is not None]
 
     @property
     def answers(self) -> int:
-        """The answers that the model gave, whatever the journal knows of them."""
+        """The number of answers that the model gave, with those that the journal does not have."""
         return len(self._lines("answered"))
 
     @property
     def tokens(self) -> int | None:
-        """As the model counts them; None when it does not, or only pretends to."""
+        """The tokens of all turns; None if the model is scripted or does not count them."""
         if self.model == SCRIPTED:
             return None
-        used = [said.get("usage") or {} for said in self.turns]
-        counts = [one.get(name) for one in used for name in ("input", "output")]
+        usages = [turn.get("usage") or {} for turn in self.turns]
+        counts = [usage.get(name) for usage in usages for name in ("input", "output")]
         known = [number for number in counts if isinstance(number, int)]
         return sum(known) if len(known) == len(counts) else None
 
@@ -78,18 +75,17 @@ class AgentProof:
 
     @cached_property
     def approved(self) -> set[str]:
-        """The files of all calls to which somebody said yes."""
-        wanted = {record.seq: payload(record) or {} for record in self.records if record.kind == r.APPROVAL}
-        said = [payload(record) or {} for record in self.records if record.kind == r.MESSAGE]
-        yes = [one for one in said if one.get("kind") == "decision" and one["value"].get("decision") == "approve"]
-        calls = [(wanted.get(one.get("ref", 0), {}).get("data") or {}).get("arguments") or {} for one in yes]
+        """The files of all approved calls."""
+        approvals = {record.seq: fields(record) for record in self.records if record.kind == r.APPROVAL}
+        messages = [fields(record) for record in self.records if record.kind == r.MESSAGE]
+        decisions = [message for message in messages if message.get("kind") == "decision"]
+        approving = [decision for decision in decisions if decision["value"].get("decision") == "approve"]
+        calls = [(approvals.get(yes.get("ref", 0), {}).get("data") or {}).get("arguments") or {} for yes in approving]
         return {path.lstrip("/") for call in calls for path in call.get("paths", ())}
 
-    # ── what is claimed ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── claims ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @cached_property
-    def claims(self) -> list[tuple[str, bool]]:
-        """Sentences, and whether they hold."""
+    def _claims(self) -> list[Claim]:
         kills = [self._killed(moment) for moment in self.moments]
         return [
             *(kills or [("a worker was killed on the way", False)]),
@@ -103,7 +99,7 @@ class AgentProof:
             ("the task is completed", self.task.state is State.COMPLETED),
         ]
 
-    def _killed(self, moment: Moment) -> tuple[str, bool]:
+    def _killed(self, moment: Moment) -> Claim:
         number, status = moment.kill.worker, moment.kill.status
         if moment.waiting:
             return (
@@ -115,25 +111,26 @@ class AgentProof:
             status == KILLED and moment.deleted > 0 and not moment.recorded,
         )
 
-    def _went_on(self) -> list[tuple[str, bool]]:
-        """After the kill in the middle of a deletion."""
-        found = [moment.kill for moment in self.moments if not moment.waiting]
-        if not found:
+    def _went_on(self) -> list[Claim]:
+        """The claim about the kill in the middle of a deletion."""
+        kills = [moment.kill for moment in self.moments if not moment.waiting]
+        if not kills:
             return []
-        resumed = [record.at for record in self.records if record.kind == r.SHIFT and record.at > found[0].at]
-        later = [line for line in self.ledger if line.get("at", 0) > found[0].at]
-        looked = [line for line in later if line["what"] == "asked" and line["gone"]]
-        files = {line["path"] for line in self._lines("deleted") if line["at"] <= found[0].at}
-        again = [line for line in later if line["what"] in {"deleting", "deleted"} and line["path"] in files]
-        took = span(resumed[0] - found[0].at) if resumed else "never"
+        kill = kills[0]
+        resumed = [record.at for record in self.records if record.kind == r.SHIFT and record.at > kill.at]
+        later = [line for line in self.ledger if line.get("at", 0) > kill.at]
+        checked = [line for line in later if line["what"] == "asked" and line["gone"]]
+        deleted_before = {line["path"] for line in self._lines("deleted") if line["at"] <= kill.at}
+        again = [line for line in later if line["what"] in {"deleting", "deleted"} and line["path"] in deleted_before]
+        took = span(resumed[0] - kill.at) if resumed else "never"
         return [
             (
-                f"{took} later worker {found[0].worker + 1} went on: it asked the disk, and deleted nothing again",
-                bool(resumed) and bool(looked) and not again,
+                f"{took} later worker {kill.worker + 1} went on: it asked the disk, and deleted nothing again",
+                bool(resumed) and bool(checked) and not again,
             )
         ]
 
-    def _once(self) -> list[tuple[str, bool]]:
+    def _once(self) -> list[Claim]:
         if not self.deletions:
             return []
         gone = not self.deletions.keys() & self.after.keys()
@@ -145,23 +142,17 @@ class AgentProof:
             ("each of them was on the list that was approved", self.deletions.keys() <= self.approved),
         ]
 
-    def _untouched(self) -> tuple[str, bool]:
+    def _untouched(self) -> Claim:
         left = {path: digest for path, digest in self.before.items() if path not in self.deletions}
         which = "all other files" if self.deletions else f"nothing was deleted: all {count(len(left), 'file')}"
         return f"{which} are there, byte for byte", self.after == left
 
-    @property
-    def holds(self) -> bool:
-        return all(true for _, true in self.claims)
-
-    def as_json(self) -> dict[str, Any]:
-        """The proof for programs."""
+    def _figures(self) -> dict[str, Any]:
         return {
-            "holds": self.holds,
             "model": self.model,
-            "claims": [{"claim": sentence, "holds": true} for sentence, true in self.claims],
             "kills": [
-                {"worker": one.kill.worker, "status": one.kill.status, "waiting": one.waiting} for one in self.moments
+                {"worker": moment.kill.worker, "status": moment.kill.status, "waiting": moment.waiting}
+                for moment in self.moments
             ],
             "deleted": self.deletions,
             "freed_bytes": self.freed,
@@ -169,6 +160,4 @@ class AgentProof:
             "answers": self.answers,
             "tokens": self.tokens,
             "report": self.task.result,
-            "task": task_json(self.task),
-            "journal": [record_json(record) for record in self.records],
         }

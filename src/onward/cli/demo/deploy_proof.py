@@ -1,4 +1,4 @@
-"""What the demo proves, and from what: the journal, the cloud's ledger, and the exit status of the worker. Pure."""
+"""The proof of the deploy demo, from the journal, the ledger of the cloud, and the exit status of the worker. Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import dataclasses
 from functools import cached_property
 from typing import Any
 
+from onward.cli.demo.proof import KILLED, Claim, Proof
 from onward.cli.output.text import span
 from onward.core.record import HANDED_BACK, SHIFT, STEP_DONE, Record
-from onward.core.task import State, Task
+from onward.core.task import State
 from onward.demo.deploy import FATAL_STEP, STEPS
-from onward.service.serialize import record_json, task_json
-
-KILLED = -9
 
 
 @dataclasses.dataclass(frozen=True)
-class Count:
-    """What the cloud knows of one step."""
+class StepCount:
+    """The requests of one step in the ledger of the cloud."""
 
     step: str
     calls: int
@@ -27,11 +25,9 @@ class Count:
 
 
 @dataclasses.dataclass(frozen=True)
-class Proof:
-    """`recorded` is what the journal had when the worker was dead."""
+class DeployProof(Proof):
+    """`recorded` are the steps that the journal had when the worker was dead."""
 
-    task: Task
-    records: list[Record]
     requests: list[dict[str, Any]]
     made: int
     status: int
@@ -39,18 +35,18 @@ class Proof:
     recorded: list[str]
 
     @cached_property
-    def counts(self) -> list[Count]:
-        """The ledger, step by step."""
+    def counts(self) -> list[StepCount]:
+        """The counts of all steps."""
         return [self._count(name) for name, _, _ in STEPS]
 
-    def _count(self, step: str) -> Count:
-        mine = [request for request in self.requests if request["what"].startswith(step)]
-        return Count(
+    def _count(self, step: str) -> StepCount:
+        requests = [request for request in self.requests if request["what"].startswith(step)]
+        return StepCount(
             step,
-            calls=len(mine),
-            effects=sum(request["effect"] for request in mine),
-            keys=len({request["key"] for request in mine}),
-            processes=len({request["pid"] for request in mine}),
+            calls=len(requests),
+            effects=sum(request["effect"] for request in requests),
+            keys=len({request["key"] for request in requests}),
+            processes=len({request["pid"] for request in requests}),
         )
 
     @cached_property
@@ -62,9 +58,7 @@ class Proof:
         """Seconds from the kill to the claim of the next worker."""
         return self.shifts[-1].at - self.killed_at
 
-    @cached_property
-    def claims(self) -> list[tuple[str, bool]]:
-        """Sentences, and whether they hold."""
+    def _claims(self) -> list[Claim]:
         names = [name for name, _, _ in STEPS]
         before = names[: names.index(FATAL_STEP)]
         fatal = self._count(FATAL_STEP)
@@ -95,17 +89,8 @@ class Proof:
             ),
         ]
 
-    @property
-    def holds(self) -> bool:
-        return all(true for _, true in self.claims)
-
-    def as_json(self) -> dict[str, Any]:
-        """The proof for programs."""
+    def _figures(self) -> dict[str, Any]:
         return {
-            "holds": self.holds,
-            "claims": [{"claim": sentence, "holds": true} for sentence, true in self.claims],
             "steps": [dataclasses.asdict(count) for count in self.counts],
             "resumed_after_s": round(self.resumed_after, 3),
-            "task": task_json(self.task),
-            "journal": [record_json(record) for record in self.records],
         }

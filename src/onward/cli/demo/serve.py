@@ -1,6 +1,7 @@
-"""serve without an app: the demo agent, so that the first look needs one command.
+"""serve without an app: serves the demo agent, so that a first try needs one command.
 
-Its disk is a folder of real files beside the database, and stays there: a server that is killed and started again goes on with it.
+The disk of the agent is a folder of real files beside the database. It stays there: a server that is killed and started again
+continues with it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ from onward.errors import UsageError
 APP = "onward.demo.agent:app"
 DISK = Path("onward-demo")
 NEXT = f"onward submit {TASK} '\"Free some disk space.\"' --follow"
-PAGE = 1000
 
 
 def demo_app(args: Namespace) -> Onward:
-    """The app of the demo, on the database that every other command here uses."""
+    """The demo app, on the database that all other commands use."""
     folder = DISK.absolute()
     if folder.exists() and any(folder.iterdir()) and not _is_disk(folder):
         raise UsageError(f"{folder} is in the way: the demo keeps its disk there; move it, or serve elsewhere")
@@ -45,7 +45,7 @@ def _is_disk(folder: Path) -> bool:
 
 
 async def fill(app: Onward) -> Disk:
-    """A disk that is nearly full again, unless a task is still at work on it."""
+    """Create a disk that is nearly full, unless a task still works on the existing one."""
     folder = Path(os.environ[FOLDER_VARIABLE])
     busy = False
     for state in State:
@@ -53,32 +53,34 @@ async def fill(app: Onward) -> Disk:
             busy |= bool((await app.list(state=state, task=TASK, limit=1))[0])
     if busy and _is_disk(folder):
         return Disk(folder)
-    return _full(folder)
+    return _create(folder)
 
 
-def _full(folder: Path) -> Disk:
+def _create(folder: Path) -> Disk:
     folder.mkdir(exist_ok=True)
     disk = Disk.make(folder)
     disk.ledger.path.unlink(missing_ok=True)
-    disk.ledger.write({"what": "killed", "waiting": False})  # nobody kills here, so a deletion need not wait for it
+    disk.ledger.write(
+        {"what": "killed", "waiting": False}
+    )  # there is no kill here, so a deletion must not wait for one
     return disk
 
 
 def introduce(screen: Screen, disk: Disk, address: str, db: str | None) -> None:
-    """The first lines: what this is, where to look, and what to type next."""
+    """Print the first lines: what is served, its address, and the next commands."""
     where = "" if db is None else f" --db {db}"
-    told = {"open": address, "next": f"{NEXT}{where}", "then": f"onward approvals{where}"}
+    hints = {"open": address, "next": f"{NEXT}{where}", "then": f"onward approvals{where}"}
     if screen.json:
-        screen.line({"event": "demo", "task": TASK, "disk": str(disk.root), **told})
+        screen.line({"event": "demo", "task": TASK, "disk": str(disk.root), **hints})
         return
     screen.say(("No app was named, so this serves the demo: ", "bold"), f"an agent, {TASK}, that frees a full disk.")
     screen.block(
         indented(
             facts(
                 [
-                    ("open", told["open"]),
-                    ("next", f"{told['next']}   (in another terminal)"),
-                    ("then", f"{told['then']}   (it asks before it deletes)"),
+                    ("open", hints["open"]),
+                    ("next", f"{hints['next']}   (in another terminal)"),
+                    ("then", f"{hints['then']}   (it asks before it deletes)"),
                     ("model", model_words(os.environ)),
                     ("disk", safe(disk.root)),
                     ("yours", "onward serve MODULE:APP"),

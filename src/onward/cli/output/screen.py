@@ -1,5 +1,5 @@
-"""How things look. Colours, boxes and moving parts on a terminal; plain lines where the output goes elsewhere, or with
-NO_COLOR; lines that fit wherever there is a terminal. Everything is a Text, never markup: a result that contains "[red]" is a result that contains "[red]"."""
+"""Prints for people. A terminal gets colours and moving parts, and lines that fit; a pipe, or a terminal with NO_COLOR, gets plain
+lines. Everything is a Text, never markup: a result that contains "[red]" prints as "[red]"."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onward.cli.output.table import WIDE
+from onward.cli.output.table import UNLIMITED_WIDTH
 from onward.cli.output.text import machine_readable, readable, safe, span
 from onward.cli.output.timeline import Line, Mark
 from onward.core.task import State
 
 Part = str | Text | tuple[str, str]
-"""A piece of text, plain or with its style."""
+"""A piece of a line, plain or with its style."""
 
 _STYLES = {
     Mark.BEGIN: "cyan",
@@ -69,7 +69,7 @@ _STATES = {
 
 
 class Screen:
-    """Where a command speaks: `out` is what was asked for, `err` is what is said beside it."""
+    """The output of a command: `out` is for its result, `err` for messages about it."""
 
     def __init__(self, args: Namespace) -> None:
         self.json: bool = args.json
@@ -77,28 +77,28 @@ class Screen:
 
     @property
     def live(self) -> bool:
-        """Whether parts may move."""
+        """Whether the output is a terminal that may show moving parts."""
         return self.out.is_terminal and not self.json
 
     def document(self, value: Any) -> None:
-        """The one JSON document of this command."""
+        """Print the only JSON document of this command."""
         print(machine_readable(value, indent=2 if sys.stdout.isatty() else None), flush=True)
 
     def line(self, value: Any) -> None:
-        """One of many JSON lines."""
+        """Print one of many JSON lines."""
         print(machine_readable(value), flush=True)
 
     def say(self, *parts: Part) -> None:
-        """A line of text."""
+        """Print a line of text."""
         self.out.print(Text.assemble(*parts), soft_wrap=True)
 
     def aside(self, *parts: Part) -> None:
-        """The same, beside the answer: on stderr, or on the terminal itself; nothing with --json."""
+        """Print a line that is no part of the result: on stderr, or on the terminal if stdout is one; nothing with --json."""
         if not self.json:
             (self.out if self.live else self.err).print(Text.assemble(*parts), soft_wrap=True)
 
     def block(self, renderable: Any) -> None:
-        """Something of many lines; without the spaces that fill them up where there is no terminal."""
+        """Print something of many lines; without a terminal, without trailing spaces."""
         if self.out.is_terminal:
             self.out.print(renderable)
             return
@@ -108,21 +108,21 @@ class Screen:
             self.out.print(Text(line.rstrip()), soft_wrap=True)
 
     def value(self, value: Any) -> None:
-        """A JSON value, whole: on one line where it fits."""
+        """Print a JSON value in full: on one line if it fits."""
         line = readable(value)
         fits = len(line) < self.out.width or not isinstance(value, dict | list)
         self.out.print(Text(line if fits else readable(value, indent=2)), soft_wrap=True)
 
 
 def console(stream: Any) -> Console:
-    """A console for a stream; with no terminal behind it, or NO_COLOR, one that sends nothing but text."""
+    """A console for a stream. Without a terminal, or with NO_COLOR, it writes only text, no escape sequences."""
     plain = bool(os.environ.get("NO_COLOR")) or not stream.isatty() or os.environ.get("TERM") == "dumb"
-    wide = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
+    unlimited = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
     return Console(
         file=stream,
         force_terminal=False if plain else None,
         color_system=None if plain else "auto",
-        width=WIDE if wide else None,
+        width=UNLIMITED_WIDTH if unlimited else None,
         markup=False,
         highlight=False,
         emoji=False,
@@ -130,13 +130,13 @@ def console(stream: Any) -> Console:
 
 
 def sign(console: Console, mark: Mark) -> tuple[str, str]:
-    """The sign of a mark, in an alphabet that the console has, and its style."""
-    signs = _SIGNS if speaks_unicode(console) else _PLAIN_SIGNS
+    """The sign of a mark in the encoding of the console, and its style."""
+    signs = _SIGNS if has_unicode(console) else _PLAIN_SIGNS
     return signs[mark], _STYLES[mark]
 
 
-def speaks_unicode(console: Console) -> bool:
-    """Whether it has signs beyond ASCII."""
+def has_unicode(console: Console) -> bool:
+    """Whether the console can show characters beyond ASCII."""
     return console.encoding.lower().startswith("utf")
 
 
@@ -146,7 +146,7 @@ def state_text(state: State, text: str = "") -> Text:
 
 
 def facts(pairs: Iterable[tuple[str, Text | str | None]]) -> Table:
-    """Names and values, one to a line; what is None is left out."""
+    """A grid of names and values, one pair a line; pairs whose value is None are left out."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -157,7 +157,7 @@ def facts(pairs: Iterable[tuple[str, Text | str | None]]) -> Table:
 
 
 def verdicts() -> Table:
-    """Columns for what was checked: sign, what, how it is."""
+    """A grid for the results of checks: sign, name, detail."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=30)
@@ -165,8 +165,8 @@ def verdicts() -> Table:
     return grid
 
 
-def story_line(console: Console, line: Line, began: float, room: int = 24) -> Text:
-    """One line of a story: when, sign, what, how long, what came of it. `room` is for the names of the steps."""
+def format_line(console: Console, line: Line, began: float, room: int = 24) -> Text:
+    """A line of a timeline: time, sign, text, duration, detail. `room` is the width of the texts."""
     mark, style = sign(console, line.mark)
     quiet = line.mark in {Mark.BEGIN, Mark.DONE, Mark.NOTE, Mark.PROGRESS}
     text = Text(line.text, "" if quiet else style)
@@ -176,20 +176,20 @@ def story_line(console: Console, line: Line, began: float, room: int = 24) -> Te
     if line.detail:
         text.append(f"  {line.detail}", "dim" if quiet else "")
     if line.command:
-        text.append(f"  {'→' if speaks_unicode(console) else '->'} ", "dim").append(line.command, "bold")
+        text.append(f"  {'→' if has_unicode(console) else '->'} ", "dim").append(line.command, "bold")
     shown = Text.assemble((f"{'+' + span(line.at - began):>11}", "dim"), "  ", (mark, style), "  ", text)
     if quiet and console.file.isatty():
         shown.truncate(console.width - 1, overflow="ellipsis")
     return shown
 
 
-def print_story(console: Console, lines: Sequence[Line], began: float) -> None:
-    """A whole story, with its columns in line."""
+def print_lines(console: Console, lines: Sequence[Line], began: float) -> None:
+    """Print the lines of a timeline with aligned columns."""
     room = max((len(line.text) for line in lines if line.took is not None), default=0)
     for line in lines:
-        console.print(story_line(console, line, began, min(room, 40)), soft_wrap=True)
+        console.print(format_line(console, line, began, min(room, 40)), soft_wrap=True)
 
 
 def indented(renderable: Any) -> Padding:
-    """Two columns in."""
+    """Indented by two columns."""
     return Padding(renderable, (0, 0, 0, 2), expand=False)

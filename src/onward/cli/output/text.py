@@ -1,5 +1,5 @@
-"""Values as text for a terminal. Names, results and messages come from tasks, that is, from anybody: whatever could move
-the cursor, change colours or turn the direction of writing is shown escaped and never sent."""
+"""Values as strings for a terminal. Names, results and messages come from tasks and are not trusted: characters that could move the
+cursor, change colours or reverse the direction of writing are escaped."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from onward.core.text import span as span
 
 
 def safe_lines(value: object) -> str:
-    """Harmless text of many lines: they break where they broke, and stand two columns in, so that none of them passes for a
-    line of ours."""
+    """Text of many lines with control characters escaped. It is indented by two columns, so that no line looks like one of
+    ours."""
     return "\n".join(
         f"  {safe(line)}".rstrip() for line in str(value).replace("\r\n", "\n").replace("\t", "    ").split("\n")
     )
 
 
 def machine_readable(value: Any, indent: int | None = None) -> str:
-    """A value as JSON for programs: plain ASCII, whatever the terminal is set to."""
+    """A value as JSON for programs: ASCII, independent of the encoding of the terminal."""
     return json.dumps(value, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def age(seconds: float) -> str:
-    """How long ago, in one unit: 4 s, 12 m, 3 h, 5 d."""
+    """A duration in one unit: 4 s, 12 m, 3 h, 5 d."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
@@ -37,5 +37,5 @@ def age(seconds: float) -> str:
 
 
 def local(at: float) -> str:
-    """A moment as a person here reads it."""
+    """A time in the local time zone."""
     return datetime.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,6 +1,6 @@
-"""How a tree looks on a terminal: a head with the bar, tokens and cost, the branches, and what goes on right now.
+"""Draws a tree on a terminal: a head with a progress bar, tokens and cost, then the branches, then what happens now.
 
-It is never higher than the terminal: what has ended is folded first, the oldest first; then lines at the top give way.
+The drawing is never higher than the terminal: ended nodes are folded first, the oldest first; then lines at the top are left out.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.text import Text
 
-from onward.cli.output.screen import sign, speaks_unicode, state_text
+from onward.cli.output.screen import has_unicode, sign, state_text
 from onward.cli.output.text import count, safe, span
 from onward.cli.output.timeline import Mark
 from onward.cli.output.tree import Node, Tree
 from onward.core.task import State
 from onward.core.usage import Usage
 
-BAR = 28
-ROOM = 44
-"""Columns of the screen that the names may take before the times are no longer in line."""
+BAR_WIDTH = 28
+MAX_NAME_WIDTH = 44
+"""Columns for the names of nodes. The times behind longer names are not aligned."""
 
-TAIL = 400
-"""Characters of what a model is saying that are shown while it says it."""
+LIVE_TEXT_CHARS = 400
+"""Characters of the text of a running model call that are shown."""
 
-MOST = 200
-"""Lines of a tree that are printed when it has ended."""
+MAX_FINAL_LINES = 200
+"""Lines of a tree that are printed at the end."""
 
 
 class Row(NamedTuple):
-    """A line of the tree: what it is, and how many below it are folded. Without a node, how many before are not shown."""
+    """A line of the tree: its node, and the number of folded lines below it. Without a node: the number of nodes left out before."""
 
     guide: str
     node: Node | None
@@ -41,18 +41,16 @@ class Row(NamedTuple):
 
 
 class TreeView:
-    """Draws one tree, again and again. It remembers how wide its names were, so that nothing jumps."""
+    """Draws one tree repeatedly. It keeps the width of the names, so that columns do not jump."""
 
     def __init__(self, console: Console, tree: Tree) -> None:
         self._console, self._tree = console, tree
         self._room = 16
-        self._spinner = Spinner("dots" if speaks_unicode(console) else "line")
-        self._corner, self._tee, self._pipe = (
-            ("└─ ", "├─ ", "│  ") if speaks_unicode(console) else ("`- ", "|- ", "|  ")
-        )
+        self._spinner = Spinner("dots" if has_unicode(console) else "line")
+        self._corner, self._tee, self._pipe = ("└─ ", "├─ ", "│  ") if has_unicode(console) else ("`- ", "|- ", "|  ")
 
     def lines(self, height: int, *, moving: bool) -> list[Text]:
-        """All of it, in at most so many lines."""
+        """The drawing, in at most `height` lines."""
         now = time.time()
         head, foot = self._head(now), self._foot() if moving else []
         body = self._body(max(3, height - len(head) - len(foot)), now)
@@ -65,7 +63,7 @@ class TreeView:
     # ── head and foot ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _head(self, now: float) -> list[Text]:
-        tree, began = self._tree, self._tree.story.began
+        tree, began = self._tree, self._tree.lines.began
         first = Text.assemble((safe(tree.name), "bold"), "  ", state_text(State(tree.state)))
         if began is not None:
             first.append(f"  {span((tree.until or now) - began)}", "dim")
@@ -80,25 +78,25 @@ class TreeView:
         return [first] if bar is None else [first, bar]
 
     def _bar(self) -> Text | None:
-        message, step, total = self._tree.story.progress
+        message, step, total = self._tree.lines.progress
         if total <= 0:
             return None
-        full = round(BAR * min(step, total) / total)
-        line, rest = ("━", "─") if speaks_unicode(self._console) else ("=", "-")
+        full = round(BAR_WIDTH * min(step, total) / total)
+        line, rest = ("━", "─") if has_unicode(self._console) else ("=", "-")
         done = self._tree.ended and step >= total
         return Text.assemble(
             (line * full, "green" if done else "cyan"),
-            (rest * (BAR - full), "bright_black"),
+            (rest * (BAR_WIDTH - full), "bright_black"),
             f"  {step}/{total}",
             (f"  {message}", "dim"),
         )
 
     def _foot(self) -> list[Text]:
         tree, shown = self._tree, []
-        if tree.story.text:
-            said = safe(" ".join(tree.story.text[-TAIL:].split()))
+        if tree.lines.live_text:
+            text = safe(" ".join(tree.lines.live_text[-LIVE_TEXT_CHARS:].split()))
             room = max(self._console.width - 4, 8)
-            shown.append(Text(f"» {said if len(said) <= room else '…' + said[1 - room :]}", "italic"))
+            shown.append(Text(f"» {text if len(text) <= room else '…' + text[1 - room :]}", "italic"))
         if tree.why:
             shown.append(Text.assemble(self._frame(), "  ", (tree.why, "yellow")))
         elif not tree.running:
@@ -130,12 +128,12 @@ class TreeView:
         before = sum(row.hidden for row in rows[: above + 1] if row.node is None) + above if above else 0
         rows = rows[above:]
         widest = max((len(row.guide) + 2 + Text(row.node.line.text).cell_len for row in rows if row.node), default=0)
-        self._room = max(self._room, min(widest, ROOM, max(self._console.width // 3, 16)))
+        self._room = max(self._room, min(widest, MAX_NAME_WIDTH, max(self._console.width // 3, 16)))
         return [*([self._before("", before)] if before else []), *(self._line(row, now) for row in rows)]
 
-    def _rows(self, nodes: list[Node], guide: str, folded: set[int], most: int) -> Iterator[Row]:
-        """Of a long list only its end: nobody sees the rest, and a journal may have any length."""
-        shown = nodes[-most:]
+    def _rows(self, nodes: list[Node], guide: str, folded: set[int], limit: int) -> Iterator[Row]:
+        """The lines of these nodes. Of a long list only its end: the terminal cannot show more, and a journal may have any length."""
+        shown = nodes[-limit:]
         if len(shown) < len(nodes):
             yield Row(guide, None, len(nodes) - len(shown))
         for node in shown:
@@ -144,11 +142,11 @@ class TreeView:
             yield Row(guide + (self._corner if last else self._tee), node, node.size if closed else 0)
             if not closed:
                 below = [*node.below, *(node.tree.nodes if node.tree is not None else ())]
-                yield from self._rows(below, guide + ("   " if last else self._pipe), folded, most)
+                yield from self._rows(below, guide + ("   " if last else self._pipe), folded, limit)
 
-    def _before(self, guide: str, many: int) -> Text:
-        dots = "⋮" if speaks_unicode(self._console) else ":"
-        return Text(f"{guide}{dots}  {many:,} before: onward show {self._tree.task_id[-8:]}", "dim")
+    def _before(self, guide: str, number: int) -> Text:
+        dots = "⋮" if has_unicode(self._console) else ":"
+        return Text(f"{guide}{dots}  {number:,} before: onward show {self._tree.task_id[-8:]}", "dim")
 
     def _line(self, row: Row, now: float) -> Text:
         guide, node, hidden = row
@@ -160,7 +158,7 @@ class TreeView:
         if tree is not None:
             mark, style = sign(self._console, _ENDS.get(State(tree.state), Mark.BEGIN))
             name = Text.assemble((safe(tree.name), "bold"), "  ", state_text(State(tree.state)))
-            took = None if tree.story.began is None else (tree.until or now) - tree.story.began
+            took = None if tree.lines.began is None else (tree.until or now) - tree.lines.began
             detail = "  ".join(part for part in (tree.why, spent(tree)) if part)
         else:
             loud = line.mark in {Mark.FAILED, Mark.CRASH, Mark.PERSON, Mark.AGAIN}
@@ -179,7 +177,7 @@ class TreeView:
         if line.command and tree is None:
             room = self._console.width - 5 - len(line.command)
             shown.truncate(max(room, 12), overflow="ellipsis")
-            shown.append(f"  {'→' if speaks_unicode(self._console) else '->'} ", "dim").append(line.command, "bold")
+            shown.append(f"  {'→' if has_unicode(self._console) else '->'} ", "dim").append(line.command, "bold")
         return shown
 
 
@@ -193,7 +191,7 @@ _ENDS = {
 
 
 def spent(tree: Tree) -> str:
-    """Turns, tokens and cost of a task and all below it, in a few words; empty where no model was asked."""
+    """Turns, tokens and cost of a task and all tasks below it; empty if there was no model call."""
     usage, turns = tree.usage_of_all, tree.turns_of_all
     if not turns:
         return ""
@@ -207,7 +205,7 @@ def _taken(usage: Usage) -> list[str]:
 
 
 class Frame:
-    """What a rich Live shows: the tree, as high as the terminal is, drawn anew each time."""
+    """The renderable of a rich Live: draws the tree at the height of the terminal."""
 
     def __init__(self, view: TreeView) -> None:
         self._view = view

@@ -1,5 +1,5 @@
-// The arguments of a call, for reading and for changing. What a person allows is exactly what stands here: nothing is left out, and
-// what is long can be scrolled.
+// The arguments of a tool call, to read and to change. A person approves exactly what is shown here: nothing is left out, and long
+// values can be scrolled.
 
 import { dialog } from "../dialog.js";
 import { h, put } from "../dom.js";
@@ -10,38 +10,38 @@ import { line, safe } from "../words.js";
 
 const SHORT = 80;
 
-/** What an agent wants to call its tool with: by name, or all as JSON. */
-export function asked(one) {
-  const names = Object.keys(one.arguments);
+/** The arguments of the call: by name, or all as JSON. */
+export function argumentsView(ask) {
+  const names = Object.keys(ask.arguments);
   const box = h("div", { class: "arguments" });
   let raw = false;
   function draw() {
     put(
       box,
       h("div", { class: "arguments-head" }, h("h3", null, names.length ? "Arguments" : "No arguments"), names.length > 0 && button(raw ? "By name" : "As JSON", () => ((raw = !raw), draw()), { small: true, kind: "quiet" })),
-      names.length > 0 && (raw ? value(one.arguments, { name: one.id, first: 20_000, label: "Arguments as JSON" }) : arguments_(one.arguments, one.id)),
+      names.length > 0 && (raw ? value(ask.arguments, { name: ask.id, first: 20_000, label: "Arguments as JSON" }) : arguments_(ask.arguments, ask.id)),
     );
   }
   draw();
   return box;
 }
 
-/** Each by its name: short ones in a line, long texts as texts, anything nested as JSON. */
+/** Each argument by its name: short values in a line, long strings as text, nested values as JSON. */
 export function arguments_(given, name) {
-  return h("dl", { class: "given" }, Object.entries(given).map(([key, one]) => [h("dt", { title: safe(key) }, line(key, 60)), h("dd", null, shown(one, `${name}-${key}`, key))]));
+  return h("dl", { class: "given" }, Object.entries(given).map(([key, value_]) => [h("dt", { title: safe(key) }, line(key, 60)), h("dd", null, shown(value_, `${name}-${key}`, key))]));
 }
 
-function shown(one, name, key) {
-  if (one === null || typeof one === "boolean" || typeof one === "number") return h("code", { class: one === null || typeof one === "boolean" ? "j-word" : "j-n" }, String(one));
-  if (one === "") return h("span", { class: "faint" }, "(an empty text)");
-  if (typeof one === "string" && one.length <= SHORT && !one.includes("\n")) return h("bdi", { class: "short-text" }, safe(one));
-  if (typeof one === "object" && JSON.stringify(one).length <= SHORT) return h("code", { class: "short-json" }, safe(JSON.stringify(one)));
-  return value(one, { name, first: 8000, label: `Argument ${line(key, 60)}` });
+function shown(value_, name, key) {
+  if (value_ === null || typeof value_ === "boolean" || typeof value_ === "number") return h("code", { class: value_ === null || typeof value_ === "boolean" ? "j-word" : "j-n" }, String(value_));
+  if (value_ === "") return h("span", { class: "faint" }, "(an empty string)");
+  if (typeof value_ === "string" && value_.length <= SHORT && !value_.includes("\n")) return h("bdi", { class: "short-text" }, safe(value_));
+  if (typeof value_ === "object" && JSON.stringify(value_).length <= SHORT) return h("code", { class: "short-json" }, safe(JSON.stringify(value_)));
+  return value(value_, { name, first: 8000, label: `Argument ${line(key, 60)}` });
 }
 
-/** Change them, then `approve(given)`. A text is typed as a text, everything else as JSON; or all of it as JSON. */
-export function changed(one, approve) {
-  const before = one.arguments;
+/** Change the arguments, then call `approve(given)`. Strings are edited as text, other values as JSON; or all of them as JSON. */
+export function changed(ask, approve) {
+  const before = ask.arguments;
   const box = h("div", { class: "stack" });
   let raw = Object.keys(before).length === 0;
   let parts = [];
@@ -58,19 +58,19 @@ export function changed(one, approve) {
     draw(now);
   }
   function read() {
-    const found = parts.map((part) => part.read());
-    if (found.some((one_) => one_ === undefined)) return null;
-    return raw ? found[0].value : Object.fromEntries(found.map((one_) => [one_.key, one_.value]));
+    const entries = parts.map((part) => part.read());
+    if (entries.some((entry) => entry === undefined)) return null;
+    return raw ? entries[0].value : Object.fromEntries(entries.map((entry) => [entry.key, entry.value]));
   }
   draw(before);
-  return dialog(`Change the arguments of ${line(one.tool, 60)}`, {
+  return dialog(`Change the arguments of ${line(ask.tool, 60)}`, {
     fields: [box],
     wide: true,
     name: "Approve as changed",
     act: () => {
       const now = read();
       if (!now) throw Object.assign(new Error(""), { name: "AbortError" });
-      if (JSON.stringify(now) === JSON.stringify(before)) throw new Error("Nothing is changed yet.");
+      if (JSON.stringify(now) === JSON.stringify(before)) throw new Error("No argument was changed.");
       return approve(now);
     },
   });
@@ -90,12 +90,12 @@ function json(name, given, key) {
   box.input.value = text;
   const read = () => {
     try {
-      const found = JSON.parse(box.input.value);
-      if (key === null && (!found || typeof found !== "object" || Array.isArray(found))) throw new Error("object");
+      const parsed = JSON.parse(box.input.value);
+      if (key === null && (!parsed || typeof parsed !== "object" || Array.isArray(parsed))) throw new Error("object");
       box.trouble("");
-      return { key, value: found };
+      return { key, value: parsed };
     } catch {
-      box.trouble(key === null ? "This has to be one JSON object." : "This is no JSON. A text stands in quotes.");
+      box.trouble(key === null ? "Enter one JSON object." : "This is not JSON. A string needs quotes.");
       return undefined;
     }
   };

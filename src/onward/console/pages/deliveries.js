@@ -1,4 +1,4 @@
-// Deliveries: events on their way out, what came of each attempt, send again; and who hears of what.
+// Deliveries of events: their attempts and responses, send again; and the subscriptions.
 
 import { get, part, post, remove } from "../api.js";
 import { attempt, dialog, toast } from "../dialog.js";
@@ -6,19 +6,19 @@ import { add, h } from "../dom.js";
 import { area, text } from "../fields.js";
 import { icon } from "../icons.js";
 import { may } from "../me.js";
-import { kept, redraw, secret, segments, where } from "../parts.js";
+import { keepUpdated, redraw, secret, segments, where } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, button, clock, empty, heading, pager, table, tabs, taskLink } from "../ui.js";
 import { at, count, line, number, safe, short } from "../words.js";
 
-const STATES = [["", "All"], ["pending", "On the way"], ["failed", "Failed"], ["delivered", "Delivered"]];
+const STATES = [["", "All"], ["pending", "Pending"], ["failed", "Failed"], ["delivered", "Delivered"]];
 const TONES = { pending: "run", delivered: "good", failed: "bad" };
 const LIMIT = 50;
 
 export async function show(root, place) {
   const { signal } = place;
   let here = place;
-  const head = heading("Deliveries", "Events that leave, and who hears of them", may("admin") && button("Subscribe…", () => subscribe(() => view.again()), { icon: "plus" }));
+  const head = heading("Deliveries", "Events that are sent to other systems, and the subscriptions to them", may("admin") && button("Subscribe…", () => subscribe(() => view.again()), { icon: "plus" }));
   const view = { again: () => {} };
   const parts = tabs(
     [
@@ -34,11 +34,11 @@ export async function show(root, place) {
     const [bar, box] = [h("div", { class: "bar-row" }), h("div", { class: "stacked" })];
     add(panel, bar, box);
     await guarded(panel, async () => {
-      view.again = await kept(async () => {
+      view.again = await keepUpdated(async () => {
         const chosen = { state: here.one("state"), task: here.one("task"), subscription: here.one("subscription"), cursor: here.one("cursor") };
         redraw(bar, chosen, () => filters(chosen));
-        const found = await get("/api/deliveries", { ...chosen, limit: LIMIT }, { signal: stop });
-        redraw(box, [found, chosen], () => [deliveries(found.deliveries, chosen, view.again), turn(found, chosen)]);
+        const page = await get("/api/deliveries", { ...chosen, limit: LIMIT }, { signal: stop });
+        redraw(box, [page, chosen], () => [deliveries(page.deliveries, chosen, view.again), turn(page, chosen)]);
       }, stop, { gap: 1500, every: 4000 });
     });
   }
@@ -47,9 +47,9 @@ export async function show(root, place) {
     const box = h("div", { class: "stacked" });
     add(panel, box);
     await guarded(panel, async () => {
-      view.again = await kept(async () => {
-        const found = await get("/api/subscriptions", { limit: 500 }, { signal: stop });
-        redraw(box, found, () => subscriptions(found.subscriptions, view.again));
+      view.again = await keepUpdated(async () => {
+        const page = await get("/api/subscriptions", { limit: 500 }, { signal: stop });
+        redraw(box, page, () => subscriptions(page.subscriptions, view.again));
       }, stop, { gap: 5000, every: 15_000 });
     });
   }
@@ -76,62 +76,62 @@ async function guarded(panel, doing) {
 
 function filters(chosen) {
   const kept_ = { task: chosen.task, subscription: chosen.subscription };
-  const only = (name, text_) => chosen[name] && h("a", { class: "tag only", href: link("/deliveries", { ...chosen, cursor: null, [name]: null }), title: "Take this filter away" }, h("b", null, name), line(text_, 40), " ×");
-  return h("div", { class: "row" }, segments("Which deliveries", STATES, chosen.state, "/deliveries", kept_, "state"), only("task", short(chosen.task)), only("subscription", short(chosen.subscription)));
+  const only = (name, text_) => chosen[name] && h("a", { class: "tag only", href: link("/deliveries", { ...chosen, cursor: null, [name]: null }), title: "Remove this filter" }, h("b", null, name), line(text_, 40), " ×");
+  return h("div", { class: "row" }, segments("Filter by state", STATES, chosen.state, "/deliveries", kept_, "state"), only("task", short(chosen.task)), only("subscription", short(chosen.subscription)));
 }
 
 function deliveries(rows, chosen, again) {
   const columns = [
     { name: "State", class: "tight", cell: state },
-    { name: "Event", cell: (one) => h("span", { class: "two" }, h("b", null, line(one.type, 60)), h("span", { class: "faint" }, taskLink(one.task_id), ` · record ${number(one.seq)}`)) },
-    { name: "To", class: "to", cell: (one) => (one.sink ? where(one.sink) : h("span", { class: "faint" }, "a receiver that is gone")) },
-    { name: "Attempts", class: "end", cell: (one) => number(one.attempts) },
-    { name: "Answer", class: "answer", cell: (one) => (one.said ? h("span", { title: safe(one.said) }, line(one.said, 160)) : h("span", { class: "faint" }, "none yet")) },
-    { name: "When", cell: (one) => when(one) },
-    may("admin") && { name: "", class: "tight end", cell: (one) => one.state !== "pending" && button("Send again", () => attempt(() => post(`/api/deliveries/${part(one.id)}/redeliver`), "It is sent again").then(again), { small: true, data: { key: `again:${one.id}` }, "aria-label": `Send ${line(one.type, 60)} of ${short(one.task_id)} again` }) },
+    { name: "Event", cell: (delivery) => h("span", { class: "two" }, h("b", null, line(delivery.type, 60)), h("span", { class: "faint" }, taskLink(delivery.task_id), ` · record ${number(delivery.seq)}`)) },
+    { name: "To", class: "to", cell: (delivery) => (delivery.sink ? where(delivery.sink) : h("span", { class: "faint" }, "a removed receiver")) },
+    { name: "Attempts", class: "end", cell: (delivery) => number(delivery.attempts) },
+    { name: "Response", class: "answer", cell: (delivery) => (delivery.said ? h("span", { title: safe(delivery.said) }, line(delivery.said, 160)) : h("span", { class: "faint" }, "none yet")) },
+    { name: "When", cell: (delivery) => when(delivery) },
+    may("admin") && { name: "", class: "tight end", cell: (delivery) => delivery.state !== "pending" && button("Send again", () => attempt(() => post(`/api/deliveries/${part(delivery.id)}/redeliver`), "It will be sent again").then(again), { small: true, data: { key: `again:${delivery.id}` }, "aria-label": `Send ${line(delivery.type, 60)} of ${short(delivery.task_id)} again` }) },
   ].filter(Boolean);
-  const none = chosen.state || chosen.task || chosen.subscription ? empty("No delivery is like this", "Take a filter away to see others.") : empty("Nothing was sent yet", "Events go out to subscriptions, and to the webhook that a task was submitted with.");
+  const none = chosen.state || chosen.task || chosen.subscription ? empty("No delivery matches", "Remove a filter to see more.") : empty("No deliveries yet", "Events are sent to subscriptions, and to the webhook that a task was submitted with.");
   return table(columns, rows, { label: "Deliveries", none });
 }
 
-function state(one) {
-  if (one.sending) return badge("sending", "run");
-  if (one.state === "pending") return one.attempts ? badge("tries again", "warn") : at(one.due_at) > Date.now() / 1000 + 5 ? badge("held back", "warn") : badge("on the way", "run");
-  return badge(one.state, TONES[one.state]);
+function state(delivery) {
+  if (delivery.sending) return badge("sending", "run");
+  if (delivery.state === "pending") return delivery.attempts ? badge("retrying", "warn") : at(delivery.due_at) > Date.now() / 1000 + 5 ? badge("delayed", "warn") : badge("pending", "run");
+  return badge(delivery.state, TONES[delivery.state]);
 }
 
-function when(one) {
-  if (one.state === "pending") return h("span", { class: "two" }, h("span", null, "next try ", one.due_at ? age(one.due_at) : "soon"), h("span", { class: "faint" }, "made ", age(one.at)));
-  return h("span", { class: "two" }, age(one.done_at || one.at), h("span", { class: "faint" }, clock(one.done_at || one.at)));
+function when(delivery) {
+  if (delivery.state === "pending") return h("span", { class: "two" }, h("span", null, "next try ", delivery.due_at ? age(delivery.due_at) : "soon"), h("span", { class: "faint" }, "created ", age(delivery.at)));
+  return h("span", { class: "two" }, age(delivery.done_at || delivery.at), h("span", { class: "faint" }, clock(delivery.done_at || delivery.at)));
 }
 
-function turn(found, chosen) {
-  if (!found.next && !chosen.cursor) return null;
-  return pager({ next: found.next, before: chosen.cursor, onnext: () => go("/deliveries", { ...chosen, cursor: found.next }), onbefore: () => history.back(), text: "newest first" });
+function turn(page, chosen) {
+  if (!page.next && !chosen.cursor) return null;
+  return pager({ next: page.next, before: chosen.cursor, onnext: () => go("/deliveries", { ...chosen, cursor: page.next }), onbefore: () => history.back(), text: "newest first" });
 }
 
 // ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function subscriptions(rows, again) {
   const columns = [
-    { name: "State", class: "tight", cell: (one) => (one.disabled ? badge("stopped", "bad") : badge("open", "good")) },
-    { name: "To", class: "to", cell: (one) => h("span", { class: "two" }, where(one.sink), one.disabled && h("span", { class: "tone-bad toned" }, line(one.disabled, 200))) },
-    { name: "Events", cell: (one) => h("span", { class: "row" }, one.types.slice(0, 8).map((type) => h("span", { class: "tag" }, line(type, 60))), one.types.length > 8 && h("span", { class: "faint" }, `and ${one.types.length - 8} more`)) },
-    { name: "Of", cell: (one) => (one.tenant === null ? "all tasks" : one.tenant === "" ? "tasks without a tenant" : line(one.tenant, 60)) },
-    { name: "Dropped", class: "end", cell: (one) => (one.dropped ? h("span", { class: "tone-bad toned", title: "Too many waited" }, number(one.dropped)) : "0") },
-    { name: "Made", cell: (one) => age(one.created_at) },
-    { name: "", class: "tight end", cell: (one) => h("span", { class: "row nowrap" }, h("a", { class: "button small quiet", href: link("/deliveries", { subscription: one.id }) }, "Deliveries"), may("admin") && button("Remove…", () => gone(one, again), { small: true, kind: "quiet", data: { key: `gone:${one.id}` }, "aria-label": `Remove the subscription to ${line(one.sink, 80)}` })) },
+    { name: "State", class: "tight", cell: (subscription) => (subscription.disabled ? badge("disabled", "bad") : badge("active", "good")) },
+    { name: "To", class: "to", cell: (subscription) => h("span", { class: "two" }, where(subscription.sink), subscription.disabled && h("span", { class: "tone-bad toned" }, line(subscription.disabled, 200))) },
+    { name: "Events", cell: (subscription) => h("span", { class: "row" }, subscription.types.slice(0, 8).map((type) => h("span", { class: "tag" }, line(type, 60))), subscription.types.length > 8 && h("span", { class: "faint" }, `and ${subscription.types.length - 8} more`)) },
+    { name: "Tenant", cell: (subscription) => (subscription.tenant === null ? "all" : subscription.tenant === "" ? "none" : line(subscription.tenant, 60)) },
+    { name: "Dropped", class: "end", cell: (subscription) => (subscription.dropped ? h("span", { class: "tone-bad toned", title: "Too many events were waiting" }, number(subscription.dropped)) : "0") },
+    { name: "Created", cell: (subscription) => age(subscription.created_at) },
+    { name: "", class: "tight end", cell: (subscription) => h("span", { class: "row nowrap" }, h("a", { class: "button small quiet", href: link("/deliveries", { subscription: subscription.id }) }, "Deliveries"), may("admin") && button("Remove…", () => gone(subscription, again), { small: true, kind: "quiet", data: { key: `gone:${subscription.id}` }, "aria-label": `Remove the subscription to ${line(subscription.sink, 80)}` })) },
   ];
-  return table(columns, rows, { label: "Subscriptions", none: empty("Nobody hears of anything", "A subscription sends events to a URL, signed.") });
+  return table(columns, rows, { label: "Subscriptions", none: empty("No subscriptions", "A subscription sends signed events to a URL.") });
 }
 
-function gone(one, again) {
+function gone(subscription, again) {
   dialog("Remove this subscription?", {
-    text: `${safe(one.sink)} is told of nothing more. What is on its way is not sent.`,
+    text: `${safe(subscription.sink)} receives no more events. Pending deliveries are not sent.`,
     name: "Remove",
     kind: "danger",
     act: async () => {
-      await remove(`/api/subscriptions/${part(one.id)}`);
+      await remove(`/api/subscriptions/${part(subscription.id)}`);
       toast("Removed", { tone: "good" });
       again();
     },
@@ -140,14 +140,14 @@ function gone(one, again) {
 
 async function subscribe(again) {
   const url = text("URL", { type: "url", placeholder: "https://example.com/hook" }, { required: true });
-  const types = area("Events", { rows: 3, value: "task.completed\ntask.failed" }, { hint: "One in a line; task.* is all about tasks, * is everything." });
+  const types = area("Events", { rows: 3, value: "task.completed\ntask.failed" }, { hint: "One per line; task.* means all events of tasks, * means all events." });
   const made = await dialog("Subscribe", {
-    text: "From now on these events are sent to this URL, signed. Each is tried again until it arrives.",
+    text: "From now on these events are sent to this URL, signed. A delivery that fails is retried.",
     fields: [url, types],
     name: "Subscribe",
     act: () => post("/api/subscriptions", { url: url.input.value.trim(), types: types.input.value.split(/[\s,]+/).filter(Boolean) }),
   });
   if (!made) return;
   again();
-  await dialog("Keep the secret", { text: `It signs what is sent to ${safe(made.sink)}, for ${count(made.types.length, "kind")} of events. It is not shown again.`, fields: [secret(made.secret, "The secret")], cancel: "I have it" });
+  await dialog("Keep the secret", { text: `It signs the deliveries to ${safe(made.sink)}, of ${count(made.types.length, "event type")}. It is not shown again.`, fields: [secret(made.secret, "The secret")], cancel: "I have saved it" });
 }

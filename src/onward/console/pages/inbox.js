@@ -1,5 +1,5 @@
-// Approvals and questions: what waits for a person, the one that expires first on top. Also effects in doubt, and tasks that go on only
-// when somebody says so. `#/inbox?id=…` is one of them.
+// The inbox: open approvals and questions, the one that expires first on top; effects in doubt; and tasks that wait for a person.
+// `#/inbox?id=…` is one of them.
 
 import { get, part, post } from "../api.js";
 import { dialog, toast } from "../dialog.js";
@@ -7,12 +7,12 @@ import { add, h, put } from "../dom.js";
 import { area } from "../fields.js";
 import { icon } from "../icons.js";
 import { may } from "../me.js";
-import { kept, readOnly, redraw } from "../parts.js";
+import { keepUpdated, readOnly, redraw } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, button, clock, empty, heading, tag, taskLink } from "../ui.js";
 import { value } from "../values.js";
-import { at, count, line, number, safe, told } from "../words.js";
-import { arguments_, asked, changed } from "./arguments.js";
+import { at, count, line, number, safe, briefField } from "../words.js";
+import { arguments_, argumentsView, changed } from "./arguments.js";
 
 const KINDS = {
   approval: { word: "approval", tone: "wait", drawing: "check" },
@@ -24,17 +24,17 @@ const KINDS = {
 };
 const OTHERS = ["budget", "parked", "quarantined"];
 const MOST = 300; // rows of the list
-const UNREAD = 600; // ms in which nothing can be pressed on the one that comes by itself
-const SOON = 600; // seconds before its end that an approval is shown as urgent
+const UNREAD = 600; // ms in which the next item takes no clicks after the one before was decided
+const SOON = 600; // seconds before an approval expires, from which on it is shown as urgent
 
 export async function show(root, place) {
   const { signal } = place;
   const state = { items: [], chosen: place.one("id"), view: null };
-  const list = h("div", { class: "inbox-list", role: "listbox", "aria-label": "What waits for somebody", tabindex: "0" });
+  const list = h("div", { class: "inbox-list", role: "listbox", "aria-label": "Items that wait for a person", tabindex: "0" });
   const detail = h("div", { class: "inbox-detail", "aria-live": "polite" });
   const head = h("div");
   const panes = h("div", { class: "inbox" }, list, detail);
-  const beside = () => matchMedia("(min-width: 761px)").matches; // there is room for the list and one of it
+  const beside = () => matchMedia("(min-width: 761px)").matches; // there is room for the list and the detail
   add(root, head, panes);
 
   async function load() {
@@ -44,46 +44,46 @@ export async function show(root, place) {
 
   function draw() {
     const { items } = state;
-    // Whoever reads one is never shown another in its place, whatever comes: what is pressed is meant for what was read.
+    // The item on display is never replaced by a new one: a click must mean the item that was read.
     if (!state.chosen && beside()) state.chosen = items[0]?.id || "";
     const { chosen } = state;
-    const tasks = new Set(items.map((one) => one.task_id)).size;
-    redraw(head, [items.length, tasks], () => heading("Approvals and questions", items.length ? `${count(items.length, "thing waits", "things wait")} for somebody${tasks < items.length ? `, in ${count(tasks, "task")}` : ""}; the one that expires first is on top` : ""));
+    const tasks = new Set(items.map((item) => item.task_id)).size;
+    redraw(head, [items.length, tasks], () => heading("Approvals and questions", items.length ? `${count(items.length, "item waits", "items wait")} for a person${tasks < items.length ? `, in ${count(tasks, "task")}` : ""}; the one that expires first is on top` : ""));
     panes.classList.toggle("none", !items.length && !chosen);
     panes.classList.toggle("one", Boolean(chosen));
-    redraw(list, [items.slice(0, MOST).map((one) => [one.id, one.title, one.until]), chosen, items.length], () => [items.slice(0, MOST).map((one) => row(one, one.id === chosen)), items.length > MOST && h("p", { class: "faint center" }, `and ${number(items.length - MOST)} more`)]);
-    const found = items.find((one) => one.id === chosen);
-    const view = `${found ? "open" : chosen ? "closed" : items.length ? "choose" : "none"} ${chosen}`;
+    redraw(list, [items.slice(0, MOST).map((item) => [item.id, item.title, item.until]), chosen, items.length], () => [items.slice(0, MOST).map((item) => row(item, item.id === chosen)), items.length > MOST && h("p", { class: "faint center" }, `and ${number(items.length - MOST)} more`)]);
+    const selected = items.find((item) => item.id === chosen);
+    const view = `${selected ? "open" : chosen ? "closed" : items.length ? "choose" : "none"} ${chosen}`;
     if (view === state.view) return;
     state.view = view;
-    if (found) panel(detail, found, done, signal);
-    else if (chosen) put(detail, back(), empty("This is no longer open", "It was decided, or its time is up, or its task has ended.", h("a", { href: link(`/tasks/${part(chosen.split(".")[0])}`) }, "Look at the task")));
-    else put(detail, items.length ? empty("Nothing is chosen", "Take one from the list.") : nothing());
+    if (selected) panel(detail, selected, done, signal);
+    else if (chosen) put(detail, back(), empty("This is no longer open", "It was decided, it expired, or its task has ended.", h("a", { href: link(`/tasks/${part(chosen.split(".")[0])}`) }, "Show the task")));
+    else put(detail, items.length ? empty("Nothing is selected", "Select an item in the list.") : nothing());
   }
 
-  function row(one, on) {
-    const kind = KINDS[one.kind];
-    const until = at(one.until);
+  function row(item, on) {
+    const kind = KINDS[item.kind];
+    const until = at(item.until);
     const soon = until !== null && until - Date.now() / 1000 < SOON;
     return h(
       "a",
-      { href: link("/inbox", { id: one.id }), class: "inbox-row", role: "option", "aria-selected": String(on), data: { key: one.id, id: one.id }, id: `ask-${one.id}` },
+      { href: link("/inbox", { id: item.id }), class: "inbox-row", role: "option", "aria-selected": String(on), data: { key: item.id, id: item.id }, id: `ask-${item.id}` },
       h("span", { class: ["inbox-icon", `tone-${kind.tone}`], title: kind.word }, icon(kind.drawing)),
-      h("span", { class: "inbox-what" }, h("span", { class: "inbox-title" }, line(one.title, 120)), h("span", { class: "inbox-sub" }, `${kind.word} · ${line(one.task, 60)}`)),
-      h("span", { class: ["inbox-when", soon && "tone-bad"] }, until === null ? age(one.since, { ago: false }) : age(until)),
+      h("span", { class: "inbox-what" }, h("span", { class: "inbox-title" }, line(item.title, 120)), h("span", { class: "inbox-sub" }, `${kind.word} · ${line(item.task, 60)}`)),
+      h("span", { class: ["inbox-when", soon && "tone-bad"] }, until === null ? age(item.since, { ago: false }) : age(until)),
     );
   }
 
-  /** One was decided: on to the next. */
-  function done(one, said) {
-    const index = state.items.findIndex((other) => other.id === one.id);
-    state.items = state.items.filter((other) => other.id !== one.id);
-    toast(said, { tone: "good", href: link(`/tasks/${part(one.task_id)}`), more: "Show the task" });
+  /** An item was decided: go to the next. */
+  function done(item, text) {
+    const index = state.items.findIndex((other) => other.id === item.id);
+    state.items = state.items.filter((other) => other.id !== item.id);
+    toast(text, { tone: "good", href: link(`/tasks/${part(item.task_id)}`), more: "Show the task" });
     const next = state.items[Math.min(index, state.items.length - 1)];
     state.chosen = next && beside() ? next.id : "";
     go("/inbox", { id: state.chosen }, { replace: true });
     draw();
-    detail.inert = true; // who pressed twice has not read what has just come
+    detail.inert = true; // the second click of a double click must not decide the next item
     setTimeout(() => (detail.inert = false), UNREAD);
     list.focus({ preventScroll: true });
     again();
@@ -91,7 +91,7 @@ export async function show(root, place) {
 
   function moved(step) {
     const chosen = list.querySelector("[aria-selected='true']")?.dataset.id;
-    const index = state.items.findIndex((one) => one.id === chosen);
+    const index = state.items.findIndex((item) => item.id === chosen);
     const next = state.items[Math.max(0, Math.min(state.items.length - 1, index + step))];
     if (next) go("/inbox", { id: next.id }, { replace: true });
     document.getElementById(`ask-${next?.id}`)?.scrollIntoView({ block: "nearest" });
@@ -105,14 +105,14 @@ export async function show(root, place) {
       const arrow = event.key.startsWith("Arrow");
       if (step && (!arrow || list.contains(event.target))) (event.preventDefault(), moved(step));
       else if (!arrow && !event.repeat && !detail.inert && event.key.length === 1 && "ader".includes(event.key)) {
-        event.preventDefault(); // or the letter would be typed into the dialog that it opens
+        event.preventDefault(); // otherwise the letter would be typed into the dialog that it opens
         detail.querySelector(`[data-press="${event.key}"]:not(:disabled)`)?.click();
       }
     },
     { signal },
   );
 
-  const again = await kept(load, signal, { gap: 700, every: 20_000 });
+  const again = await keepUpdated(load, signal, { gap: 700, every: 20_000 });
   return {
     changed(next) {
       state.chosen = next.one("id");
@@ -122,11 +122,11 @@ export async function show(root, place) {
 }
 
 const back = () => h("a", { class: "inbox-back", href: link("/inbox") }, icon("left"), "All");
-const nothing = () => empty("Nobody has to do anything", "Approvals that agents need, questions, and effects of which nobody knows whether they happened come here.");
+const nothing = () => empty("No approvals or questions are waiting", "Approvals, questions and effects in doubt appear here.");
 
-// ── what waits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── open items ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** All that waits for a person, the one that expires first on top. */
+/** Everything that waits for a person, the one that expires first on top. */
 export async function gathered(signal) {
   const [approvals, questions, doubtful, ...others] = await Promise.all([
     get("/api/approvals", {}, { signal }),
@@ -134,76 +134,76 @@ export async function gathered(signal) {
     get("/api/tasks", { brief: true, reason: "in_doubt", limit: 50 }, { signal }),
     ...OTHERS.map((reason) => get("/api/tasks", { brief: true, reason, limit: 50 }, { signal })),
   ]);
-  const doubts = await Promise.all(doubtful.tasks.map((task) => get(`/api/tasks/${part(task.task_id)}/doubts`, {}, { signal }).then((found) => found.doubts.map((one) => doubt(task, one)), () => [])));
+  const doubts = await Promise.all(doubtful.tasks.map((task) => get(`/api/tasks/${part(task.task_id)}/doubts`, {}, { signal }).then((page) => page.doubts.map((item) => doubt(task, item)), () => [])));
   const asks = [...approvals.approvals, ...questions.questions].map((ask) => ({ ...ask, title: ask.tool || ask.text, since: ask.asked_at, until: ask.expires_at }));
-  const held = others.flatMap((found, i) => found.tasks.map((task) => ({ id: task.task_id, kind: OTHERS[i], task_id: task.task_id, task: task.task, title: told(task, "input") || task.task, since: task.updated_at, until: null, about: task })));
+  const held = others.flatMap((page, i) => page.tasks.map((task) => ({ id: task.task_id, kind: OTHERS[i], task_id: task.task_id, task: task.task, title: briefField(task, "input") || task.task, since: task.updated_at, until: null, about: task })));
   const never = Number.MAX_SAFE_INTEGER;
   return [...asks, ...doubts.flat(), ...held].sort((a, b) => (at(a.until) ?? never) - (at(b.until) ?? never) || at(a.since) - at(b.since));
 }
 
-function doubt(task, one) {
-  return { id: `${one.task_id}.${one.seq}`, kind: "doubt", task_id: one.task_id, task: task.task, title: one.step, since: task.updated_at, until: null, about: task, doubt: one };
+function doubt(task, doubt_) {
+  return { id: `${doubt_.task_id}.${doubt_.seq}`, kind: "doubt", task_id: doubt_.task_id, task: task.task, title: doubt_.step, since: task.updated_at, until: null, about: task, doubt: doubt_ };
 }
 
-// ── one of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── one item ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-function panel(box, one, done, signal) {
-  const kind = KINDS[one.kind];
+function panel(box, item, done, signal) {
+  const kind = KINDS[item.kind];
   const context = h("div", { class: "ask-context" });
-  const body = { approval, question, doubt: doubted }[one.kind] || held;
+  const body = { approval, question, doubt: doubted }[item.kind] || held;
   put(
     box,
     back(),
     h(
       "article",
-      { class: "ask", "aria-label": line(one.title, 120), data: { ask: one.id } },
-      h("header", { class: "ask-head" }, h("div", { class: "row" }, badge(kind.word, kind.tone), one.risk && h("span", { class: ["risk", one.risk === "read" ? "tone-idle" : "tone-bad"] }, icon("warn", 13), `risk: ${line(one.risk, 40)}`), h("span", { class: "grow" }), h("span", { class: "faint" }, "since ", age(one.since, { ago: false }))), h("h2", { class: "ask-title" }, one.tool ? ["Call ", h("code", null, line(one.tool, 80)), "?"] : h("bdi", null, safe(one.title.slice(0, 2000)))), whose(one)),
-      body(one, done),
+      { class: "ask", "aria-label": line(item.title, 120), data: { ask: item.id } },
+      h("header", { class: "ask-head" }, h("div", { class: "row" }, badge(kind.word, kind.tone), item.risk && h("span", { class: ["risk", item.risk === "read" ? "tone-idle" : "tone-bad"] }, icon("warn", 13), `risk: ${line(item.risk, 40)}`), h("span", { class: "grow" }), h("span", { class: "faint" }, "since ", age(item.since, { ago: false }))), h("h2", { class: "ask-title" }, item.tool ? ["Call ", h("code", null, line(item.tool, 80)), "?"] : h("bdi", null, safe(item.title.slice(0, 2000)))), whose(item)),
+      body(item, done),
       context,
     ),
   );
-  surroundings(context, one, signal);
+  surroundings(context, item, signal);
 }
 
-function whose(one) {
-  const until = at(one.until);
-  return h("p", { class: "ask-whose" }, h("span", null, "asked by "), h("b", null, line(one.task, 60)), " ", taskLink(one.task_id), until !== null && [h("span", null, " · expires "), age(until), " (", clock(until), ")", one.kind === "approval" ? `, and is then ${one.default === "approve" ? "approved" : "denied"}` : ""]);
+function whose(item) {
+  const until = at(item.until);
+  return h("p", { class: "ask-whose" }, h("span", null, "asked by "), h("b", null, line(item.task, 60)), " ", taskLink(item.task_id), until !== null && [h("span", null, " · expires "), age(until), " (", clock(until), ")", item.kind === "approval" ? `, and is then ${item.default === "approve" ? "approved" : "denied"}` : ""]);
 }
 
-/** What the task is about: its input and labels, so that nobody decides on a call alone. */
-async function surroundings(box, one, signal) {
-  const task = (!one.about?.left_out && one.about) || (await get(`/api/tasks/${part(one.task_id)}`, {}, { signal }).catch(() => null));
+/** The input and labels of the task, so that a person does not decide on a call without its context. */
+async function surroundings(box, item, signal) {
+  const task = (!item.about?.left_out && item.about) || (await get(`/api/tasks/${part(item.task_id)}`, {}, { signal }).catch(() => null));
   if (!task) return;
   const labels = Object.entries(task.labels || {});
-  put(box, h("h3", null, "What the task was asked for"), value(task.input, { name: `${one.task_id}-input`, first: 1200, label: "Input of the task" }), labels.length > 0 && h("div", { class: "row" }, labels.slice(0, 12).map(([name, one_]) => tag(name, one_))));
+  put(box, h("h3", null, "Input of the task"), value(task.input, { name: `${item.task_id}-input`, first: 1200, label: "Input of the task" }), labels.length > 0 && h("div", { class: "row" }, labels.slice(0, 12).map(([name, value_]) => tag(name, value_))));
 }
 
-/** The row of buttons; nothing for a key that may not. */
+/** The row of buttons; a note for a key without the scope. */
 function deeds(scope, ...buttons) {
-  return may(scope) ? h("footer", { class: "ask-deeds" }, buttons) : readOnly("Your key may look at this, and not decide it.");
+  return may(scope) ? h("footer", { class: "ask-deeds" }, buttons) : readOnly("Your key may read this, but not decide it.");
 }
 
-function approval(one, done) {
-  const always = h("input", { type: "checkbox", id: `always-${one.id}` });
-  const decide = async (decision, more, said) => {
-    await post(`/api/approvals/${part(one.id)}`, { decision, hash: one.hash, ...more });
-    done(one, said);
+function approval(ask, done) {
+  const always = h("input", { type: "checkbox", id: `always-${ask.id}` });
+  const decide = async (decision, more, text) => {
+    await post(`/api/approvals/${part(ask.id)}`, { decision, hash: ask.hash, ...more });
+    done(ask, text);
   };
-  const yes = () => pressed(box, () => decide("approve", always.checked ? { always: true } : {}, `Approved: ${line(one.title, 60)}`));
-  const no = () => denied(one, decide);
-  const other = () => changed(one, (given) => decide("approve", { arguments: given, ...(always.checked ? { always: true } : {}) }, `Approved with other arguments: ${line(one.title, 60)}`));
+  const yes = () => pressed(box, () => decide("approve", always.checked ? { always: true } : {}, `Approved: ${line(ask.title, 60)}`));
+  const no = () => denied(ask, decide);
+  const other = () => changed(ask, (given) => decide("approve", { arguments: given, ...(always.checked ? { always: true } : {}) }, `Approved with other arguments: ${line(ask.title, 60)}`));
   const trouble = h("p", { class: "form-trouble", role: "alert" });
   const box = h(
     "div",
     { class: "ask-body" },
-    one.tool ? asked(one) : one.data !== null && one.data !== undefined && (plain(one.data) ? arguments_(one.data, one.id) : value(one.data, { name: one.id, label: "What it is about" })),
+    ask.tool ? argumentsView(ask) : ask.data !== null && ask.data !== undefined && (plain(ask.data) ? arguments_(ask.data, ask.id) : value(ask.data, { name: ask.id, label: "Details" })),
     trouble,
     deeds(
       "decide",
       button("Approve", yes, { kind: "main", icon: "check", data: { press: "a" }, title: "Approve (a)" }),
       button("Deny…", no, { icon: "close", data: { press: "d" }, title: "Deny, with a reason (d)" }),
-      one.tool && button("Change…", other, { icon: "file", data: { press: "e" }, title: "Change the arguments, then approve (e)" }),
-      one.tool && h("label", { class: "always", for: always.id }, always, h("span", null, "always for ", h("code", null, line(one.tool, 40)), " in this task")),
+      ask.tool && button("Change…", other, { icon: "file", data: { press: "e" }, title: "Change the arguments, then approve (e)" }),
+      ask.tool && h("label", { class: "always", for: always.id }, always, h("span", null, "always for ", h("code", null, line(ask.tool, 40)), " in this task")),
     ),
   );
   return box;
@@ -211,68 +211,68 @@ function approval(one, done) {
 
 const plain = (data) => data && typeof data === "object" && !Array.isArray(data) && Object.keys(data).length > 0;
 
-/** Do it once, with the buttons shut meanwhile; what goes wrong stands beside them. */
+/** Do it once, with the buttons disabled meanwhile; an error is shown beside them. */
 async function pressed(box, doing) {
   const all = [...box.querySelectorAll(".ask-deeds button")];
   const trouble = box.querySelector(".form-trouble");
   put(trouble);
-  all.forEach((one) => (one.disabled = true));
+  all.forEach((button_) => (button_.disabled = true));
   try {
     await doing();
   } catch (error) {
     put(trouble, safe(error.message));
-    all.forEach((one) => (one.disabled = false));
+    all.forEach((button_) => (button_.disabled = false));
   }
 }
 
-function denied(one, decide) {
-  const reason = area("Reason", { rows: 3, placeholder: "What is wrong with it? The agent reads this.", maxlength: 10_000, spellcheck: "true" }, { hint: "May be left empty." });
-  dialog(`Deny ${line(one.title, 60)}?`, { fields: [reason], name: "Deny", kind: "danger", act: () => decide("deny", { reason: reason.input.value.trim() }, `Denied: ${line(one.title, 60)}`) });
+function denied(ask, decide) {
+  const reason = area("Reason", { rows: 3, placeholder: "What is wrong with it? The agent reads this.", maxlength: 10_000, spellcheck: "true" }, { hint: "Optional." });
+  dialog(`Deny ${line(ask.title, 60)}?`, { fields: [reason], name: "Deny", kind: "danger", act: () => decide("deny", { reason: reason.input.value.trim() }, `Denied: ${line(ask.title, 60)}`) });
 }
 
-function question(one, done) {
+function question(ask, done) {
   const trouble = h("p", { class: "form-trouble", role: "alert" });
   const send = (answer) => pressed(box, async () => {
-    await post(`/api/questions/${part(one.id)}`, { answer });
-    done(one, `Answered: ${line(String(answer), 60)}`);
+    await post(`/api/questions/${part(ask.id)}`, { answer });
+    done(ask, `Answered: ${line(String(answer), 60)}`);
   });
-  const free = area("Your answer", { rows: 3, spellcheck: "true", onkeydown: (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && said() }, { hint: "Ctrl+Enter sends it." });
-  const said = () => free.input.value.trim() && send(free.input.value.trim());
+  const free = area("Your answer", { rows: 3, spellcheck: "true", onkeydown: (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && submit() }, { hint: "Ctrl+Enter sends it." });
+  const submit = () => free.input.value.trim() && send(free.input.value.trim());
   const box = h(
     "div",
     { class: "ask-body" },
-    one.data !== null && one.data !== undefined && value(one.data, { label: "What it is about" }),
-    may("decide") ? (one.choices.length ? h("div", { class: "choices ask-deeds", role: "group", "aria-label": "Answers" }, one.choices.map((choice) => button(line(choice, 200), () => send(choice), { class: "button choice" }))) : [free, h("footer", { class: "ask-deeds" }, button("Answer", said, { kind: "main", icon: "message" }))]) : [one.choices.length > 0 && h("ul", { class: "offered" }, one.choices.map((choice) => h("li", null, line(choice, 200)))), readOnly("Your key may look at this, and not answer it.")],
+    ask.data !== null && ask.data !== undefined && value(ask.data, { label: "Details" }),
+    may("decide") ? (ask.choices.length ? h("div", { class: "choices ask-deeds", role: "group", "aria-label": "Answers" }, ask.choices.map((choice) => button(line(choice, 200), () => send(choice), { class: "button choice" }))) : [free, h("footer", { class: "ask-deeds" }, button("Answer", submit, { kind: "main", icon: "message" }))]) : [ask.choices.length > 0 && h("ul", { class: "offered" }, ask.choices.map((choice) => h("li", null, line(choice, 200)))), readOnly("Your key may read this, but not answer it.")],
     trouble,
   );
   return box;
 }
 
 const VERDICTS = [
-  ["happened", "It happened", "check", "The task goes on with the result that you give."],
-  ["not_happened", "It did not happen", "right", "It is done again."],
+  ["happened", "It happened", "check", "The task continues with the result that you enter."],
+  ["not_happened", "It did not happen", "right", "The step runs again."],
   ["undo", "Undo it", "left", "Its undo runs, and the step fails."],
 ];
 
-function doubted(one, done) {
+function doubted(item, done) {
   const resolve = async (verdict, word, more = {}) => {
-    await post(`/api/tasks/${part(one.task_id)}/resolve`, { verdict, step: one.doubt.step, ...more });
-    done(one, `${word}: ${line(one.doubt.step, 60)}`);
+    await post(`/api/tasks/${part(item.task_id)}/resolve`, { verdict, step: item.doubt.step, ...more });
+    done(item, `${word}: ${line(item.doubt.step, 60)}`);
   };
-  const act = { happened: () => happened(one, resolve), not_happened: () => sure(one, "not_happened", "It did not happen", "It is done again, now. Be sure that it did not happen: it would happen twice.", resolve), undo: () => sure(one, "undo", "Undo it", "What takes it back is run, and the step fails. Use it when you cannot tell, and undoing what did not happen does no harm.", resolve) };
+  const act = { happened: () => happened(item, resolve), not_happened: () => sure(item, "not_happened", "It did not happen", "The step runs again now. Be sure that it did not happen; otherwise it would happen twice.", resolve), undo: () => sure(item, "undo", "Undo it", "The undo of the step runs, and the step fails. Choose this if you cannot tell whether it happened, and if undoing does no harm when it did not.", resolve) };
   return h(
     "div",
     { class: "ask-body" },
-    h("p", null, "This effect was begun, and nobody knows whether it came to its end: ", h("bdi", null, safe(String(one.doubt.reason).slice(0, 2000))), /[.!?]$/.test(one.doubt.reason) ? "" : "."),
-    h("p", { class: "faint" }, "It is never repeated silently. Look where it would have left a trace, then say what you found."),
-    may("decide") ? h("div", { class: "verdicts" }, VERDICTS.map(([verdict, word, drawing, text]) => h("button", { type: "button", class: "verdict", onclick: act[verdict], data: { verdict } }, icon(drawing), h("b", null, word), h("span", { class: "faint" }, text)))) : readOnly("Your key may look at this, and not decide it."),
+    h("p", null, "This effect began, and it is not known whether it finished: ", h("bdi", null, safe(String(item.doubt.reason).slice(0, 2000))), /[.!?]$/.test(item.doubt.reason) ? "" : "."),
+    h("p", { class: "faint" }, "It is never repeated silently. Check the system that it would have changed, then say what happened."),
+    may("decide") ? h("div", { class: "verdicts" }, VERDICTS.map(([verdict, word, drawing, text]) => h("button", { type: "button", class: "verdict", onclick: act[verdict], data: { verdict } }, icon(drawing), h("b", null, word), h("span", { class: "faint" }, text)))) : readOnly("Your key may read this, but not decide it."),
   );
 }
 
-function happened(one, resolve) {
-  const result = area("Result", { rows: 5, placeholder: "null" }, { hint: "What the step would have returned, as JSON. Empty for nothing." });
-  dialog(`${line(one.doubt.step, 60)} happened`, {
-    text: "The task goes on as if the step had returned this.",
+function happened(item, resolve) {
+  const result = area("Result", { rows: 5, placeholder: "null" }, { hint: "The value that the step would have returned, as JSON. Leave it empty for null." });
+  dialog(`${line(item.doubt.step, 60)} happened`, {
+    text: "The task continues as if the step had returned this value.",
     fields: [result],
     name: "It happened",
     act: () => resolve("happened", "It happened", result.input.value.trim() ? { result: read(result) } : {}),
@@ -283,28 +283,28 @@ function read(field) {
   try {
     return JSON.parse(field.input.value);
   } catch {
-    field.trouble("This is no JSON. A text stands in quotes.");
+    field.trouble("This is not JSON. A string needs quotes.");
     throw Object.assign(new Error(""), { name: "AbortError" });
   }
 }
 
-function sure(one, verdict, name, text, resolve) {
-  dialog(`${line(one.doubt.step, 60)}: ${name.toLowerCase()}?`, { text, name, kind: "danger", act: () => resolve(verdict, name) });
+function sure(item, verdict, name, text, resolve) {
+  dialog(`${line(item.doubt.step, 60)}: ${name.toLowerCase()}?`, { text, name, kind: "danger", act: () => resolve(verdict, name) });
 }
 
-/** A task that goes on only when somebody says so. */
-function held(one, done) {
+/** A task that waits for a person: its budget is spent, or it is parked or quarantined. */
+function held(item, done) {
   const words = {
-    budget: "It has spent its budget, and goes on when it has more.",
-    parked: "It could not go on, and was put aside until somebody looks. The reason is in its timeline.",
-    quarantined: "Workers that held it died again and again, so nobody takes it any more until somebody says so.",
+    budget: "The task has spent its budget. It continues when the budget is raised.",
+    parked: "The task could not continue, and waits for a person. Its timeline shows the reason.",
+    quarantined: "The workers of this task died again and again, so no worker takes it until it is resumed.",
   };
   const trouble = h("p", { class: "form-trouble", role: "alert" });
-  const open = button("Open the task", () => go(`/tasks/${part(one.task_id)}`), { kind: one.kind === "budget" ? "main" : "", icon: "right" });
+  const open = button("Open the task", () => go(`/tasks/${part(item.task_id)}`), { kind: item.kind === "budget" ? "main" : "", icon: "right" });
   const resume = async () => {
-    await post(`/api/tasks/${part(one.task_id)}/resume`);
-    done(one, `Goes on: ${line(one.task, 60)}`);
+    await post(`/api/tasks/${part(item.task_id)}/resume`);
+    done(item, `Resumed: ${line(item.task, 60)}`);
   };
-  const box = h("div", { class: "ask-body" }, h("p", null, words[one.kind]), one.about.why?.text && h("p", { class: "faint" }, line(one.about.why.text, 300)), one.about.error && value(one.about.error, { label: "Error" }), trouble, h("footer", { class: "ask-deeds" }, one.kind !== "budget" && may("submit") && button("Let it go on", () => pressed(box, resume), { kind: "main", icon: "play", data: { press: "r" } }), open));
+  const box = h("div", { class: "ask-body" }, h("p", null, words[item.kind]), item.about.why?.text && h("p", { class: "faint" }, line(item.about.why.text, 300)), item.about.error && value(item.about.error, { label: "Error" }), trouble, h("footer", { class: "ask-deeds" }, item.kind !== "budget" && may("submit") && button("Resume", () => pressed(box, resume), { kind: "main", icon: "play", data: { press: "r" } }), open));
   return box;
 }

@@ -1,4 +1,4 @@
-// New task: a form made from what its handler says that it takes; the same as JSON for whoever prefers it.
+// New task: a form made from the input schema of the handler; or the input as JSON.
 
 import { get, part, post, random } from "../api.js";
 import { h, put } from "../dom.js";
@@ -12,31 +12,31 @@ import { line, safe, short } from "../words.js";
 
 export async function show(root, place) {
   const { signal } = place;
-  if (!may("submit")) return void put(root, empty("Not for this key", "To submit tasks, a key needs the scope submit."));
+  if (!may("submit")) return void put(root, empty("Not allowed", "To submit tasks, a key needs the scope submit."));
   const [{ handlers }, like] = await Promise.all([get("/api/handlers", null, { signal }), place.one("like") ? get(`/api/tasks/${part(place.one("like"))}`, null, { signal }) : null]);
-  if (!handlers.length) return void put(root, heading("New task"), empty("Nothing can be asked for yet", "Start a worker with an app: `onward worker MODULE:APP`. What it can do appears here."));
+  if (!handlers.length) return void put(root, heading("New task"), empty("No handlers yet", "Start a worker with an app: `onward worker MODULE:APP`. Its handlers appear here."));
 
-  // one id for one intention: whoever presses twice, or again after the line broke, has submitted once
+  // one idempotency key per intention: a second click, or a retry after a lost connection, submits no second task
   let intention = random();
   let current = null;
   let inputs = null;
   const wanted = place.one("name") || like?.task || handlers[0].name;
-  const names = handlers.some((one) => one.name === wanted) ? handlers : [...handlers, { name: wanted, schema: {}, kind: "task", doc: "", workers: 0, queue: "default" }];
-  const which = fields.choice("Task", names.map((one) => [one.name, line(one.name, 80)]), { value: wanted, onchange: () => take(which.input.value) });
+  const names = handlers.some((handler) => handler.name === wanted) ? handlers : [...handlers, { name: wanted, schema: {}, kind: "task", doc: "", workers: 0, queue: "default" }];
+  const which = fields.choice("Task", names.map((handler) => [handler.name, line(handler.name, 80)]), { value: wanted, onchange: () => take(which.input.value) });
   const doc = h("div", { class: "stack-s" });
-  const way = h("div", { class: "ways", role: "group", "aria-label": "How the input is written" });
+  const way = h("div", { class: "ways", role: "group", "aria-label": "Input format" });
   const place_ = h("div");
   const trouble = h("p", { class: "form-trouble", role: "alert" });
 
-  const key = fields.text("Key", { placeholder: "order:4711", maxlength: 512 }, { hint: "The same key again is the same task: nothing is submitted twice." });
-  const priority = fields.numeric("Priority", { value: like?.priority || 0, step: 1 }, { hint: "Higher goes first." });
-  const queue = fields.text("Queue", { placeholder: "that of the handler", maxlength: 512 });
+  const key = fields.text("Key", { placeholder: "order:4711", maxlength: 512 }, { hint: "Submitting the same key again returns the same task." });
+  const priority = fields.numeric("Priority", { value: like?.priority || 0, step: 1 }, { hint: "Tasks with a higher priority go first." });
+  const queue = fields.text("Queue", { placeholder: "the queue of the handler", maxlength: 512 });
   const delay = fields.numeric("Delay in seconds", { min: 0, placeholder: "0" });
-  const deadline = fields.numeric("Deadline in seconds", { min: 0, placeholder: "none" }, { hint: "After so long it is ended." });
+  const deadline = fields.numeric("Deadline in seconds", { min: 0, placeholder: "none" }, { hint: "After this time the task is ended." });
   const labels = fields.text("Labels", { placeholder: "team:shop, channel:web", value: Object.entries(like?.labels || {}).map((pair) => pair.join(":")).join(", ") });
-  const steps = fields.numeric("Steps at most", { min: 1, step: 1, placeholder: "no limit" });
-  const tokens = fields.numeric("Tokens at most", { min: 1, step: 1, placeholder: "no limit" });
-  const cost = fields.numeric("Cost at most, in $", { min: 0, placeholder: "no limit" });
+  const steps = fields.numeric("Maximum steps", { min: 1, step: 1, placeholder: "no limit" });
+  const tokens = fields.numeric("Maximum tokens", { min: 1, step: 1, placeholder: "no limit" });
+  const cost = fields.numeric("Maximum cost in $", { min: 0, placeholder: "no limit" });
 
   const send = button("Submit", null, { type: "submit", kind: "main" });
   put(
@@ -55,20 +55,20 @@ export async function show(root, place) {
   take(wanted, like?.input);
 
   function take(name, value) {
-    current = names.find((one) => one.name === name);
-    put(doc, current.doc && h("p", { class: "faint text" }, line(current.doc, 400)), h("div", { class: "row" }, badge(current.kind, current.kind === "agent" ? "model" : "tool"), current.workers ? badge(`${current.workers} ${current.workers === 1 ? "worker" : "workers"}`, "good") : badge("no worker has it now: it would wait", "wait")));
+    current = names.find((handler) => handler.name === name);
+    put(doc, current.doc && h("p", { class: "faint text" }, line(current.doc, 400)), h("div", { class: "row" }, badge(current.kind, current.kind === "agent" ? "model" : "tool"), current.workers ? badge(`${current.workers} ${current.workers === 1 ? "worker" : "workers"}`, "good") : badge("no worker has this handler now: the task would wait", "wait")));
     as(plain(current.schema) ? "form" : "json", value);
   }
 
   function as(kind, value) {
-    put(way, ["form", "json"].map((one) => h("button", { type: "button", class: "way", "aria-pressed": String(one === kind), onclick: () => swap(one) }, one === "form" ? "Form" : "JSON")));
+    put(way, ["form", "json"].map((format) => h("button", { type: "button", class: "way", "aria-pressed": String(format === kind), onclick: () => swap(format) }, format === "form" ? "Form" : "JSON")));
     inputs = kind === "form" ? schema.form(current.schema, current.schema, { name: "Input" }) : schema.raw({ name: "Input", required: true, initial: value ?? sample(current.schema) });
     inputs.kind = kind;
     if (value !== undefined && kind === "form") inputs.set(value);
     put(place_, inputs.element);
   }
 
-  /** From one way to the other, with what was written so far, as far as it can be read. */
+  /** Switch between form and JSON, and keep the input as far as it can be parsed. */
   function swap(kind) {
     if (inputs.kind === kind) return;
     let value;
@@ -87,7 +87,7 @@ export async function show(root, place) {
     try {
       body = { task: current.name, input: schema.given(inputs) ?? null, ...options() };
     } catch (error) {
-      put(trouble, error.message === "" ? "Something is missing." : `Look at the input: ${error.message}`);
+      put(trouble, error.message === "" ? "Something is missing." : `Check the input: ${error.message}`);
       root.querySelector('[aria-invalid="true"]')?.focus();
       return;
     }
@@ -98,7 +98,7 @@ export async function show(root, place) {
       toast(`Submitted as ${short(made.task_id)}`, { tone: "good" });
       go(`/tasks/${part(made.task_id)}`);
     } catch (error) {
-      if (error.status >= 400) intention = random(); // it was refused: what comes next is another intention
+      if (error.status >= 400) intention = random(); // it was refused: the next try is a new intention
       put(trouble, safe(error.message));
     } finally {
       send.disabled = false;
@@ -107,25 +107,25 @@ export async function show(root, place) {
 
   function options() {
     const number = (field) => (field.input.value.trim() === "" ? undefined : Number(field.input.value));
-    const pairs = labels.input.value.split(",").map((one) => one.trim()).filter(Boolean);
-    if (pairs.some((one) => !/^[^:]+:/.test(one))) throw new Error("labels are NAME:VALUE, with commas between them.");
+    const pairs = labels.input.value.split(",").map((pair) => pair.trim()).filter(Boolean);
+    if (pairs.some((pair) => !/^[^:]+:/.test(pair))) throw new Error("labels must be NAME:VALUE, separated by commas.");
     const budget = { max_steps: number(steps), max_llm_tokens: number(tokens), max_cost_usd: number(cost) };
     return {
       priority: number(priority) || 0,
       queue: queue.input.value.trim() || undefined,
       delay_s: number(delay),
       deadline_s: number(deadline),
-      labels: pairs.length ? Object.fromEntries(pairs.map((one) => [one.slice(0, one.indexOf(":")), one.slice(one.indexOf(":") + 1)])) : undefined,
-      budget: Object.values(budget).some((one) => one !== undefined) ? budget : undefined,
+      labels: pairs.length ? Object.fromEntries(pairs.map((pair) => [pair.slice(0, pair.indexOf(":")), pair.slice(pair.indexOf(":") + 1)])) : undefined,
+      budget: Object.values(budget).some((limit) => limit !== undefined) ? budget : undefined,
     };
   }
   return undefined;
 }
 
-/** Whether a form can be made of it. */
-const plain = (found) => Boolean(found && (found.type === "object" ? found.properties : ["string", "number", "integer", "boolean", "array"].includes(found.type)));
+/** Whether a form can be made from this schema. */
+const plain = (spec) => Boolean(spec && (spec.type === "object" ? spec.properties : ["string", "number", "integer", "boolean", "array"].includes(spec.type)));
 
-function sample(found) {
-  if (!found?.properties) return undefined;
-  return Object.fromEntries(Object.entries(found.properties).filter(([, one]) => one.default !== undefined).map(([name, one]) => [name, one.default]));
+function sample(spec) {
+  if (!spec?.properties) return undefined;
+  return Object.fromEntries(Object.entries(spec.properties).filter(([, property]) => property.default !== undefined).map(([name, property]) => [name, property.default]));
 }

@@ -1,39 +1,39 @@
-// The overview: the numbers that matter, and what needs somebody.
+// The overview: the main numbers, items that wait for a person, and problems.
 
 import { get, part } from "../api.js";
 import { add, h } from "../dom.js";
 import { icon } from "../icons.js";
 import { may, me } from "../me.js";
-import { kept, rate, redraw, section, tile, tiles } from "../parts.js";
+import { keepUpdated, rate, redraw, section, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
 import { age, badge, chip, empty, heading } from "../ui.js";
-import { about, at, compact, count, line, money, number, safe, told } from "../words.js";
+import { about, at, compact, count, line, money, number, safe, briefField } from "../words.js";
 import { gathered } from "./inbox.js";
 
 const DAY = 86_400;
-const COSTLY = 30_000; // ms for which the usage of today is good enough: it is a sum over many tasks
+const COSTLY = 30_000; // ms for which the usage of today is reused: it is a sum over many tasks
 
 export async function show(root, { signal }) {
   const [numbers, people, attention, recent, strip] = [h("div"), h("div"), h("div"), h("div"), h("div")];
   const tenant = Boolean(me.tenant);
   add(
     root,
-    heading("Overview", tenant ? `Tenant ${line(me.tenant, 60)}` : "The place as it is now"),
+    heading("Overview", tenant ? `Tenant ${line(me.tenant, 60)}` : "The current state"),
     numbers,
-    h("div", { class: "halves" }, h("div", { class: "stack" }, section("Waits for somebody", { actions: h("a", { href: "#/inbox" }, "All of it") }, people), section("Needs a look", {}, attention)), h("div", { class: "stack" }, !tenant && section("Workers", { actions: h("a", { href: "#/queues" }, "Queues and workers") }, strip), section("Newest", { actions: h("a", { href: "#/tasks" }, "All tasks") }, recent))),
+    h("div", { class: "halves" }, h("div", { class: "stack" }, section("Waiting for a person", { actions: h("a", { href: "#/inbox" }, "Inbox") }, people), section("Needs attention", {}, attention)), h("div", { class: "stack" }, !tenant && section("Workers", { actions: h("a", { href: "#/queues" }, "Queues and workers") }, strip), section("Newest tasks", { actions: h("a", { href: "#/tasks" }, "All tasks") }, recent))),
   );
   const known = { usage: null, at: 0 };
-  await kept(async () => {
-    const found = await all(signal, known);
-    redraw(numbers, [found.stats, found.usage, Math.floor(Date.now() / 10_000)], () => figures(found));
-    redraw(people, found.asks.slice(0, 6).map((one) => one.id).concat(found.asks.length), () => waiting(found.asks));
-    redraw(attention, concerns(found).map((one) => [one.text, one.note]), () => looks(concerns(found)));
-    redraw(recent, found.tasks.map((one) => [one.task_id, one.state, one.reason]), () => newest(found.tasks));
-    if (!tenant) redraw(strip, found.workers.map((one) => [one.id, one.running, one.alive]), () => crew(found.workers));
+  await keepUpdated(async () => {
+    const data = await all(signal, known);
+    redraw(numbers, [data.stats, data.usage, Math.floor(Date.now() / 10_000)], () => figures(data));
+    redraw(people, data.asks.slice(0, 6).map((item) => item.id).concat(data.asks.length), () => waiting(data.asks));
+    redraw(attention, concerns(data).map((item) => [item.text, item.note]), () => looks(concerns(data)));
+    redraw(recent, data.tasks.map((item) => [item.task_id, item.state, item.reason]), () => newest(data.tasks));
+    if (!tenant) redraw(strip, data.workers.map((item) => [item.id, item.running, item.alive]), () => crew(data.workers));
   }, signal, { gap: 2000, every: 10_000 });
 }
 
-/** Everything that this key may see. What it may not, or what the server does not have, is left out. */
+/** Everything that this key may read; the rest is left out. */
 async function all(signal, known) {
   const ask = (path, query, otherwise) => get(path, query, { signal }).catch((error) => {
     if (error.name === "AbortError" || error.status === 401 || error.status === 0) throw error;
@@ -59,13 +59,13 @@ async function all(signal, known) {
 }
 
 function figures({ stats, queues, usage, asks, failed }) {
-  const oldest = Math.max(0, ...queues.map((one) => one.oldest_s || 0));
-  const waiting = queues.reduce((sum, one) => sum + one.waiting, 0);
+  const oldest = Math.max(0, ...queues.map((item) => item.oldest_s || 0));
+  const waiting = queues.reduce((sum, item) => sum + item.waiting, 0);
   const lately = failed.filter((task) => Date.now() / 1000 - at(task.finished_at || task.updated_at) < DAY).length;
   return tiles(
     stats && tile("Running", compact(stats.states.running || 0), { note: `on ${count(stats.workers, "worker")}${stats.rate ? `, ${rate(stats.rate)} done` : ""}`, href: link("/tasks", { state: "running" }), drawing: "play" }),
-    stats && tile("Waiting", compact(waiting), { note: oldest ? `the oldest for ${about(oldest)}` : "nothing is kept waiting", tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
-    tile("For people", compact(new Set(asks.map((one) => one.task_id)).size), { note: asks[0]?.until ? ["the first ends ", age(asks[0].until)] : asks.length ? "none of it expires" : "nobody has to do anything", tone: asks.length ? "wait" : "", href: "#/inbox", drawing: "inbox" }),
+    stats && tile("Waiting", compact(waiting), { note: oldest ? `the oldest for ${about(oldest)}` : "no task has to wait", tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
+    tile("Waiting for a person", compact(new Set(asks.map((item) => item.task_id)).size), { note: asks[0]?.until ? ["the first expires ", age(asks[0].until)] : asks.length ? "none of them expires" : "nothing is open", tone: asks.length ? "wait" : "", href: "#/inbox", drawing: "inbox" }),
     tile("Failed", failed.length >= 20 && lately >= 20 ? "20+" : String(lately), { note: "in the last 24 hours", tone: lately ? "bad" : "", href: link("/tasks", { state: "failed" }), drawing: "warn" }),
     usage && spent(usage),
   );
@@ -77,48 +77,48 @@ function spent(rows) {
   return tile("Cost today", unknown && !usd ? "unknown" : `${unknown ? "≥ " : ""}${money(usd)}`, { note: unknown ? `${count(unknown, "call")} of unknown price` : `${compact(sum("tokens_in") + sum("tokens_out"))} tokens`, href: link("/usage", { by: "model", span: "24h" }), drawing: "coin" });
 }
 
-const lead = (one) => h("span", { class: "lead" }, one);
+const lead = (content) => h("span", { class: "lead" }, content);
 
 function waiting(asks) {
-  if (!asks.length) return h("p", { class: "calm" }, icon("check"), "Nobody has to do anything.");
-  return h("ul", { class: "rows" }, asks.slice(0, 6).map((one) => h("li", null, h("a", { href: link("/inbox", { id: one.id }) }, lead(badge({ approval: "approval", question: "question", doubt: "in doubt", budget: "budget" }[one.kind] || one.kind, one.kind === "doubt" || one.kind === "parked" || one.kind === "quarantined" ? "bad" : one.kind === "question" ? "run" : "wait")), h("span", { class: "clip grow" }, line(one.title, 120)), h("span", { class: "faint" }, one.until ? age(one.until) : age(one.since))))));
+  if (!asks.length) return h("p", { class: "calm" }, icon("check"), "No approvals or questions are waiting.");
+  return h("ul", { class: "rows" }, asks.slice(0, 6).map((item) => h("li", null, h("a", { href: link("/inbox", { id: item.id }) }, lead(badge({ approval: "approval", question: "question", doubt: "in doubt", budget: "budget" }[item.kind] || item.kind, item.kind === "doubt" || item.kind === "parked" || item.kind === "quarantined" ? "bad" : item.kind === "question" ? "run" : "wait")), h("span", { class: "clip grow" }, line(item.title, 120)), h("span", { class: "faint" }, item.until ? age(item.until) : age(item.since))))));
 }
 
-/** What is wrong, or may be, the worst first. */
+/** Problems and possible problems, the worst first. */
 function concerns({ queues, workers, failed, sent, heard, schedules, stats }) {
-  const found = [];
-  const say = (tone, text, note, href) => found.push({ tone, text, note, href });
-  const alive = workers.filter((one) => one.alive);
-  if (stats && !alive.length) say("bad", "No worker is there", "nothing is done before one is", "#/queues");
-  for (const one of workers.filter((worker) => !worker.alive)) say("bad", `Worker ${line(one.host, 40)}:${one.pid} is silent`, "its tasks go to others", "#/queues");
+  const problems = [];
+  const say = (tone, text, note, href) => problems.push({ tone, text, note, href });
+  const alive = workers.filter((worker) => worker.alive);
+  if (stats && !alive.length) say("bad", "No worker is running", "tasks wait until one starts", "#/queues");
+  for (const worker of workers.filter((candidate) => !candidate.alive)) say("bad", `Worker ${line(worker.host, 40)}:${worker.pid} sends no heartbeat`, "other workers take over its tasks", "#/queues");
   for (const queue of queues) {
-    const served = alive.some((one) => !one.queues.length || one.queues.includes(queue.name));
-    if (queue.paused) say("wait", `Queue ${line(queue.name, 40)} is paused`, queue.waiting ? `${number(queue.waiting)} wait` : "nothing waits", "#/queues");
-    else if (alive.length && !served && queue.waiting) say("bad", `No worker serves ${line(queue.name, 40)}`, `${number(queue.waiting)} wait`, "#/queues");
+    const served = alive.some((worker) => !worker.queues.length || worker.queues.includes(queue.name));
+    if (queue.paused) say("wait", `Queue ${line(queue.name, 40)} is paused`, queue.waiting ? `${count(queue.waiting, "task waits", "tasks wait")}` : "no task waits", "#/queues");
+    else if (alive.length && !served && queue.waiting) say("bad", `No worker serves ${line(queue.name, 40)}`, count(queue.waiting, "task waits", "tasks wait"), "#/queues");
     else if (queue.oldest_s > 300) say("wait", `Queue ${line(queue.name, 40)} is behind`, `the oldest waits for ${about(queue.oldest_s)}`, "#/queues");
   }
-  for (const one of heard.filter((subscription) => subscription.disabled)) say("bad", `Nothing is sent to ${line(one.sink, 60)}`, line(one.disabled, 80), "#/deliveries?tab=subscriptions");
+  for (const subscription of heard.filter((candidate) => candidate.disabled)) say("bad", `The subscription of ${line(subscription.sink, 60)} is disabled`, line(subscription.disabled, 80), "#/deliveries?tab=subscriptions");
   if (sent.length) say("bad", `${sent.length >= 20 ? "20 or more" : number(sent.length)} ${sent.length === 1 ? "delivery" : "deliveries"} failed`, line(sent[0].said || "", 80), "#/deliveries?state=failed");
-  for (const one of schedules.filter((schedule) => schedule.paused)) say("idle", `Schedule ${line(one.name, 40)} is paused`, "", "#/schedules");
+  for (const schedule of schedules.filter((candidate) => candidate.paused)) say("idle", `Schedule ${line(schedule.name, 40)} is paused`, "", "#/schedules");
   const names = new Map();
-  for (const task of failed.filter((one) => Date.now() / 1000 - at(one.finished_at || one.updated_at) < DAY)) names.set(task.task, [...(names.get(task.task) || []), task]);
+  for (const task of failed.filter((candidate) => Date.now() / 1000 - at(candidate.finished_at || candidate.updated_at) < DAY)) names.set(task.task, [...(names.get(task.task) || []), task]);
   for (const [name, tasks] of names) say("bad", `${line(name, 40)} failed${tasks.length > 1 ? ` ${number(tasks.length)} times` : ""}`, line(tasks[0].error?.message || "", 90), tasks.length === 1 ? link(`/tasks/${part(tasks[0].task_id)}`) : link("/tasks", { name, state: "failed" }));
   const order = { bad: 0, wait: 1, idle: 2 };
-  return found.sort((a, b) => order[a.tone] - order[b.tone]).slice(0, 12);
+  return problems.sort((a, b) => order[a.tone] - order[b.tone]).slice(0, 12);
 }
 
 function looks(list) {
-  if (!list.length) return h("p", { class: "calm" }, icon("check"), "All is well.");
-  return h("ul", { class: "rows" }, list.map((one) => h("li", null, h("a", { href: one.href }, h("i", { class: ["dot", `tone-${one.tone}`] }), h("span", { class: "two grow" }, h("span", { class: "clip" }, one.text), one.note && h("span", { class: "faint clip" }, one.note)), icon("right")))));
+  if (!list.length) return h("p", { class: "calm" }, icon("check"), "No problems found.");
+  return h("ul", { class: "rows" }, list.map((problem) => h("li", null, h("a", { href: problem.href }, h("i", { class: ["dot", `tone-${problem.tone}`] }), h("span", { class: "two grow" }, h("span", { class: "clip" }, problem.text), problem.note && h("span", { class: "faint clip" }, problem.note)), icon("right")))));
 }
 
 function newest(tasks) {
-  if (!tasks.length) return empty("No task yet", "Submit one, and it is here at once.", h("a", { class: "button main", href: "#/new" }, "New task"));
-  return h("ul", { class: "rows" }, tasks.map((task) => h("li", null, h("a", { href: link(`/tasks/${part(task.task_id)}`) }, lead(chip(task)), h("span", { class: "clip grow" }, h("b", null, line(task.task, 40)), " ", h("span", { class: "faint" }, told(task, "input", 80))), h("span", { class: "faint" }, age(task.created_at, { ago: false }))))));
+  if (!tasks.length) return empty("No tasks yet", "Submitted tasks appear here.", h("a", { class: "button main", href: "#/new" }, "New task"));
+  return h("ul", { class: "rows" }, tasks.map((task) => h("li", null, h("a", { href: link(`/tasks/${part(task.task_id)}`) }, lead(chip(task)), h("span", { class: "clip grow" }, h("b", null, line(task.task, 40)), " ", h("span", { class: "faint" }, briefField(task, "input", 80))), h("span", { class: "faint" }, age(task.created_at, { ago: false }))))));
 }
 
 function crew(workers) {
-  if (!workers.length) return h("p", { class: "calm bad" }, icon("warn"), "No worker is there.");
-  return h("ul", { class: "crew" }, workers.slice(0, 60).map((one) => h("li", { class: one.alive ? null : "tone-bad", title: `${safe(one.host)}:${one.pid} · ${one.running} of ${one.slots} slots` }, h("span", { class: "clip mono" }, `${line(one.host, 24)}:${one.pid}`), h("span", { class: "bar" }, h("i", { class: one.alive ? "tone-run" : "tone-bad", style: { width: `${one.alive ? (one.running / one.slots) * 100 : 100}%` } })), h("span", { class: "faint num" }, one.alive ? `${compact(one.running)}/${compact(one.slots)}` : "silent"))));
+  if (!workers.length) return h("p", { class: "calm bad" }, icon("warn"), "No worker is running.");
+  return h("ul", { class: "crew" }, workers.slice(0, 60).map((worker) => h("li", { class: worker.alive ? null : "tone-bad", title: `${safe(worker.host)}:${worker.pid} · ${worker.running} of ${worker.slots} slots` }, h("span", { class: "clip mono" }, `${line(worker.host, 24)}:${worker.pid}`), h("span", { class: "bar" }, h("i", { class: worker.alive ? "tone-run" : "tone-bad", style: { width: `${worker.alive ? (worker.running / worker.slots) * 100 : 100}%` } })), h("span", { class: "faint num" }, worker.alive ? `${compact(worker.running)}/${compact(worker.slots)}` : "no heartbeat"))));
 }
 

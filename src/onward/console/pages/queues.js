@@ -1,10 +1,10 @@
-// Queues and workers: what waits, for how long, who does it; pause and let go on.
+// Queues and workers: waiting tasks, how long they wait, the workers; pause and unpause.
 
 import { get, part, post } from "../api.js";
 import { attempt, dialog } from "../dialog.js";
 import { add, h, unique } from "../dom.js";
 import { may, me } from "../me.js";
-import { kept, rate, redraw, section, share, spark, tile, tiles } from "../parts.js";
+import { keepUpdated, rate, redraw, section, share, spark, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
 import { age, badge, button, empty, heading, table, taskLink } from "../ui.js";
 import { about, compact, count, line, number, REASONS, safe, short } from "../words.js";
@@ -17,77 +17,77 @@ const TONES = { queued: "run", cancelling: "idle", delayed: "idle", quota: "warn
 export async function show(root, { signal }) {
   const boxes = { numbers: h("div"), queues: h("div"), workers: h("div") };
   const history = new Map();
-  add(root, heading("Queues and workers", "What waits to be started, and who starts it"), boxes.numbers, section("Queues", {}, boxes.queues), section("Workers", {}, boxes.workers));
+  add(root, heading("Queues and workers", "Waiting tasks, and the workers that run them"), boxes.numbers, section("Queues", {}, boxes.queues), section("Workers", {}, boxes.workers));
   let again = () => {};
 
   async function load() {
     const [{ queues }, { workers }, { tasks }] = await Promise.all([get("/api/queues", {}, { signal }), get("/api/workers", {}, { signal }), get("/api/tasks", { brief: true, state: "running", limit: 500 }, { signal })]);
-    for (const one of queues) history.set(one.name, [...(history.get(one.name) || []), one.waiting].slice(-SAMPLES));
+    for (const queue of queues) history.set(queue.name, [...(history.get(queue.name) || []), queue.waiting].slice(-SAMPLES));
     const now = Date.now() / 1000;
     redraw(boxes.numbers, [queues, workers], () => numbers(queues, workers));
-    redraw(boxes.queues, [queues.map((one) => ({ ...one, oldest_s: Math.round(one.oldest_s) })), workers.length], () => queueTable(queues, workers, history, now, () => again()));
-    redraw(boxes.workers, [workers.map((one) => ({ ...one, lease_s: one.alive })), tasks.map((one) => one.task_id), Math.floor(now / 5)], () => workerCards(workers, tasks, now));
+    redraw(boxes.queues, [queues.map((queue) => ({ ...queue, oldest_s: Math.round(queue.oldest_s) })), workers.length], () => queueTable(queues, workers, history, now, () => again()));
+    redraw(boxes.workers, [workers.map((queue) => ({ ...queue, lease_s: queue.alive })), tasks.map((queue) => queue.task_id), Math.floor(now / 5)], () => workerCards(workers, tasks, now));
   }
 
-  again = await kept(load, signal, { gap: 1500, every: 4000 });
+  again = await keepUpdated(load, signal, { gap: 1500, every: 4000 });
 }
 
 function numbers(queues, workers) {
-  const alive = workers.filter((one) => one.alive);
-  const sum = (list, name) => list.reduce((all, one) => all + one[name], 0);
+  const alive = workers.filter((item) => item.alive);
+  const sum = (list, name) => list.reduce((all, item) => all + item[name], 0);
   const [slots, running] = [sum(alive, "slots"), sum(queues, "running")];
-  const oldest = Math.max(0, ...queues.map((one) => one.oldest_s || 0));
-  const paused = queues.filter((one) => one.paused).length;
+  const oldest = Math.max(0, ...queues.map((item) => item.oldest_s || 0));
+  const paused = queues.filter((item) => item.paused).length;
   return tiles(
-    tile("Waiting", compact(sum(queues, "waiting")), { note: oldest ? `the oldest for ${about(oldest)}` : "nothing is kept waiting", tone: oldest > 300 ? "wait" : "" }),
+    tile("Waiting", compact(sum(queues, "waiting")), { note: oldest ? `the oldest for ${about(oldest)}` : "no task has to wait", tone: oldest > 300 ? "wait" : "" }),
     tile("Running", compact(running), { note: slots ? `of ${count(slots, "slot")}` : "no worker" }),
-    tile("Done", rate(sum(alive, "rate")), { note: "over all workers" }),
-    tile("Workers", compact(alive.length), { note: workers.length > alive.length ? `and ${workers.length - alive.length} silent` : paused ? `${count(paused, "queue")} paused` : "all well", tone: !alive.length || workers.length > alive.length ? "bad" : "" }),
+    tile("Throughput", rate(sum(alive, "rate")), { note: "of all workers together" }),
+    tile("Workers", compact(alive.length), { note: workers.length > alive.length ? `and ${workers.length - alive.length} without heartbeat` : paused ? `${count(paused, "queue")} paused` : "all alive", tone: !alive.length || workers.length > alive.length ? "bad" : "" }),
   );
 }
 
 // ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function queueTable(queues, workers, history, now, again) {
-  const served = (queue) => workers.some((one) => one.alive && (!one.queues.length || one.queues.includes(queue.name)));
+  const served = (queue) => workers.some((queue) => queue.alive && (!queue.queues.length || queue.queues.includes(queue.name)));
   const runs = may("admin") && !me.tenant;
   const columns = [
-    { name: "Queue", cell: (one) => h("a", { href: link("/tasks", { queue: one.name }), class: "strong" }, line(one.name, 60)) },
-    { name: "State", class: "tight", cell: (one) => standing(one, served(one)) },
-    { name: "Waiting", class: "end", cell: (one) => h("span", { class: "depth" }, spark(history.get(one.name) || [], { label: `waiting since you look: ${number(one.waiting)} now` }), h("b", null, number(one.waiting))) },
-    { name: "Oldest", class: "end", cell: (one) => (one.oldest_s === null ? h("span", { class: "faint" }, "–") : age(now - one.oldest_s, { ago: false })) },
+    { name: "Queue", cell: (queue) => h("a", { href: link("/tasks", { queue: queue.name }), class: "strong" }, line(queue.name, 60)) },
+    { name: "State", class: "tight", cell: (queue) => standing(queue, served(queue)) },
+    { name: "Waiting", class: "end", cell: (queue) => h("span", { class: "depth" }, spark(history.get(queue.name) || [], { label: `waiting tasks since this page was opened: ${number(queue.waiting)} now` }), h("b", null, number(queue.waiting))) },
+    { name: "Oldest", class: "end", cell: (queue) => (queue.oldest_s === null ? h("span", { class: "faint" }, "–") : age(now - queue.oldest_s, { ago: false })) },
     { name: "Running", class: "end", cell: running },
-    { name: "Rate", class: "end", cell: (one) => rate(one.rate) },
+    { name: "Rate", class: "end", cell: (queue) => rate(queue.rate) },
     { name: "Unfinished", class: "mix-cell", cell: mix },
-    runs && { name: "", class: "tight end", cell: (one) => (one.paused ? button("Let go on", () => unpaused(one, again), { icon: "play", small: true, data: { key: `unpause:${one.name}` }, "aria-label": `Let queue ${line(one.name, 60)} go on` }) : button("Pause…", () => pause(one, again), { icon: "pause", small: true, data: { key: `pause:${one.name}` }, "aria-label": `Pause queue ${line(one.name, 60)}` })) },
+    runs && { name: "", class: "tight end", cell: (queue) => (queue.paused ? button("Unpause", () => unpaused(queue, again), { icon: "play", small: true, data: { key: `unpause:${queue.name}` }, "aria-label": `Unpause queue ${line(queue.name, 60)}` }) : button("Pause…", () => pause(queue, again), { icon: "pause", small: true, data: { key: `pause:${queue.name}` }, "aria-label": `Pause queue ${line(queue.name, 60)}` })) },
   ].filter(Boolean);
-  return h("div", { class: "stacked" }, table(columns, queues, { label: "Queues", none: empty("No queue has anything to do", "A queue is here while something in it is unfinished, while it has a limit, or while a worker names it.") }));
+  return h("div", { class: "stacked" }, table(columns, queues, { label: "Queues", none: empty("No queues", "A queue appears here while it has unfinished tasks or a limit, or while a worker names it.") }));
 }
 
 function standing(queue, served) {
-  if (queue.paused) return queue.running ? badge(`drains: ${number(queue.running)} left`, "wait") : badge("paused", "wait");
+  if (queue.paused) return queue.running ? badge(`draining: ${number(queue.running)} running`, "wait") : badge("paused", "wait");
   if (!served && queue.waiting + queue.running > 0) return badge("no worker", "bad");
-  return queue.limit && queue.running >= queue.limit ? badge("at its limit", "warn") : badge("open", "good");
+  return queue.limit && queue.running >= queue.limit ? badge("at its limit", "warn") : badge("active", "good");
 }
 
-function running(one) {
-  if (!one.limit) return number(one.running);
-  return h("span", { class: "limited" }, h("span", null, number(one.running), h("span", { class: "faint" }, ` of ${number(one.limit)}`)), share([[one.running, one.running >= one.limit ? "warn" : "run"]], one.limit));
+function running(queue) {
+  if (!queue.limit) return number(queue.running);
+  return h("span", { class: "limited" }, h("span", null, number(queue.running), h("span", { class: "faint" }, ` of ${number(queue.limit)}`)), share([[queue.running, queue.running >= queue.limit ? "warn" : "run"]], queue.limit));
 }
 
-/** All that is unfinished, by reason: a bar, and in words for who reads. */
+/** The unfinished tasks by reason: as a bar, and in words. */
 function mix(queue) {
   const reasons = Object.entries(queue.reasons).sort((a, b) => b[1] - a[1]);
   const all = reasons.reduce((sum, [, n]) => sum + n, 0);
-  if (!all) return h("span", { class: "faint" }, "nothing");
-  const said = (reason) => NOUNS[reason] || REASONS[reason]?.word || reason;
-  return h("span", { class: "mix" }, share(reasons.map(([reason, n]) => [n, TONES[reason] || REASONS[reason]?.tone || "idle"]), all), h("span", { class: "mix-words" }, reasons.slice(0, 3).map(([reason, n], i) => [i ? " · " : "", h("a", { href: link("/tasks", { queue: queue.name, reason }) }, `${compact(n)} ${said(reason)}`)]), reasons.length > 3 && h("span", { class: "faint", title: reasons.slice(3).map(([reason, n]) => `${n} ${said(reason)}`).join(", ") }, ` · ${compact(reasons.slice(3).reduce((sum, [, n]) => sum + n, 0))} other`)));
+  if (!all) return h("span", { class: "faint" }, "none");
+  const phrase = (reason) => NOUNS[reason] || REASONS[reason]?.word || reason;
+  return h("span", { class: "mix" }, share(reasons.map(([reason, n]) => [n, TONES[reason] || REASONS[reason]?.tone || "idle"]), all), h("span", { class: "mix-words" }, reasons.slice(0, 3).map(([reason, n], i) => [i ? " · " : "", h("a", { href: link("/tasks", { queue: queue.name, reason }) }, `${compact(n)} ${phrase(reason)}`)]), reasons.length > 3 && h("span", { class: "faint", title: reasons.slice(3).map(([reason, n]) => `${n} ${phrase(reason)}`).join(", ") }, ` · ${compact(reasons.slice(3).reduce((sum, [, n]) => sum + n, 0))} other`)));
 }
 
 function pause(queue, again) {
-  const runs = queue.running ? `${count(queue.running, "task")} that ${queue.running === 1 ? "runs goes" : "run go"} on to the end: the queue drains. ` : "";
+  const runs = queue.running ? `${count(queue.running, "running task")} ${queue.running === 1 ? "goes" : "go"} on to the end. ` : "";
   dialog(`Pause ${line(queue.name, 60)}?`, {
-    text: `Nobody starts anything of it until you let it go on, on no worker, also after a restart. ${runs}What is submitted waits.`,
+    text: `No worker starts tasks of this queue until you unpause it, also after a restart. ${runs}New tasks wait.`,
     name: "Pause",
     act: async () => {
       await post(`/api/queues/${part(queue.name)}/pause`);
@@ -96,16 +96,16 @@ function pause(queue, again) {
   });
 }
 
-const unpaused = (queue, again) => attempt(() => post(`/api/queues/${part(queue.name)}/unpause`), `${line(queue.name, 60)} goes on`).then(again);
+const unpaused = (queue, again) => attempt(() => post(`/api/queues/${part(queue.name)}/unpause`), `${line(queue.name, 60)} is unpaused`).then(again);
 
 // ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function workerCards(workers, tasks, now) {
-  if (!workers.length) return empty("No worker is there", "Nothing is done before one is. `onward worker APP` starts one.");
+  if (!workers.length) return empty("No worker is running", "Tasks wait until one starts: `onward worker APP`.");
   const held = new Map();
   for (const task of tasks) if (task.worker) held.set(task.worker, [...(held.get(task.worker) || []), task]);
-  const versions = new Set(workers.filter((one) => one.alive).map((one) => one.version));
-  return h("div", { class: "workers" }, workers.map((one) => card(one, held.get(one.id) || [], versions.size > 1, now)));
+  const versions = new Set(workers.filter((worker) => worker.alive).map((worker) => worker.version));
+  return h("div", { class: "workers" }, workers.map((worker) => card(worker, held.get(worker.id) || [], versions.size > 1, now)));
 }
 
 function card(worker, tasks, mixed, now) {
@@ -113,7 +113,7 @@ function card(worker, tasks, mixed, now) {
   return h(
     "article",
     { class: ["card", "worker"], "aria-labelledby": name },
-    h("header", null, h("h3", { id: name, class: "mono" }, `${line(worker.host, 40)}:${worker.pid}`), h("span", { class: "faint mono", title: worker.id }, short(worker.id)), h("span", { class: "grow" }), worker.alive ? badge("alive", "good") : badge("silent", "bad")),
+    h("header", null, h("h3", { id: name, class: "mono" }, `${line(worker.host, 40)}:${worker.pid}`), h("span", { class: "faint mono", title: worker.id }, short(worker.id)), h("span", { class: "grow" }), worker.alive ? badge("alive", "good") : badge("no heartbeat", "bad")),
     h(
       "div",
       { class: "body stack" },
@@ -122,19 +122,19 @@ function card(worker, tasks, mixed, now) {
         "dl",
         { class: "facts" },
         h("dt", null, "Lease"),
-        h("dd", null, worker.alive ? ["good for ", about(worker.lease_s), ", renewed with each heartbeat"] : h("span", { class: "tone-bad toned" }, `ended ${about(-worker.lease_s)} ago: no heartbeat since`)),
-        h("dt", null, "Up"),
+        h("dd", null, worker.alive ? ["valid for ", about(worker.lease_s), ", renewed by each heartbeat"] : h("span", { class: "tone-bad toned" }, `ended ${about(-worker.lease_s)} ago: no heartbeat since`)),
+        h("dt", null, "Uptime"),
         h("dd", null, age(worker.started_at, { ago: false })),
         h("dt", null, "Version"),
-        h("dd", null, line(worker.version, 40), mixed && h("span", { class: "tone-warn toned" }, " · others have another")),
+        h("dd", null, line(worker.version, 40), mixed && h("span", { class: "tone-warn toned" }, " · other workers have another version")),
         h("dt", null, "Rate"),
         h("dd", null, rate(worker.rate)),
         h("dt", null, "Queues"),
-        h("dd", null, worker.queues.length ? worker.queues.map((one, i) => [i ? ", " : "", h("a", { href: link("/tasks", { queue: one }) }, line(one, 60))]) : "all"),
+        h("dd", null, worker.queues.length ? worker.queues.map((name_, i) => [i ? ", " : "", h("a", { href: link("/tasks", { queue: name_ }) }, line(name_, 60))]) : "all"),
         h("dt", null, "Handlers"),
-        h("dd", null, h("details", null, h("summary", null, count(worker.handlers.length, "handler")), worker.handlers.map((one) => h("span", { class: "tag", title: safe(one) }, line(one, 60))))),
+        h("dd", null, h("details", null, h("summary", null, count(worker.handlers.length, "handler")), worker.handlers.map((name_) => h("span", { class: "tag", title: safe(name_) }, line(name_, 60))))),
       ),
-      tasks.length > 0 && h("ul", { class: "holds", "aria-label": "What it holds" }, tasks.slice(0, HELD).map((task) => h("li", null, taskLink(task.task_id), h("span", { class: "clip grow" }, line(task.task, 60)), h("span", { class: "faint" }, age(task.updated_at, { ago: false })))), tasks.length > HELD && h("li", { class: "faint" }, `and ${number(tasks.length - HELD)} more`)),
+      tasks.length > 0 && h("ul", { class: "holds", "aria-label": "Tasks of this worker" }, tasks.slice(0, HELD).map((task) => h("li", null, taskLink(task.task_id), h("span", { class: "clip grow" }, line(task.task, 60)), h("span", { class: "faint" }, age(task.updated_at, { ago: false })))), tasks.length > HELD && h("li", { class: "faint" }, `and ${number(tasks.length - HELD)} more`)),
     ),
   );
 }

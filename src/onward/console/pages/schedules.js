@@ -1,50 +1,50 @@
-// Schedules: what submits tasks by the clock; when next, what came of the last, pause, let go on, trigger now.
+// Schedules: their next ticks and last tasks; pause, unpause, trigger now.
 
 import { get, part, post } from "../api.js";
 import { attempt, dialog, toast } from "../dialog.js";
 import { add, h } from "../dom.js";
 import { may, me } from "../me.js";
-import { kept, redraw } from "../parts.js";
+import { keepUpdated, redraw } from "../parts.js";
 import { link } from "../router.js";
 import { age, badge, button, chip, empty, heading, table } from "../ui.js";
 import { at, brief, exactly, line, moment, safe, span } from "../words.js";
 
-const LOOKED = 60; // schedules whose last task is looked at
+const LOOKED = 60; // schedules whose last tasks are read
 
 export async function show(root, { signal }) {
   const box = h("div", { class: "stacked" });
-  add(root, heading("Schedules", "What submits tasks by the clock"), box);
+  add(root, heading("Schedules", "Tasks that are submitted at fixed times"), box);
   let again = () => {};
 
   async function load() {
     const { schedules } = await get("/api/schedules", {}, { signal });
-    const last = await Promise.all(schedules.slice(0, LOOKED).map((one) => latest(one, signal)));
+    const last = await Promise.all(schedules.slice(0, LOOKED).map((schedule) => latest(schedule, signal)));
     redraw(box, [schedules, last.map((tasks) => tasks.map((task) => [task.task_id, task.state, task.reason]))], () => drawn(schedules, last, () => again()));
   }
 
-  again = await kept(load, signal, { gap: 2000, every: 15_000 });
+  again = await keepUpdated(load, signal, { gap: 2000, every: 15_000 });
 }
 
 /** The newest tasks of a schedule. */
-const latest = (schedule, signal) => get("/api/tasks", { brief: true, label: `schedule:${schedule.name}`, limit: 8 }, { signal }).then((found) => found.tasks, () => []);
+const latest = (schedule, signal) => get("/api/tasks", { brief: true, label: `schedule:${schedule.name}`, limit: 8 }, { signal }).then((page) => page.tasks, () => []);
 
 function drawn(schedules, last, again) {
-  const newest = new Map(schedules.map((one, i) => [one.name, last[i] || []]));
+  const newest = new Map(schedules.map((schedule, i) => [schedule.name, last[i] || []]));
   const runs = may("admin") && !me.tenant;
   const columns = [
-    { name: "Schedule", cell: (one) => h("span", { class: "two" }, h("b", null, line(one.name, 80)), h("span", { class: "faint clip", title: safe(brief(one.input, 400)) }, line(one.task, 60), one.input !== null && one.input !== undefined && ` · ${brief(one.input, 60)}`)) },
+    { name: "Schedule", cell: (schedule) => h("span", { class: "two" }, h("b", null, line(schedule.name, 80)), h("span", { class: "faint clip", title: safe(brief(schedule.input, 400)) }, line(schedule.task, 60), schedule.input !== null && schedule.input !== undefined && ` · ${brief(schedule.input, 60)}`)) },
     { name: "When", cell: rhythm },
-    { name: "Next", cell: (one) => (one.paused ? badge("paused", "wait") : one.next_at ? h("span", { class: "two" }, age(one.next_at), h("span", { class: "faint" }, [one.next_at, ...(one.upcoming || []).slice(1, 3)].map((time, i) => [["", ", then ", ", "][i], tick(time)]))) : h("span", { class: "faint" }, "never")) },
-    { name: "Last tick", cell: (one) => (one.last_at ? h("span", { class: "two" }, age(one.last_at), h("span", { class: "faint" }, tick(one.last_at))) : h("span", { class: "faint" }, "not yet")) },
-    { name: "Last task", cell: (one) => outcome(newest.get(one.name), one) },
-    runs && { name: "", class: "tight end", cell: (one) => h("span", { class: "row nowrap" }, button("Trigger now", () => trigger(one, again), { small: true, icon: "play", data: { key: `trigger:${one.name}` }, "aria-label": `Trigger ${line(one.name, 60)} now` }), one.paused ? button("Let go on", () => attempt(() => post(`/api/schedules/${part(one.name)}/unpause`), `${line(one.name, 60)} goes on`).then(again), { small: true, data: { key: `pause:${one.name}` }, "aria-label": `Let ${line(one.name, 60)} go on` }) : button("Pause", () => attempt(() => post(`/api/schedules/${part(one.name)}/pause`), `${line(one.name, 60)} is paused`).then(again), { small: true, kind: "quiet", data: { key: `pause:${one.name}` }, "aria-label": `Pause ${line(one.name, 60)}` })) },
+    { name: "Next", cell: (schedule) => (schedule.paused ? badge("paused", "wait") : schedule.next_at ? h("span", { class: "two" }, age(schedule.next_at), h("span", { class: "faint" }, [schedule.next_at, ...(schedule.upcoming || []).slice(1, 3)].map((time, i) => [["", ", then ", ", "][i], tick(time)]))) : h("span", { class: "faint" }, "never")) },
+    { name: "Last tick", cell: (schedule) => (schedule.last_at ? h("span", { class: "two" }, age(schedule.last_at), h("span", { class: "faint" }, tick(schedule.last_at))) : h("span", { class: "faint" }, "not yet")) },
+    { name: "Last task", cell: (schedule) => outcome(newest.get(schedule.name), schedule) },
+    runs && { name: "", class: "tight end", cell: (schedule) => h("span", { class: "row nowrap" }, button("Trigger now", () => trigger(schedule, again), { small: true, icon: "play", data: { key: `trigger:${schedule.name}` }, "aria-label": `Trigger ${line(schedule.name, 60)} now` }), schedule.paused ? button("Unpause", () => attempt(() => post(`/api/schedules/${part(schedule.name)}/unpause`), `${line(schedule.name, 60)} is unpaused`).then(again), { small: true, data: { key: `pause:${schedule.name}` }, "aria-label": `Unpause ${line(schedule.name, 60)}` }) : button("Pause", () => attempt(() => post(`/api/schedules/${part(schedule.name)}/pause`), `${line(schedule.name, 60)} is paused`).then(again), { small: true, kind: "quiet", data: { key: `pause:${schedule.name}` }, "aria-label": `Pause ${line(schedule.name, 60)}` })) },
   ].filter(Boolean);
-  return table(columns, schedules, { label: "Schedules", none: empty("There is no schedule", "`@app.schedule(…)` in your code makes one; a worker that starts brings it here.") });
+  return table(columns, schedules, { label: "Schedules", none: empty("No schedules", "`@app.schedule(…)` in your code defines one. It appears here when a worker with that code starts.") });
 }
 
-function rhythm(one) {
-  const missed = { once: "missed ticks are made up for once", all: "every missed tick is made up for", skip: "missed ticks are left out" }[one.missed] || "";
-  return h("span", { class: "two" }, one.cron ? h("code", null, line(one.cron, 60)) : h("span", null, `every ${span(one.every).replace(/ 0+ (s|min|h)$/, "")}`), h("span", { class: "faint", title: missed }, one.cron ? line(one.timezone, 40) : ""));
+function rhythm(schedule) {
+  const missed = { once: "of several missed ticks, one task is submitted", all: "a task is submitted for every missed tick", skip: "missed ticks are skipped" }[schedule.missed] || "";
+  return h("span", { class: "two" }, schedule.cron ? h("code", null, line(schedule.cron, 60)) : h("span", null, `every ${span(schedule.every).replace(/ 0+ (s|min|h)$/, "")}`), h("span", { class: "faint", title: missed }, schedule.cron ? line(schedule.timezone, 40) : ""));
 }
 
 /** A tick, to the minute where it is at a whole one. */
@@ -54,16 +54,16 @@ const tick = (time) => h("span", { class: "tick", title: exactly(time) }, moment
 function outcome(tasks, schedule) {
   if (!tasks?.length) return h("span", { class: "faint" }, "–");
   const tone = (task) => ({ completed: "good", failed: "bad", running: "run", cancelled: "idle" })[task.state] || "idle";
-  return h("span", { class: "two" }, h("a", { href: link(`/tasks/${part(tasks[0].task_id)}`), class: "quiet-link" }, chip(tasks[0])), h("a", { class: "dots", href: link("/tasks", { label: `schedule:${schedule.name}` }), "aria-label": `The last ${tasks.length} tasks of ${line(schedule.name, 60)}`, title: "All its tasks" }, [...tasks].reverse().map((task) => h("i", { class: ["dot", `tone-${tone(task)}`] }))));
+  return h("span", { class: "two" }, h("a", { href: link(`/tasks/${part(tasks[0].task_id)}`), class: "quiet-link" }, chip(tasks[0])), h("a", { class: "dots", href: link("/tasks", { label: `schedule:${schedule.name}` }), "aria-label": `The last ${tasks.length} tasks of ${line(schedule.name, 60)}`, title: "All tasks of this schedule" }, [...tasks].reverse().map((task) => h("i", { class: ["dot", `tone-${tone(task)}`] }))));
 }
 
-function trigger(one, again) {
-  dialog(`Trigger ${line(one.name, 60)} now?`, {
-    text: `Its task is submitted once more, now. Its next tick stays as it is${one.paused ? ", and it stays paused" : ""}.`,
+function trigger(schedule, again) {
+  dialog(`Trigger ${line(schedule.name, 60)} now?`, {
+    text: `Its task is submitted now. The next tick does not change${schedule.paused ? ", and the schedule stays paused" : ""}.`,
     name: "Trigger now",
     act: async () => {
-      const made = await post(`/api/schedules/${part(one.name)}/trigger`);
-      toast("Submitted", { tone: "good", href: link(`/tasks/${part(made.task_id)}`), more: "Show the task" });
+      const submitted = await post(`/api/schedules/${part(schedule.name)}/trigger`);
+      toast("Submitted", { tone: "good", href: link(`/tasks/${part(submitted.task_id)}`), more: "Show the task" });
       again();
     },
   });

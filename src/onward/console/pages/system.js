@@ -1,4 +1,4 @@
-// System: how the place is, who may ask (keys), who did what (the audit).
+// System: health, keys, and the audit log.
 
 import { get, part, post } from "../api.js";
 import { attempt, dialog, toast } from "../dialog.js";
@@ -6,17 +6,17 @@ import { add, h, put } from "../dom.js";
 import { choice, text } from "../fields.js";
 import { icon } from "../icons.js";
 import { me } from "../me.js";
-import { kept, redraw, secret, tile, tiles } from "../parts.js";
+import { keepUpdated, redraw, secret, tile, tiles } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, busy, button, clock, empty, facts, failure, heading, pager, table, tabs, taskLink } from "../ui.js";
 import { brief, bytes, count, line, number, safe, short } from "../words.js";
 
 const PAGE = 50;
 const SCOPES = [
-  ["read", "look at everything"],
-  ["submit", "submit tasks, and steer them"],
+  ["read", "read everything"],
+  ["submit", "submit and control tasks"],
   ["decide", "decide approvals, answer questions"],
-  ["admin", "run the place: keys, queues, schedules, deliveries"],
+  ["admin", "manage keys, queues, schedules and deliveries"],
 ];
 const EXPIRIES = [["", "never"], ["86400", "in a day"], ["604800", "in a week"], ["2592000", "in 30 days"], ["31536000", "in a year"]];
 
@@ -30,7 +30,7 @@ export async function show(root, place) {
     { id: "audit", name: "Audit", show: (panel, stop) => shown(panel, stop, audit) },
   ].filter(Boolean);
   const parts = tabs(all, { label: "System", chosen: (id) => go("/system", { tab: id === all[0].id ? null : id }, { replace: true }) });
-  add(root, heading("System", "How the place is, who may ask, and who did what"), parts.element);
+  add(root, heading("System", "Health, keys and the audit log"), parts.element);
   signal.addEventListener("abort", parts.stop, { once: true });
 
   async function shown(panel, stop, tab) {
@@ -39,7 +39,7 @@ export async function show(root, place) {
     try {
       const load = () => tab(box, stop, () => at, () => view.again());
       if (tab === wellness) (await load(), (view.again = () => attempt(load)));
-      else view.again = await kept(load, stop, { gap: 3000, every: 15_000 });
+      else view.again = await keepUpdated(load, stop, { gap: 3000, every: 15_000 });
       put(panel, box);
     } catch (error) {
       if (error.name !== "AbortError") put(panel, failure(error, () => shown(panel, stop, tab)));
@@ -57,96 +57,96 @@ export async function show(root, place) {
 
 // ── health ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Read when somebody looks, and not again by itself. */
+/** Read when the tab is opened, and not again by itself. */
 async function wellness(box, signal, _place, again) {
-  const found = await get("/api/system", {}, { signal });
-  put(box, drawn(found, again));
+  const health = await get("/api/system", {}, { signal });
+  put(box, drawn(health, again));
 }
 
 const MARKS = { true: ["check", "good"], false: ["warn", "bad"], null: ["message", "idle"] };
 const STORES = { sqlite: "SQLite", postgres: "PostgreSQL" };
 
-function drawn(found, again) {
-  const wrong = found.checks.filter((one) => one.fine === false).length;
-  const old = found.tables < found.tables_wanted;
-  const all = Object.values(found.stats.states).reduce((sum, n) => sum + n, 0);
+function drawn(health, again) {
+  const wrong = health.checks.filter((check_) => check_.fine === false).length;
+  const old = health.tables < health.tables_wanted;
+  const all = Object.values(health.stats.states).reduce((sum, n) => sum + n, 0);
   return [
     tiles(
-      tile("Health", wrong ? count(wrong, "thing") : "well", { note: wrong ? "to look at" : `${count(found.checks.length, "check")}, nothing wrong`, tone: wrong ? "bad" : "good" }),
-      tile("Store", STORES[found.store] || line(found.store, 20), { note: `${bytes(found.bytes)} for ${found.stats.exact ? "" : "about "}${count(all, "task")}` }),
-      tile("Tables", `v${found.tables}`, { note: old ? `this program wants ${found.tables_wanted}: onward migrate` : found.tables > found.tables_wanted ? `newer than this program's (${found.tables_wanted}), which works with them` : "as this program wants them", tone: old ? "bad" : "" }),
-      tile("Onward", line(found.version, 20), { note: `on Python ${line(found.python, 20)}` }),
+      tile("Health", wrong ? count(wrong, "problem") : "OK", { note: wrong ? "see the checks below" : `${count(health.checks.length, "check")}, no problem`, tone: wrong ? "bad" : "good" }),
+      tile("Store", STORES[health.store] || line(health.store, 20), { note: `${bytes(health.bytes)} for ${health.stats.exact ? "" : "about "}${count(all, "task")}` }),
+      tile("Tables", `v${health.tables}`, { note: old ? `this program needs v${health.tables_wanted}: run onward migrate` : health.tables > health.tables_wanted ? `newer than this program's (v${health.tables_wanted}), which works with them` : "up to date", tone: old ? "bad" : "" }),
+      tile("Onward", line(health.version, 20), { note: `on Python ${line(health.python, 20)}` }),
     ),
     h(
       "div",
       { class: "grid-2" },
-      h("section", { class: "card", "aria-label": "Checks" }, h("header", null, h("h2", null, "Checks"), h("span", { class: "faint grow" }, "as ", h("code", null, "onward doctor"), " makes them"), button("Look again", again, { small: true, kind: "quiet" })), h("ul", { class: "findings" }, found.checks.map(check))),
-      h("section", { class: "card", "aria-label": "Settings" }, h("header", null, h("h2", null, "Settings"), h("span", { class: "faint" }, "what is secret is never shown")), h("div", { class: "body" }, facts([["database", line(found.database, 300)], ["clock", `${Math.abs(found.skew_s).toFixed(3)} s ${found.skew_s < 0 ? "ahead of" : "behind"} the database's`], ...Object.entries(found.settings).filter(([name]) => name !== "db").map(([name, value]) => [h("span", { class: "mono" }, line(name, 60)), value === "" || value === null ? h("span", { class: "faint" }, "none") : h("span", { class: "mono" }, brief(String(value), 300))])]))),
+      h("section", { class: "card", "aria-label": "Checks" }, h("header", null, h("h2", null, "Checks"), h("span", { class: "faint grow" }, "the same as ", h("code", null, "onward doctor")), button("Check again", again, { small: true, kind: "quiet" })), h("ul", { class: "findings" }, health.checks.map(check))),
+      h("section", { class: "card", "aria-label": "Settings" }, h("header", null, h("h2", null, "Settings"), h("span", { class: "faint" }, "secrets are never shown")), h("div", { class: "body" }, facts([["database", line(health.database, 300)], ["clock", `${Math.abs(health.skew_s).toFixed(3)} s ${health.skew_s < 0 ? "ahead of" : "behind"} the database's`], ...Object.entries(health.settings).filter(([name]) => name !== "db").map(([name, value]) => [h("span", { class: "mono" }, line(name, 60)), value === "" || value === null ? h("span", { class: "faint" }, "none") : h("span", { class: "mono" }, brief(String(value), 300))])]))),
     ),
   ];
 }
 
-function check(one) {
-  const [drawing, tone] = MARKS[String(one.fine)] || MARKS.null;
-  return h("li", { class: `tone-${tone}` }, icon(drawing), h("div", null, h("b", null, line(one.name, 80)), h("div", { class: one.fine === false ? "toned" : "faint" }, safe(String(one.detail).slice(0, 1000)))));
+function check(finding) {
+  const [drawing, tone] = MARKS[String(finding.fine)] || MARKS.null;
+  return h("li", { class: `tone-${tone}` }, icon(drawing), h("div", null, h("b", null, line(finding.name, 80)), h("div", { class: finding.fine === false ? "toned" : "faint" }, safe(String(finding.detail).slice(0, 1000)))));
 }
 
 // ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 async function keys(box, signal, place, again) {
-  const found = await get("/api/keys", {}, { signal });
+  const page = await get("/api/keys", {}, { signal });
   const old = place().one("revoked") === "1";
-  const rows = [...found.keys].reverse().filter((key) => old || key.valid);
-  redraw(box, [found.keys, old], () => [
-    h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, found.keys.length ? "A key opens what its scopes say, and nothing else. What it is for is shown here, never the key itself." : "There is no key yet: whoever reaches this server from this machine may do everything. The first key shuts the door."), found.keys.some((key) => !key.valid) && h("a", { href: link("/system", { tab: "keys", revoked: old ? null : "1" }) }, old ? "Only good ones" : `Also ${count(found.keys.filter((key) => !key.valid).length, "that opens nothing", "that open nothing")}`), button("New key…", () => made(again, found.keys.length === 0), { icon: "plus", kind: "main" })),
-    h("div", { class: "stacked" }, keyTable(rows, again, found.keys.length > 0)),
+  const rows = [...page.keys].reverse().filter((key) => old || key.valid);
+  redraw(box, [page.keys, old], () => [
+    h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, page.keys.length ? "A key allows what its scopes say, and nothing else. The key itself is never shown here." : "No key exists yet: every program on this machine may do everything. After the first key is created, every request needs a key."), page.keys.some((key) => !key.valid) && h("a", { href: link("/system", { tab: "keys", revoked: old ? null : "1" }) }, old ? "Valid keys only" : `Also show ${count(page.keys.filter((key) => !key.valid).length, "invalid key")}`), button("New key…", () => made(again, page.keys.length === 0), { icon: "plus", kind: "main" })),
+    h("div", { class: "stacked" }, keyTable(rows, again, page.keys.length > 0)),
   ]);
 }
 
 function keyTable(rows, again, some) {
   const columns = [
     { name: "Name", cell: (key) => h("span", { class: "two" }, h("b", null, line(key.name, 60), key.id === me.key && h("span", { class: "faint" }, " · yours")), h("span", { class: "faint mono" }, safe(key.id))) },
-    { name: "State", class: "tight", cell: (key) => (key.valid ? badge("good", "good") : badge(key.revoked_at ? "revoked" : "expired", "idle")) },
+    { name: "State", class: "tight", cell: (key) => (key.valid ? badge("valid", "good") : badge(key.revoked_at ? "revoked" : "expired", "idle")) },
     { name: "Scopes", cell: (key) => h("span", { class: "row" }, key.scopes.map((scope) => h("span", { class: "tag" }, line(scope, 20)))) },
-    { name: "For", cell: (key) => (key.agent ? `agent ${line(key.agent, 40)}` : key.tenant ? `tenant ${line(key.tenant, 40)}` : h("span", { class: "faint" }, "everything")) },
+    { name: "For", cell: (key) => (key.agent ? `agent ${line(key.agent, 40)}` : key.tenant ? `tenant ${line(key.tenant, 40)}` : h("span", { class: "faint" }, "all tenants")) },
     { name: "Last used", cell: (key) => (key.last_used_at ? age(key.last_used_at) : h("span", { class: "faint" }, "never")) },
     { name: "Expires", cell: (key) => (key.expires_at ? age(key.expires_at) : h("span", { class: "faint" }, "never")) },
-    { name: "Made", cell: (key) => age(key.created_at) },
+    { name: "Created", cell: (key) => age(key.created_at) },
     { name: "", class: "tight end", cell: (key) => key.valid && button("Revoke…", () => revoke(key, again), { small: true, kind: "quiet", data: { key: `revoke:${key.id}` }, "aria-label": `Revoke key ${line(key.name, 60)}` }) },
   ];
-  return table(columns, rows, { label: "Keys", none: some ? empty("No key is good any more", "Make one with `onward keys create`.") : empty("No key yet", "") });
+  return table(columns, rows, { label: "Keys", none: some ? empty("No valid key", "Create one with `onward keys create`.") : empty("No keys yet", "") });
 }
 
 async function made(again, first) {
-  const name = text("Name", { placeholder: "deploy-bot", maxlength: 200 }, { required: true, hint: "Who uses it; it stands in the audit." });
+  const name = text("Name", { placeholder: "deploy-bot", maxlength: 200 }, { required: true, hint: "Who uses the key. The audit log shows this name." });
   const boxes = SCOPES.map(([scope, says]) => [scope, h("input", { type: "checkbox", id: `scope-${scope}`, value: scope, checked: first || scope === "read" }), says]);
   const scopes = h("fieldset", null, h("legend", null, "Scopes"), boxes.map(([scope, box, says]) => h("label", { class: "field tick", for: box.id }, box, h("span", null, h("b", null, scope), h("span", { class: "hint" }, says)))));
-  const tenant = text("Tenant", { placeholder: "all", maxlength: 200, value: me.tenant || "", disabled: Boolean(me.tenant) }, { hint: "With one, it sees the tasks of that tenant alone." });
+  const tenant = text("Tenant", { placeholder: "all", maxlength: 200, value: me.tenant || "", disabled: Boolean(me.tenant) }, { hint: "With a tenant, the key sees only the tasks of that tenant." });
   const expires = choice("Expires", EXPIRIES, {});
-  const trouble = first ? h("p", { class: "note" }, icon("warn"), "This is the first key: from then on everybody needs one, also this page. It wants all scopes, or nobody can make another.") : null;
+  const trouble = first ? h("p", { class: "note" }, icon("warn"), "This is the first key: from then on every request needs one, also from this page. Give it all scopes; otherwise no other key can be created.") : null;
   const key = await dialog("New key", {
     fields: [trouble, name, scopes, h("div", { class: "pair" }, tenant, expires)],
-    name: "Make the key",
+    name: "Create the key",
     act: () => {
       name.trouble("");
       if (!name.input.value.trim()) {
-        name.trouble("It needs a name.");
+        name.trouble("Enter a name.");
         throw Object.assign(new Error(""), { name: "AbortError" });
       }
       const wanted = boxes.filter(([, box]) => box.checked).map(([scope]) => scope);
-      if (!wanted.length) throw new Error("A key without a scope opens nothing. Tick one.");
+      if (!wanted.length) throw new Error("A key needs at least one scope.");
       return post("/api/keys", { name: name.input.value.trim(), scopes: wanted, ...(me.tenant || !tenant.input.value.trim() ? {} : { tenant: tenant.input.value.trim() }), ...(expires.input.value ? { expires_s: Number(expires.input.value) } : {}) });
     },
   });
   if (!key) return;
   again();
-  await dialog("Here is the key", { text: "Keep it in a safe place now. It is not shown again, by nobody and nowhere.", fields: [secret(key.token, "The key"), facts([["Name", line(key.name, 60)], ["Scopes", key.scopes.join(", ")], ["Sent as", h("code", null, "Authorization: Bearer …")]])], cancel: "I have it" });
+  await dialog("The new key", { text: "Save it in a safe place now. It is not shown again.", fields: [secret(key.token, "The key"), facts([["Name", line(key.name, 60)], ["Scopes", key.scopes.join(", ")], ["Sent as", h("code", null, "Authorization: Bearer …")]])], cancel: "I have saved it" });
 }
 
 function revoke(key, again) {
   const own = key.id === me.key;
   dialog(`Revoke ${line(key.name, 60)}?`, {
-    text: `It opens nothing any more within two seconds, everywhere, and cannot be brought back.${own ? " This is your own key: you are signed out." : ""}`,
+    text: `Within two seconds, requests with this key are refused everywhere. This cannot be undone.${own ? " This is your own key: you will be signed out." : ""}`,
     name: "Revoke",
     kind: "danger",
     act: async () => {
@@ -161,32 +161,32 @@ function revoke(key, again) {
 
 async function audit(box, signal, place) {
   const before = Number(place().one("before")) || null;
-  const found = await get("/api/audit", { before: before || Number.MAX_SAFE_INTEGER, limit: PAGE }, { signal });
-  redraw(box, [found.entries.map((one) => one.number), before], () => [h("p", { class: "faint bar-row" }, "Who did what to what, newest first. Each entry has the hash of the one before it: ", h("code", null, "onward audit verify"), " tells whether one is missing or changed."), h("div", { class: "stacked" }, entries(found.entries)), turn(found, before)]);
+  const page = await get("/api/audit", { before: before || Number.MAX_SAFE_INTEGER, limit: PAGE }, { signal });
+  redraw(box, [page.entries.map((entry) => entry.number), before], () => [h("p", { class: "faint bar-row" }, "Who did what, newest first. Each entry contains the hash of the entry before it: ", h("code", null, "onward audit verify"), " finds missing or changed entries."), h("div", { class: "stacked" }, entries(page.entries)), turn(page, before)]);
 }
 
 function entries(rows) {
   const columns = [
-    { name: "#", class: "end", cell: (one) => h("span", { class: "faint" }, number(one.number)) },
-    { name: "When", class: "tight", cell: (one) => h("span", { class: "two" }, age(one.at), h("span", { class: "faint" }, clock(one.at))) },
-    { name: "Who", cell: (one) => (one.name ? h("span", { title: one.key || "" }, line(one.name, 60)) : h("span", { class: "faint" }, "without a key")) },
-    { name: "Did", cell: (one) => h("b", null, line(String(one.action).replaceAll("_", " "), 60)) },
-    { name: "To", cell: subject },
-    { name: "With", class: "answer", cell: (one) => (one.data && Object.keys(one.data).length ? h("span", { title: safe(brief(one.data, 1000)) }, brief(one.data, 120)) : h("span", { class: "faint" }, "–")) },
-    { name: "Hash", cell: (one) => h("span", { class: "mono faint", title: one.hash }, one.hash.slice(0, 10)) },
+    { name: "#", class: "end", cell: (entry) => h("span", { class: "faint" }, number(entry.number)) },
+    { name: "When", class: "tight", cell: (entry) => h("span", { class: "two" }, age(entry.at), h("span", { class: "faint" }, clock(entry.at))) },
+    { name: "Who", cell: (entry) => (entry.name ? h("span", { title: entry.key || "" }, line(entry.name, 60)) : h("span", { class: "faint" }, "without a key")) },
+    { name: "Action", cell: (entry) => h("b", null, line(String(entry.action).replaceAll("_", " "), 60)) },
+    { name: "Subject", cell: subject },
+    { name: "Details", class: "answer", cell: (entry) => (entry.data && Object.keys(entry.data).length ? h("span", { title: safe(brief(entry.data, 1000)) }, brief(entry.data, 120)) : h("span", { class: "faint" }, "–")) },
+    { name: "Hash", cell: (entry) => h("span", { class: "mono faint", title: entry.hash }, entry.hash.slice(0, 10)) },
   ];
-  return table(columns, rows, { label: "Audit", none: empty("Nothing was done yet", "Whoever decides, steers, or changes the place is written down here.") });
+  return table(columns, rows, { label: "Audit", none: empty("No entries yet", "Decisions, control of tasks, and changes to the system are recorded here.") });
 }
 
 const TASK = /^[0-9a-z]{26}(?=\.|$)/;
 
-function subject(one) {
-  const task = TASK.exec(one.subject);
-  return task ? taskLink(task[0], short(task[0]) + one.subject.slice(26)) : h("span", { class: "mono", title: safe(one.subject) }, line(one.subject, 60));
+function subject(entry) {
+  const task = TASK.exec(entry.subject);
+  return task ? taskLink(task[0], short(task[0]) + entry.subject.slice(26)) : h("span", { class: "mono", title: safe(entry.subject) }, line(entry.subject, 60));
 }
 
-function turn(found, before) {
-  const last = found.entries.at(-1)?.number;
+function turn(page, before) {
+  const last = page.entries.at(-1)?.number;
   if (!before && (!last || last <= 1)) return null;
   return pager({ next: last > 1, before, onnext: () => go("/system", { tab: "audit", before: last }), onbefore: () => history.back(), text: "newest first" });
 }

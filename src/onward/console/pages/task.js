@@ -1,4 +1,4 @@
-// One task: a sentence on where it stands, what it has spent, what can be done; and tabs for everything that is known of it.
+// One task: its status as a sentence, its budget, its actions; and tabs for everything else.
 
 import { get, part } from "../api.js";
 import { h, put } from "../dom.js";
@@ -22,13 +22,13 @@ export async function show(root, place) {
   const path = `/api/tasks/${part(id)}`;
   const ask = (more, query) => get(`${path}${more}`, query, { signal });
   const [task, waterfall] = await Promise.all([ask(""), ask("/timeline")]);
-  const found = { task, budget: null, progress: null };
+  const data = { task, budget: null, progress: null };
   document.title = `${line(task.task, 60)} ${short(id)} · Onward`;
 
   const head = h("header", { class: "task-head" });
   const chart = timeline({ pick: picked, signal });
   const side = h("aside", { class: "side", "aria-label": "Details" });
-  const context = { id, path, ask, signal, found, chart, refresh: () => refresh(true) };
+  const context = { id, path, ask, signal, data, chart, refresh: () => refresh(true) };
   const shown = tabs(
     [
       { id: "timeline", name: "Timeline", show: (root) => root.append(h("div", { class: "split" }, chart.element, side)) },
@@ -39,7 +39,7 @@ export async function show(root, place) {
       { id: "children", name: "Children", show: (root, stop) => children(root, context, stop) },
       { id: "deliveries", name: "Deliveries", show: (root, stop) => deliveries(root, context, stop) },
     ],
-    { label: "What is known of this task", chosen: (tab) => moveTo({ tab: tab === "timeline" ? null : tab }) },
+    { label: "Parts of this task", chosen: (tab) => moveTo({ tab: tab === "timeline" ? null : tab }) },
   );
   signal.addEventListener("abort", shown.stop, { once: true });
   put(root, head, shown.element);
@@ -51,15 +51,15 @@ export async function show(root, place) {
   live.follow(id, signal);
   live.on(`task:${id}`, heard, signal);
   live.on("reset", () => refresh(), signal);
-  const slow = setInterval(() => !document.hidden && refresh(), 15_000); // what no stream tells: a place in a queue
+  const slow = setInterval(() => !document.hidden && refresh(), 15_000); // for what the stream does not report: the position in a queue
   signal.addEventListener("abort", () => clearInterval(slow), { once: true });
   more();
 
-  // ── what happens ──
+  // ── updates ──
 
   let due = 0;
   function heard(update) {
-    if (update.total_step || update.step) found.progress = { step: update.step, total: update.total_step, message: update.message };
+    if (update.total_step || update.step) data.progress = { step: update.step, total: update.total_step, message: update.message };
     refresh();
   }
 
@@ -75,11 +75,11 @@ export async function show(root, place) {
     busy = true;
     try {
       const after = chart.seq();
-      const was = found.task.state;
+      const was = data.task.state;
       const [task, more] = await Promise.all([ask(""), ask("/timeline", { after })]);
-      found.task = task;
+      data.task = task;
       chart.take({ ...more, after });
-      if (ENDED.has(was) && !ENDED.has(task.state)) live.restart(); // an ended task had left the stream
+      if (ENDED.has(was) && !ENDED.has(task.state)) live.restart(); // an ended task was no longer in the stream
       await spent();
       draw();
     } catch (error) {
@@ -90,41 +90,41 @@ export async function show(root, place) {
     return undefined;
   }
 
-  /** What is read once, after the page stands. */
+  /** Data that is read once, after the page is drawn. */
   async function more() {
     await Promise.allSettled([
       spent(),
       ask("/events", { after: Math.max(0, chart.seq() - 100), limit: 100 }).then(({ records }) => {
         const last = records.reverse().find((record) => record.kind === "progress" && record.data && (record.data.total || record.data.step));
-        if (last && !found.progress) found.progress = { step: last.data.step, total: last.data.total, message: last.data.message };
+        if (last && !data.progress) data.progress = { step: last.data.step, total: last.data.total, message: last.data.message };
       }),
     ]);
     if (!signal.aborted) draw();
   }
 
   async function spent() {
-    const spends = found.task.usage || found.task.reason === "budget" || chart.bars().some((bar) => bar.kind === "model" || bar.kind === "child");
-    if (found.budget === false || !spends) return; // there is none for most tasks
-    found.budget = await ask("/budget").catch((error) => (error.status === 404 ? false : found.budget));
+    const spends = data.task.usage || data.task.reason === "budget" || chart.bars().some((bar) => bar.kind === "model" || bar.kind === "child");
+    if (data.budget === false || !spends) return; // most tasks have no budget
+    data.budget = await ask("/budget").catch((error) => (error.status === 404 ? false : data.budget));
   }
 
   // ── the head ──
 
   function draw() {
-    const { task } = found;
+    const { task } = data;
     const several = (kind) => chart.bars().filter((bar) => bar.kind === kind).length;
     shown.counts("conversation", several("turn"));
     shown.counts("children", several("child"));
     shown.counts("events", chart.seq());
     shown.counts("artifacts", chart.marks().filter((mark) => mark.kind === "artifact").length);
     const menus = head.querySelector(".menu-list:not([hidden])");
-    if (menus) return; // somebody is choosing
+    if (menus) return; // a menu is open
     put(
       head,
-      h("nav", { class: "crumbs", "aria-label": "Where this is" }, h("a", { href: link("/tasks") }, "Tasks"), icon("right", 14), task.parent && [taskLink(task.parent), icon("right", 14)], h("span", null, copyable(task.task_id, short(task.task_id)))),
-      h("div", { class: "page-head" }, h("div", null, h("h1", { class: "task-title" }, h("bdi", null, line(task.task, 120)), chip(task)), h("p", { class: "sentence" }, sentence(task, chart, found))), h("div", { class: "actions" }, actions(context))),
+      h("nav", { class: "crumbs", "aria-label": "Breadcrumbs" }, h("a", { href: link("/tasks") }, "Tasks"), icon("right", 14), task.parent && [taskLink(task.parent), icon("right", 14)], h("span", null, copyable(task.task_id, short(task.task_id)))),
+      h("div", { class: "page-head" }, h("div", null, h("h1", { class: "task-title" }, h("bdi", null, line(task.task, 120)), chip(task)), h("p", { class: "sentence" }, sentence(task, chart, data))), h("div", { class: "actions" }, actions(context))),
       progress(),
-      h("div", { class: "meters" }, metersOf(found)),
+      h("div", { class: "meters" }, metersOf(data)),
       h(
         "div",
         { class: "meta" },
@@ -145,8 +145,8 @@ export async function show(root, place) {
   }
 
   function progress() {
-    const { step, total, message } = found.progress || {};
-    if (ENDED.has(found.task.state) || !total) return null;
+    const { step, total, message } = data.progress || {};
+    if (ENDED.has(data.task.state) || !total) return null;
     return h("div", { class: "progress" }, meter(line(message || "Progress", 100), step, total, { say: number }));
   }
 

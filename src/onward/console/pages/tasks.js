@@ -1,5 +1,5 @@
-// Tasks: what there is, why it is not going on, and what can be done about all of it at once. Filters are in the address, so that a
-// view can be sent to somebody; what is shown is read again when the stream says that something happened.
+// Tasks: the list with the reason why each task does not go on, and actions for all that match. Filters are in the URL, so that a view
+// can be shared; the list is read again when the stream reports a change.
 
 import { get, post } from "../api.js";
 import { h, put } from "../dom.js";
@@ -9,8 +9,8 @@ import * as filters from "../filters.js";
 import * as live from "../live.js";
 import { may } from "../me.js";
 import { go, here, link } from "../router.js";
-import { age, button, chip, empty, failure, menu, pager, reasoned, tag } from "../ui.js";
-import { at, compact, count, exactly, line, money, number, safe, short, span, told } from "../words.js";
+import { age, button, chip, empty, failure, menu, pager, whyLine, tag } from "../ui.js";
+import { at, compact, count, exactly, line, money, number, safe, short, span, briefField } from "../words.js";
 
 const PAGE = 50;
 
@@ -23,7 +23,7 @@ export async function show(root, place) {
   put(root, h("header", { class: "page-head" }, h("div", null, h("h1", null, "Tasks ", total)), h("div", { class: "actions" }, actions())), bar, list, foot);
 
   let seen = [];
-  let before = []; // the cursors of the pages before this one
+  let before = []; // the cursors of the newer pages
   let reading = null;
   const known = await filters.choices(signal);
   filters.draw(bar, here(), known);
@@ -35,9 +35,9 @@ export async function show(root, place) {
     const place = here();
     if (!quiet) list.setAttribute("aria-busy", "true");
     try {
-      const found = await get("/api/tasks", { brief: true, ...filters.asked(place), limit: PAGE, cursor: place.one("cursor") }, { signal: mine.signal });
-      seen = found.tasks;
-      draw(found, place);
+      const page = await get("/api/tasks", { brief: true, ...filters.toQuery(place), limit: PAGE, cursor: place.one("cursor") }, { signal: mine.signal });
+      seen = page.tasks;
+      draw(page, place);
       counted(place, mine.signal);
     } catch (error) {
       if (error.name !== "AbortError" && error.status !== 401) put(list, failure(error, () => read()));
@@ -46,38 +46,38 @@ export async function show(root, place) {
     }
   }
 
-  function draw(found, place) {
+  function draw(page, place) {
     const chosen = list.querySelector(".chosen")?.dataset.id;
     const focused = list.contains(document.activeElement);
     list.setAttribute("role", seen.length ? "list" : "region");
-    if (!seen.length) put(list, place.one("cursor") ? empty("Nothing more", "These were all.") : nothing(place));
+    if (!seen.length) put(list, place.one("cursor") ? empty("No more tasks", "The page before this one was the last.") : nothing(place));
     else {
-      const old = new Map([...list.children].map((one) => [one.dataset.id, one]));
+      const old = new Map([...list.children].map((element) => [element.dataset.id, element]));
       const rows = seen.map((task) => row(task, old.get(task.task_id)));
       list.replaceChildren(...rows);
     }
     const again = chosen && list.querySelector(`[data-id="${CSS.escape(chosen)}"]`);
     if (again) choose(again, focused);
-    put(foot, found.next || before.length ? pager({ next: found.next, before: before.length || place.one("cursor"), text: `${number(seen.length)} shown`, onnext: () => (before.push(place.one("cursor")), turn(found.next)), onbefore: () => turn(before.pop() || "") }) : null);
+    put(foot, page.next || before.length ? pager({ next: page.next, before: before.length || place.one("cursor"), text: `${number(seen.length)} shown`, onnext: () => (before.push(place.one("cursor")), turn(page.next)), onbefore: () => turn(before.pop() || "") }) : null);
   }
 
   function turn(cursor) {
-    go("/tasks", { ...filters.kept(here()), cursor });
+    go("/tasks", { ...filters.current(here()), cursor });
     root.scrollTop = 0;
   }
 
   async function counted(place, signal) {
     if (!filters.any(place)) return put(total);
     try {
-      const found = await get("/api/tasks/count", filters.asked(place), { signal });
-      put(total, `${number(found.count)}${found.capped ? " or more" : ""}`);
+      const page = await get("/api/tasks/count", filters.toQuery(place), { signal });
+      put(total, `${number(page.count)}${page.capped ? " or more" : ""}`);
     } catch {
       put(total);
     }
     return undefined;
   }
 
-  // ── live: at most one reading a second, and none while nothing happens ──
+  // ── live: the list is read at most once a second, and only after a change ──
   let due = 0;
   let last = 0;
   const soon = () => {
@@ -90,15 +90,15 @@ export async function show(root, place) {
   };
   live.on("task", soon, signal);
   live.on("reset", soon, signal);
-  const slow = setInterval(soon, 15_000); // what no stream tells: places in queues
+  const slow = setInterval(soon, 15_000); // for what the stream does not report: positions in queues
   signal.addEventListener("abort", () => clearInterval(slow), { once: true });
 
   // ── the keyboard ──
-  function choose(one, focus = true) {
+  function choose(row_, focus = true) {
     list.querySelector(".chosen")?.classList.remove("chosen");
-    one.classList.add("chosen");
-    if (focus) one.querySelector("a.cover").focus({ preventScroll: true });
-    one.scrollIntoView({ block: "nearest" });
+    row_.classList.add("chosen");
+    if (focus) row_.querySelector("a.cover").focus({ preventScroll: true });
+    row_.scrollIntoView({ block: "nearest" });
   }
   addEventListener(
     "keydown",
@@ -107,7 +107,7 @@ export async function show(root, place) {
       const step = { j: 1, k: -1 }[event.key];
       if (!step || !list.children.length) return;
       const rows = [...list.querySelectorAll(".task-row")];
-      const now = rows.findIndex((one) => one.classList.contains("chosen"));
+      const now = rows.findIndex((row) => row.classList.contains("chosen"));
       if (rows.length) choose(rows[Math.max(0, Math.min(rows.length - 1, now + step))]);
     },
     { signal },
@@ -135,8 +135,8 @@ function row(task, old) {
     "div",
     { class: ["task-row", old?.classList.contains("chosen") && "chosen"], role: "listitem", data: { id: task.task_id } },
     h("a", { class: "cover", href: link(`/tasks/${encodeURIComponent(task.task_id)}`), "aria-label": `${safe(task.task)} ${short(task.task_id)}, ${task.state}` }),
-    h("div", { class: "c-state" }, chip(task), said(task)),
-    h("div", { class: "c-task" }, h("span", { class: "name clip" }, line(task.task, 80), task.parent && h("span", { class: "faint" }, " · child")), h("span", { class: "brief clip" }, told(task, "input", 160))),
+    h("div", { class: "c-state" }, chip(task), outcome(task)),
+    h("div", { class: "c-task" }, h("span", { class: "name clip" }, line(task.task, 80), task.parent && h("span", { class: "faint" }, " · child")), h("span", { class: "brief clip" }, briefField(task, "input", 160))),
     h("div", { class: "c-labels" }, labels.slice(0, 3).map(([name, value]) => tag(name, value)), labels.length > 3 && h("span", { class: "faint" }, `+${labels.length - 3}`)),
     h("div", { class: "c-queue clip faint" }, task.queue === "default" ? "" : safe(task.queue), task.priority ? h("span", { title: "priority" }, ` ${task.priority > 0 ? "↑" : "↓"}${Math.abs(task.priority)}`) : null),
     h("div", { class: "c-spent num" }, usage ? [h("span", null, money(usage.cost_usd)), h("span", { class: "faint" }, `${compact(total(usage))} tok`)] : null),
@@ -149,25 +149,25 @@ function row(task, old) {
 
 const total = (usage) => (usage.input_tokens === null || usage.output_tokens === null ? null : usage.input_tokens + usage.output_tokens);
 
-/** Why it is not going on, or how it ended, in one line. */
-function said(task) {
-  if (task.state !== "completed") return reasoned(task);
-  return h("span", { class: "why" }, told(task, "result", 100));
+/** Why the task does not go on, or how it ended, in one line. */
+function outcome(task) {
+  if (task.state !== "completed") return whyLine(task);
+  return h("span", { class: "why" }, briefField(task, "result", 100));
 }
 
 function nothing(place) {
-  if (filters.any(place)) return empty("No task matches", "Take a filter away, or look for something else.", button("Clear all filters", () => go("/tasks")));
+  if (filters.any(place)) return empty("No task matches", "Remove a filter, or search for something else.", button("Clear all filters", () => go("/tasks")));
   return empty("No tasks yet", "Submit one here, with `onward submit`, or over the API.", may("submit") && h("a", { class: "button main", href: link("/new") }, "New task"));
 }
 
-// ── all that match ───────────────────────────────────────────────────────────────────────────────────────────────────
+// ── bulk actions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const DEEDS = {
-  cancel: { text: "Cancel", icon: "stop", says: "They end, and so do the tasks that they started; what is owed is undone first. Those that have ended stay as they are.", danger: true },
-  pause: { text: "Pause", icon: "pause", says: "Nobody goes on with them until they are resumed." },
-  resume: { text: "Resume", icon: "play", says: "Those that failed, are parked, quarantined or paused go on where they stopped." },
-  priority: { text: "Change the priority of", icon: "up", says: "Higher goes first." },
-  prune: { text: "Forget", icon: "stop", says: "Those that have ended are gone for good, with all that they started and all that there is of them. The others stay.", danger: true, scope: "admin" },
+  cancel: { text: "Cancel", icon: "stop", says: "These tasks and their children end; finished saga steps are undone first. Ended tasks do not change.", danger: true },
+  pause: { text: "Pause", icon: "pause", says: "No worker goes on with these tasks until they are resumed." },
+  resume: { text: "Resume", icon: "play", says: "Failed, parked, quarantined and paused tasks continue where they stopped." },
+  priority: { text: "Change the priority of", icon: "up", says: "Tasks with a higher priority go first." },
+  prune: { text: "Delete", icon: "stop", says: "Ended tasks are deleted for good, with all tasks that they started. Other tasks do not change.", danger: true, scope: "admin" },
 };
 
 function actions() {
@@ -175,30 +175,30 @@ function actions() {
   return menu("All matching", () => {
     const some = filters.any(here());
     return Object.entries(DEEDS).filter(([, deed]) => may(deed.scope || "submit")).map(([name, deed]) => ({ text: `${deed.text} all matching…`, icon: deed.icon, danger: deed.danger, disabled: !some, title: some ? null : "Set a filter first", act: () => all(name, deed) }));
-  }, { title: "Do something with all tasks that match the filters" });
+  }, { title: "An action for all tasks that match the filters" });
 }
 
 async function all(action, deed) {
   const place = here();
-  const filter = filters.asked(place);
-  const found = await attempt(() => get("/api/tasks/count", filter));
-  if (!found) return;
-  if (!found.count) {
-    toast("Nothing matches these filters now.");
+  const filter = filters.toQuery(place);
+  const matching = await attempt(() => get("/api/tasks/count", filter));
+  if (!matching) return;
+  if (!matching.count) {
+    toast("No task matches these filters now.");
     return;
   }
-  const n = `${count(found.count, "task")}${found.capped ? " or more" : ""}`;
+  const n = `${count(matching.count, "task")}${matching.capped ? " or more" : ""}`;
   const priority = action === "priority" ? fields.numeric("Priority", { value: 5, step: 1, required: true }) : null;
   const done = await dialog(`${deed.text} ${n}?`, {
     text: deed.says,
-    fields: [h("div", { class: "row" }, filters.words(place).map((one) => h("span", { class: "tag" }, one))), priority],
+    fields: [h("div", { class: "row" }, filters.words(place).map((phrase) => h("span", { class: "tag" }, phrase))), priority],
     name: `${deed.text} ${n}`,
-    cancel: "Leave them",
+    cancel: "Keep them as they are",
     kind: deed.danger ? "danger" : "main",
-    act: () => post("/api/tasks/actions", { action, filter, count: found.count, ...(priority ? { priority: Number(priority.input.value) } : {}) }),
+    act: () => post("/api/tasks/actions", { action, filter, count: matching.count, ...(priority ? { priority: Number(priority.input.value) } : {}) }),
   });
   if (!done) return;
-  const refused = done.refused?.length ? ` ${count(done.matched - done.done, "task")} could not: ${done.refused[0].detail}` : "";
+  const refused = done.refused?.length ? ` ${count(done.matched - done.done, "task")} refused: ${done.refused[0].detail}` : "";
   toast(`Done with ${number(done.done)} of ${number(done.matched)}.${refused}`, { tone: refused ? "bad" : "good" });
 }
 

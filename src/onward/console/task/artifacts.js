@@ -1,16 +1,16 @@
-// Artifacts: bytes that steps left behind. Their names and types are claims of whoever made them, so nothing is shown for what it says
-// that it is: an image only when its first bytes are those of one, and then as a blob of that checked type; text as text; anything
-// else as numbers. Nothing of it is ever run.
+// Artifacts: bytes that steps stored. Their names and types come from agents and tools, so they are not trusted: bytes are shown as an
+// image only if their first bytes are those of an image, as a blob of that checked type; text as text; anything else as a hex dump.
+// Nothing of it is ever run.
 
 import { ask, part } from "../api.js";
 import { h, put } from "../dom.js";
 import { attempt } from "../dialog.js";
 import * as live from "../live.js";
 import { button, busy, empty, failure } from "../ui.js";
-import { saved, value } from "../values.js";
+import { save, value } from "../values.js";
 import { bytes, line } from "../words.js";
 
-const SMALL = 300_000; // bytes that are shown without being asked for
+const SMALL = 300_000; // bytes; a smaller artifact is loaded without a click
 const MOST = 20_000_000;
 const SHOWN = 1_000_000;
 
@@ -19,13 +19,13 @@ export async function artifacts(root, context, signal) {
   const drawn = new Map();
   async function read() {
     try {
-      const { artifacts: found } = await context.ask("/artifacts");
+      const { artifacts: list } = await context.ask("/artifacts");
       if (signal.aborted) return;
-      if (!found.length) {
-        put(root, empty("No artifacts", "What a step leaves behind (a report, a picture, a large output) would be here."));
+      if (!list.length) {
+        put(root, empty("No artifacts", "Files that steps store (a report, a picture, a large output) appear here."));
         return;
       }
-      for (const one of found) if (!drawn.has(one.id)) drawn.set(one.id, card(one, signal));
+      for (const artifact of list) if (!drawn.has(artifact.id)) drawn.set(artifact.id, card(artifact, signal));
       put(root, h("div", { class: "cols" }, [...drawn.values()]));
     } catch (error) {
       if (error.name !== "AbortError" && !signal.aborted) put(root, failure(error, read));
@@ -36,10 +36,10 @@ export async function artifacts(root, context, signal) {
   await read();
 }
 
-function card(one, signal) {
+function card(artifact, signal) {
   const view = h("div", { class: "body" });
-  const name = line(one.summary || one.type, 120) || "artifact";
-  const load = async () => (await ask("GET", `/api/artifacts/${part(one.id)}`, { signal, more: { Accept: "*/*" } })).arrayBuffer();
+  const name = line(artifact.summary || artifact.type, 120) || "artifact";
+  const load = async () => (await ask("GET", `/api/artifacts/${part(artifact.id)}`, { signal, more: { Accept: "*/*" } })).arrayBuffer();
   async function show() {
     put(view, busy());
     try {
@@ -48,13 +48,13 @@ function card(one, signal) {
       if (error.name !== "AbortError") put(view, failure(error, show));
     }
   }
-  if (one.bytes <= SMALL) show();
-  else put(view, h("div", { class: "row" }, h("span", { class: "faint" }, `${bytes(one.bytes)}, not loaded yet`), one.bytes <= MOST && button("Show", show, { small: true })));
+  if (artifact.bytes <= SMALL) show();
+  else put(view, h("div", { class: "row" }, h("span", { class: "faint" }, `${bytes(artifact.bytes)}, not loaded yet`), artifact.bytes <= MOST && button("Show", show, { small: true })));
   return h(
     "section",
     { class: "card artifact" },
-    h("header", null, h("h2", { class: "clip grow" }, h("bdi", null, name)), button("", () => attempt(async () => saved(new Blob([await load()], { type: "application/octet-stream" }), `${one.artifact_id.slice(0, 12)}.bin`)), { icon: "save", title: "Save as a file", small: true, kind: "quiet" })),
-    h("p", { class: "artifact-meta faint" }, [line(one.type, 60), bytes(one.bytes), one.step && `from ${line(one.step, 60)}`, one.artifact_id.slice(0, 8)].filter(Boolean).join(" · ")),
+    h("header", null, h("h2", { class: "clip grow" }, h("bdi", null, name)), button("", () => attempt(async () => save(new Blob([await load()], { type: "application/octet-stream" }), `${artifact.artifact_id.slice(0, 12)}.bin`)), { icon: "save", title: "Save as a file", small: true, kind: "quiet" })),
+    h("p", { class: "artifact-meta faint" }, [line(artifact.type, 60), bytes(artifact.bytes), artifact.step && `from ${line(artifact.step, 60)}`, artifact.artifact_id.slice(0, 8)].filter(Boolean).join(" · ")),
     view,
   );
 }
@@ -73,7 +73,7 @@ function preview(buffer, name, signal) {
   if (type) {
     const where = URL.createObjectURL(new Blob([data], { type }));
     signal.addEventListener("abort", () => URL.revokeObjectURL(where), { once: true });
-    const image = h("img", { src: where, alt: name, class: "preview", onerror: () => image.replaceWith(h("p", { class: "faint" }, "It begins like an image, and is none that this browser can show.")) });
+    const image = h("img", { src: where, alt: name, class: "preview", onerror: () => image.replaceWith(h("p", { class: "faint" }, "It looks like an image, but this browser cannot show it.")) });
     return image;
   }
   const text = readable(data);

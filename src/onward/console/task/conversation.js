@@ -1,4 +1,4 @@
-// The conversation of an agent: to the letter what its model saw at a turn, and what it said; and what it is saying now.
+// The conversation of an agent: the exact messages that its model received in a turn, its reply, and the text that it is generating now.
 
 import { h, put } from "../dom.js";
 import * as live from "../live.js";
@@ -7,7 +7,7 @@ import { busy, empty, failure } from "../ui.js";
 import { value } from "../values.js";
 import { compact, count, ENDED, line, money, moment, number, safe, span } from "../words.js";
 
-const ROLES = { system: "Instructions", user: "To the agent", assistant: "Model", tool: "Tool" };
+const ROLES = { system: "Instructions", user: "User", assistant: "Model", tool: "Tool" };
 const LONG = 1500;
 
 export async function conversation(root, context, signal) {
@@ -23,9 +23,9 @@ export async function conversation(root, context, signal) {
     try {
       turns = [];
       for (let after = 0; after !== null; ) {
-        const found = await context.ask("/turns", { limit: 1000, after });
-        turns.push(...found.turns);
-        after = found.next;
+        const page = await context.ask("/turns", { limit: 1000, after });
+        turns.push(...page.turns);
+        after = page.next;
       }
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -33,13 +33,13 @@ export async function conversation(root, context, signal) {
       if (error.status !== 404) return put(root, failure(error, read));
     }
     if (signal.aborted) return undefined;
-    if (!turns.length && !said.size) return put(root, empty("No model was asked", "The conversation of an agent would be here."));
+    if (!turns.length && !texts.size) return put(root, empty("No model was called", "For tasks of agents, the conversation with the model appears here."));
     if (!root.contains(picker)) put(root, h("div", { class: "talk-split" }, picker, h("div", { class: "stack" }, body, now)));
     const last = turns.length ? turns[turns.length - 1].turn : 0;
     const wanted = Number(here().one("turn")) || (chosen && chosen < drawnLast ? chosen : last);
     drawnLast = last;
     list();
-    await take(turns.some((one) => one.turn === wanted) ? wanted : last);
+    await take(turns.some((turn) => turn.turn === wanted) ? wanted : last);
     speak();
     return undefined;
   }
@@ -56,23 +56,23 @@ export async function conversation(root, context, signal) {
 
   async function take(number) {
     chosen = number;
-    for (const one of picker.children) {
-      const on = one.dataset.turn === String(number);
-      one.classList.toggle("chosen", on);
-      one.setAttribute("aria-selected", String(on));
+    for (const item of picker.children) {
+      const on = item.dataset.turn === String(number);
+      item.classList.toggle("chosen", on);
+      item.setAttribute("aria-selected", String(on));
     }
     if (!number) return put(body);
     if (drawn === number) return undefined;
     const main = root.closest("main");
-    const first = drawn === 0 && !ENDED.has(context.found.task.state) && !here().one("turn");
+    const first = drawn === 0 && !ENDED.has(context.data.task.state) && !here().one("turn");
     const below = first || (drawn > 0 && main.scrollTop + main.clientHeight >= main.scrollHeight - 40);
     try {
       const turn = await context.ask(`/turns/${number}`);
       if (chosen !== number || signal.aborted) return undefined;
       drawn = number;
-      const names = new Map([...turn.messages, turn.reply].flatMap((message) => (message.tool_calls || []).map((one) => [one.id, one.function?.name])));
+      const names = new Map([...turn.messages, turn.reply].flatMap((message) => (message.tool_calls || []).map((item) => [item.id, item.function?.name])));
       put(body, about(turn), turn.messages.map((message) => bubble(message, names)), bubble(turn.reply, names, true));
-      if (below) main.scrollTop = main.scrollHeight; // who reads along at the end stays there
+      if (below) main.scrollTop = main.scrollHeight; // keep the end in view if it was in view
     } catch (error) {
       if (error.name !== "AbortError") put(body, failure(error));
     }
@@ -83,16 +83,16 @@ export async function conversation(root, context, signal) {
     const step = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
     if (!step || !turns.length) return;
     event.preventDefault();
-    const i = turns.findIndex((one) => one.turn === chosen);
+    const i = turns.findIndex((turn) => turn.turn === chosen);
     take(turns[Math.max(0, Math.min(turns.length - 1, i + step))].turn);
     picker.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
   }
 
-  // ── what it is saying ──
+  // ── the text that is being generated ──
 
-  const said = new Map();
+  const texts = new Map();
   function speak() {
-    const open = [...said].filter(([name]) => !turns.some((turn) => turn.turn === Number(name.split(":")[0])));
+    const open = [...texts].filter(([name]) => !turns.some((turn) => turn.turn === Number(name.split(":")[0])));
     put(now, open.map(([name, text]) => h("div", { class: "bubble assistant speaking" }, h("header", null, `Model, turn ${name.split(":")[0]}`, h("span", { class: "spinner" })), h("pre", { class: "text" }, safe(text)))));
     const main = root.closest("main");
     if (open.length && main.scrollHeight - main.scrollTop - main.clientHeight < 160) main.scrollTop = main.scrollHeight;
@@ -101,25 +101,25 @@ export async function conversation(root, context, signal) {
     `text:${context.id}`,
     (piece) => {
       const name = `${piece.turn}:${piece.attempt}`;
-      if (piece.withdrawn) said.delete(name);
+      if (piece.withdrawn) texts.delete(name);
       else {
-        // Numbers of attempts grow: an earlier one of this turn is void, also when its end was missed while the stream was cut.
-        for (const other of [...said.keys()]) if (other.startsWith(`${piece.turn}:`) && other !== name) said.delete(other);
-        said.set(name, (said.get(name) || "").slice(0, piece.offset) + piece.text);
+        // A later attempt replaces the earlier ones of its turn, also when the stream was cut and their withdrawal was missed.
+        for (const other of [...texts.keys()]) if (other.startsWith(`${piece.turn}:`) && other !== name) texts.delete(other);
+        texts.set(name, (texts.get(name) || "").slice(0, piece.offset) + piece.text);
       }
       if (!root.contains(picker)) read();
       else speak();
     },
     signal,
   );
-  live.on("reset", () => (said.clear(), root.contains(picker) && speak()), signal); // what is still being said is told again
+  live.on("reset", () => (texts.clear(), root.contains(picker) && speak()), signal); // the server sends unfinished text again
   let due = 0;
   live.on(`task:${context.id}`, () => (clearTimeout(due), (due = setTimeout(() => !signal.aborted && read(), 300))), signal);
   await read();
 }
 
 function about(turn) {
-  return h("p", { class: "faint" }, [`Turn ${number(turn.turn)}`, safe(turn.model), moment(turn.at), turn.took_s === null ? "" : span(turn.took_s), `${compact(turn.input_tokens)} tokens in, ${compact(turn.output_tokens)} out`, money(turn.cost_usd), `saw ${count(turn.messages.length, "message")}`].filter(Boolean).join(" · "));
+  return h("p", { class: "faint" }, [`Turn ${number(turn.turn)}`, safe(turn.model), moment(turn.at), turn.took_s === null ? "" : span(turn.took_s), `${compact(turn.input_tokens)} tokens in, ${compact(turn.output_tokens)} out`, money(turn.cost_usd), `${count(turn.messages.length, "message")} sent`].filter(Boolean).join(" · "));
 }
 
 function bubble(message, names, latest = false) {
@@ -132,13 +132,13 @@ function bubble(message, names, latest = false) {
   return h("div", { class: ["bubble", ROLES[message.role] ? message.role : "other", latest && "latest"] }, folded ? h("details", null, h("summary", null, who, h("span", { class: "faint" }, ` · ${line(text, 120)}`)), body) : [h("header", null, who), body]);
 }
 
-function call(one) {
-  const { name = "", arguments: given = "" } = one.function || {};
+function call(toolCall) {
+  const { name = "", arguments: given = "" } = toolCall.function || {};
   let shown = given;
   try {
     shown = JSON.parse(given);
   } catch {
-    // what a model wrote may be no JSON
+    // a model may write arguments that are not JSON
   }
   return h("div", { class: "call" }, h("b", null, "calls ", h("bdi", { class: "mono" }, line(name, 80))), given && value(shown, { first: 800, name: "arguments", label: `Arguments of ${line(name, 80)}` }));
 }

@@ -1,4 +1,4 @@
-// Lists about one task: its records as they are, the tasks that it started, and what was sent to others about it.
+// Lists of one task: its records, its children, and the deliveries of its events.
 
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
@@ -14,7 +14,7 @@ const PAGE = 200;
 export async function events(root, context, signal) {
   put(root, busy());
   let after = Number(here().one("from")) ? Math.max(0, Number(here().one("from")) - 1) : null;
-  let last = false; // whether the newest are shown
+  let last = false; // whether the newest records are shown
   const body = h("div", { class: "stack" });
   async function read() {
     try {
@@ -50,13 +50,13 @@ function row(record) {
   return h("div", { role: "listitem" }, opener, more);
 }
 
-/** The tasks that it started. */
+/** The children of the task. */
 export async function children(root, context, signal) {
   put(root, busy());
   async function read() {
     try {
-      const found = await get("/api/tasks", { brief: true, parent: context.id, limit: 200 }, { signal });
-      const rows = found.tasks;
+      const page = await get("/api/tasks", { brief: true, parent: context.id, limit: 200 }, { signal });
+      const rows = page.tasks;
       if (signal.aborted) return;
       put(
         root,
@@ -69,9 +69,9 @@ export async function children(root, context, signal) {
             { name: "Id", class: "tight", cell: (task) => h("a", { class: "mono", href: link(`/tasks/${encodeURIComponent(task.task_id)}`) }, short(task.task_id)) },
           ],
           rows,
-          { label: "Children", href: (task) => link(`/tasks/${encodeURIComponent(task.task_id)}`), none: empty("No children", "Tasks that this one starts would be here.") },
+          { label: "Children", href: (task) => link(`/tasks/${encodeURIComponent(task.task_id)}`), none: empty("No children", "Tasks that this task starts appear here.") },
         ),
-        found.next && h("p", null, button("All of them", () => go("/tasks", { parent: context.id }))),
+        page.next && h("p", null, button("Show all", () => go("/tasks", { parent: context.id }))),
       );
     } catch (error) {
       if (error.name !== "AbortError" && !signal.aborted) put(root, failure(error, read));
@@ -84,27 +84,27 @@ export async function children(root, context, signal) {
 
 const TONES = { delivered: "good", dead: "bad", pending: "idle", waiting: "idle", failed: "bad" };
 
-/** What was sent to others about it. */
+/** The deliveries of its events. */
 export async function deliveries(root, context, signal) {
   put(root, busy());
   try {
-    const { deliveries: found } = await get("/api/deliveries", { task_id: context.id }, { signal });
+    const { deliveries: rows } = await get("/api/deliveries", { task_id: context.id }, { signal });
     put(
       root,
       table(
         [
-          { name: "State", cell: (one) => badge(safe(one.state), TONES[one.state] || "idle") },
-          { name: "Event", cell: (one) => safe(one.type) },
-          { name: "To", cell: (one) => h("bdi", null, line(one.sink, 80)) },
-          { name: "Attempts", class: "end", cell: (one) => number(one.attempts) },
-          { name: "Last answer", cell: (one) => h("bdi", { class: "faint" }, line(one.said || "", 120)) },
-          { name: "When", class: "tight", cell: (one) => age(one.done_at || one.due_at || one.at) },
+          { name: "State", cell: (delivery) => badge(safe(delivery.state), TONES[delivery.state] || "idle") },
+          { name: "Event", cell: (delivery) => safe(delivery.type) },
+          { name: "To", cell: (delivery) => h("bdi", null, line(delivery.sink, 80)) },
+          { name: "Attempts", class: "end", cell: (delivery) => number(delivery.attempts) },
+          { name: "Last response", cell: (delivery) => h("bdi", { class: "faint" }, line(delivery.said || "", 120)) },
+          { name: "When", class: "tight", cell: (delivery) => age(delivery.done_at || delivery.due_at || delivery.at) },
         ],
-        found,
-        { label: "Deliveries", none: empty("No deliveries", "Nobody has subscribed to what happens to this task.") },
+        rows,
+        { label: "Deliveries", none: empty("No deliveries", "No subscription covers this task.") },
       ),
     );
   } catch (error) {
-    if (error.name !== "AbortError") put(root, error.status === 403 ? empty("Not for this key", "Deliveries are shown to keys with the scope admin.") : failure(error));
+    if (error.name !== "AbortError") put(root, error.status === 403 ? empty("Not allowed", "Deliveries need a key with the scope admin.") : failure(error));
   }
 }

@@ -1,21 +1,21 @@
-// Where a task stands, as a sentence.
+// The status of a task, as a sentence.
 
 import { h } from "../dom.js";
 import { link } from "../router.js";
 import { age, taskLink } from "../ui.js";
 import { at, ENDED, line, moment, safe, short, span } from "../words.js";
 
-/** Text and elements. */
-export function sentence(task, chart, found) {
+/** A list of strings and elements. */
+export function sentence(task, chart, data) {
   if (ENDED.has(task.state)) return ended(task);
   const open = chart.open();
   const doubt = open.find((bar) => bar.state === "in_doubt");
-  if (doubt) return ["Nobody knows whether ", name(doubt.name), " happened: ", line(doubt.text, 160), ". ", inbox("Decide it")];
+  if (doubt) return ["In doubt: it is not known whether ", name(doubt.name), " happened: ", line(doubt.text, 160), ". ", inbox("Decide")];
   if (task.state === "running") return running(task, open);
   const wait = open.find((bar) => ["approval", "question"].includes(bar.kind)) || open.find((bar) => bar.state === "waiting");
-  if (task.reason === "budget") return [budget(task), " Raise it, and the task goes on where it stopped."];
+  if (task.reason === "budget") return [budget(task), " Raise the budget to continue the task."];
   if (wait && ["approval", "question", "signal", "child", "asleep", "retrying"].includes(task.reason)) return waiting(task, wait, open);
-  return why(task, found);
+  return why(task, data);
 }
 
 function budget(task) {
@@ -43,26 +43,26 @@ function waiting(task, bar, open) {
   const until = bar.until ? `, until ${moment(bar.until)}` : "";
   switch (bar.kind) {
     case "approval":
-      return ["Waits for somebody to approve ", name(bar.name || bar.text), since, until, ". ", inbox("Decide it")];
+      return ["Waits for approval of ", name(bar.name || bar.text), since, until, ". ", inbox("Decide")];
     case "question":
-      return ["Asks: ", h("bdi", null, line(bar.text, 200)), since, until, ". ", inbox("Answer it")];
+      return ["Asks: ", h("bdi", null, line(bar.text, 200)), since, until, ". ", inbox("Answer")];
     case "sleep":
       return ["Asleep", since, until, "."];
     case "child": {
-      const all = open.filter((one) => one.kind === "child" && one.child_id);
-      return ["Waits for ", all.slice(0, 3).map((one, i) => [i ? ", " : "", name(one.name), " ", taskLink(one.child_id)]), all.length > 3 ? ` and ${all.length - 3} more` : "", since, "."];
+      const all = open.filter((child) => child.kind === "child" && child.child_id);
+      return ["Waits for ", all.slice(0, 3).map((child, i) => [i ? ", " : "", name(child.name), " ", taskLink(child.child_id)]), all.length > 3 ? ` and ${all.length - 3} more` : "", since, "."];
     }
     case "retry":
-      return [`Attempt ${bar.attempt} failed`, bar.text ? ` (${line(bar.text, 160)})` : "", `; tried again at ${moment(bar.until)}.`];
+      return [`Attempt ${bar.attempt} failed`, bar.text ? ` (${line(bar.text, 160)})` : "", `; the next attempt is at ${moment(bar.until)}.`];
     default:
       return ["Waits for ", name(bar.name || "a signal"), since, until, "."];
   }
 }
 
-const WHY = { queued: "In the queue, ready to be started.", delayed: "Not to be started yet.", paused: "Paused: nobody goes on with it until it is resumed.", parked: "Parked: its code cannot go on with what was recorded. Look at the last event, then resume it.", quarantined: "In quarantine: it broke its workers too often. Resume it once the cause is gone.", cancelling: "On its way to its end: what is owed is undone first.", quota: "Waits until a quota of somebody else's is there again." };
+const WHY = { queued: "Queued and ready to start.", delayed: "Delayed: it starts later.", paused: "Paused until it is resumed.", parked: "Parked: the code cannot continue from the journal. See the last event, then resume the task.", quarantined: "Quarantined: its workers died too often. Resume it when the cause is fixed.", cancelling: "Being cancelled: finished saga steps are undone first.", quota: "Waits for the quota of a provider." };
 
 function why(task) {
-  const text = task.why?.behind ? `Behind ${task.why.behind} others` : task.reason === "queued" ? "" : task.why?.text;
+  const text = task.why?.behind ? `Behind ${task.why.behind} other tasks` : task.reason === "queued" ? "" : task.why?.text;
   const due = task.due_at && ["delayed", "retrying", "quota"].includes(task.reason) ? [" Due ", age(task.due_at), "."] : "";
   return [WHY[task.reason] || `${safe(task.state)}.`, text ? ` ${line(text, 200)}.` : "", due];
 }

@@ -1,4 +1,4 @@
-// What an agent knows: its goal and plan, facts, open questions, flags.
+// The state of an agent: its goal and plan, facts, open questions, risks.
 
 import { h, put } from "../dom.js";
 import * as live from "../live.js";
@@ -10,8 +10,8 @@ export async function state(root, context, signal) {
   put(root, busy());
   async function read() {
     try {
-      const found = await context.ask("/state");
-      if (!signal.aborted) put(root, drawn(found));
+      const data = await context.ask("/state");
+      if (!signal.aborted) put(root, drawn(data));
     } catch (error) {
       if (error.name === "AbortError" || signal.aborted) return;
       put(root, error.status === 404 || error.status === 409 || error.status === 422 ? empty("No state", "Agents have a goal, a plan and facts; this task has none.") : failure(error, read));
@@ -22,24 +22,24 @@ export async function state(root, context, signal) {
   await read();
 }
 
-function drawn(found) {
-  const required = found.constraints?.human_in_the_loop?.required_for_risk_levels || [];
+function drawn(agentState) {
+  const required = agentState.constraints?.human_in_the_loop?.required_for_risk_levels || [];
   return h(
     "div",
     { class: "cols" },
     h(
       "div",
       { class: "stack" },
-      card("Goal", h("p", { class: "text" }, safe(found.goal))),
-      card("Plan", found.plan.length ? h("ol", { class: "plan" }, found.plan.map((one) => h("li", { class: "text" }, safe(one)))) : none("It has made no plan.")),
-      found.open_questions.length ? card("Open questions", h("ul", { class: "plan" }, found.open_questions.map((one) => h("li", { class: "text" }, safe(one))))) : null,
-      found.risk_flags.length || required.length ? card("Care", h("div", { class: "row" }, found.risk_flags.map((one) => badge(line(one, 60), "warn")), required.length ? h("span", { class: "faint" }, `A person approves: ${required.map((one) => line(one, 40)).join(", ")}`) : null)) : null,
+      card("Goal", h("p", { class: "text" }, safe(agentState.goal))),
+      card("Plan", agentState.plan.length ? h("ol", { class: "plan" }, agentState.plan.map((step) => h("li", { class: "text" }, safe(step)))) : none("No plan yet.")),
+      agentState.open_questions.length ? card("Open questions", h("ul", { class: "plan" }, agentState.open_questions.map((question) => h("li", { class: "text" }, safe(question))))) : null,
+      agentState.risk_flags.length || required.length ? card("Risks", h("div", { class: "row" }, agentState.risk_flags.map((flag) => badge(line(flag, 60), "warn")), required.length ? h("span", { class: "faint" }, `Needs approval: ${required.map((level) => line(level, 40)).join(", ")}`) : null)) : null,
     ),
     h(
       "div",
       { class: "stack" },
-      card("Facts", found.known_facts.length ? facts(found.known_facts) : none("It has recorded no facts.")),
-      card("All of it", value(found, { name: "state", first: 600, label: "State" })),
+      card("Facts", agentState.known_facts.length ? facts(agentState.known_facts) : none("No facts yet.")),
+      card("Full state", value(agentState, { name: "state", first: 600, label: "State" })),
     ),
   );
 }
@@ -50,9 +50,9 @@ const card = (title, ...children) => h("section", { class: "card" }, h("header",
 function facts(list) {
   return table(
     [
-      { name: "Fact", cell: (one) => h("bdi", null, line(one.key, 80)) },
-      { name: "Value", cell: (one) => (typeof one.value === "object" || String(one.value).length > 200 ? value(one.value, { first: 400, label: "Value" }) : h("bdi", null, brief(one.value, 220))) },
-      { name: "From", cell: (one) => h("span", { class: "faint" }, line(one.source, 60)) },
+      { name: "Fact", cell: (fact) => h("bdi", null, line(fact.key, 80)) },
+      { name: "Value", cell: (fact) => (typeof fact.value === "object" || String(fact.value).length > 200 ? value(fact.value, { first: 400, label: "Value" }) : h("bdi", null, brief(fact.value, 220))) },
+      { name: "Source", cell: (fact) => h("span", { class: "faint" }, line(fact.source, 60)) },
     ],
     list,
     { label: "Facts" },

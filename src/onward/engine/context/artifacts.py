@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.artifacts.keeper import LARGEST
+from onward.artifacts.keeper import MAX_ARTIFACT_BYTES
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.context.context import Context
 from onward.engine.context.host import Call
@@ -15,8 +15,8 @@ from onward.errors import ArtifactTooLarge
 async def leave(ctx: Context, data: bytes | str, about: dict[str, Any]) -> ArtifactRef:
     """Keep it, and tell of it. Raises ArtifactTooLarge."""
     raw = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else bytes(data)
-    if len(raw) > LARGEST:
-        raise ArtifactTooLarge(len(raw), LARGEST)
+    if len(raw) > MAX_ARTIFACT_BYTES:
+        raise ArtifactTooLarge(len(raw), MAX_ARTIFACT_BYTES)
     inside = SCOPE.get().key
 
     async def keep() -> dict[str, Any]:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onward.artifacts.keeper import beside
+from onward.artifacts.keeper import run_off_loop
 from onward.core import mask, wire
 from onward.core import record as r
 from onward.core.task import NEVER, Message, Task
@@ -79,7 +79,7 @@ class TaskResources:
         if self._journal.transacting:
             raise UsageError("an artifact cannot be left inside ctx.transaction; leave it before, or after")
         if mask.on:
-            data = await beside(len(data), lambda: mask.data(data))
+            data = await run_off_loop(len(data), lambda: mask.data(data))
         name = await self._journal.retry_store(lambda: self._services.artifacts.put(self.task_id, data))
         key = SCOPE.get().key or ""
         ref = {"artifact_id": name, "bytes": len(data), "step": key, **about}

@@ -1,1 +1,1 @@
-"""Access: who asks, and what each caller may do."""
+"""Access: authentication of callers, and the rights of each caller."""

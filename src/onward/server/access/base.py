@@ -1,4 +1,5 @@
-"""The entrance: what every verb of the door goes through before it does anything. See `server/access/service.py` for which of them is for what."""
+"""The checks that every method of `AuthorizedService` makes before it does anything. `server/access/service.py` says which
+check is for what."""
 
 from __future__ import annotations
 
@@ -17,64 +18,65 @@ from onward.service.submission import named
 
 
 class AccessBase:
-    """Who asks, and what is looked at before anything is done."""
+    """The caller, and the checks of its rights."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self.service, self.caller = service, caller
 
     def need(self, scope: str) -> None:
-        """Raises Forbidden when the caller may not do what this scope is for."""
+        """Raises Forbidden if the caller does not have this scope."""
         if scope not in self.caller.scopes:
             raise Forbidden(scope, self.caller.name)
 
     def need_any(self, scopes: Sequence[str]) -> None:
-        """Raises Forbidden when the caller has none of these scopes."""
+        """Raises Forbidden if the caller has none of these scopes."""
         if self.caller.scopes.isdisjoint(scopes):
             raise Forbidden(scopes[0], self.caller.name)
 
     async def _own(self, scope: str, task_id: str) -> Task:
-        """A task that this caller may touch in this way. Raises Forbidden, and TaskNotFound for a foreign one too."""
+        """The task, if this caller may use it with this scope. Raises Forbidden; TaskNotFound also for a task of another
+        tenant."""
         self.need(scope)
         return await self.service.get(task_id, self.caller.sees)
 
     async def _ask(self, scope: str, ask_id: str) -> Ask:
-        """A question or approval of a task that this caller may touch in this way. Raises Forbidden, and NotFound."""
+        """The question or approval, if this caller may use it with this scope. Raises Forbidden and NotFound."""
         self.need(scope)
         return await self.service.messages.ask(ask_id, self.caller.sees)
 
-    async def _decides(self, task: Task) -> None:
-        """Raises OwnCall where an agent would decide, with its own key, on what it has a part in."""
+    async def _check_own_call(self, task: Task) -> None:
+        """Raises OwnCall if an agent, with its own key, would decide on a task in which it takes part."""
         agent = self.caller.agent
         if agent is not None and await self.service.keys.concerns(agent, task.task_id):
             raise OwnCall(task.task_id, agent, self.caller.name)
 
-    def _place(self, scope: str, what: str) -> None:
-        """What belongs to no tenant. Raises Forbidden for a caller of one."""
+    def _check_no_tenant(self, scope: str, subject: str) -> None:
+        """Check the right to something that belongs to no tenant. Raises Forbidden if the caller has a tenant."""
         self.need(scope)
         if self.caller.tenant is not None:
-            raise NotForTenants(what, self.caller.tenant, self.caller.name)
+            raise NotForTenants(subject, self.caller.tenant, self.caller.name)
 
-    def _deed(self, action: str, subject: str, tenant: str | None, **data: Any) -> AuditEvent:
-        said = {name: value for name, value in data.items() if value is not None and value is not False}
-        return AuditEvent(action, subject, tenant, self.caller.key, self.caller.name, said)
+    def _audit_event(self, action: str, subject: str, tenant: str | None, **data: Any) -> AuditEvent:
+        details = {name: value for name, value in data.items() if value is not None and value is not False}
+        return AuditEvent(action, subject, tenant, self.caller.key, self.caller.name, details)
 
-    async def _steers(self, action: str, task_id: str, **data: Any) -> Task:
-        """A task that this caller may steer; what it does is written down."""
+    async def _audited_task(self, action: str, task_id: str, **data: Any) -> Task:
+        """The task, if this caller may control it. Writes the action to the audit log."""
         task = await self._own(SUBMIT, task_id)
-        await self.service.audit.write_down(self._deed(action, task_id, task.tenant, **data))
+        await self.service.audit.write_down(self._audit_event(action, task_id, task.tenant, **data))
         return task
 
-    async def _runs(self, action: str, subject: str, **data: Any) -> None:
-        """The same for what belongs to no tenant."""
-        self._place(ADMIN, named("a name", subject))
-        await self.service.audit.write_down(self._deed(action, subject, None, **data))
+    async def _audit_system(self, action: str, subject: str, **data: Any) -> None:
+        """Checks that the caller may change what belongs to no tenant. Writes the action to the audit log."""
+        self._check_no_tenant(ADMIN, named("a name", subject))
+        await self.service.audit.write_down(self._audit_event(action, subject, None, **data))
 
-    async def _tells(self, action: str, subject: str, **data: Any) -> None:
-        """What is done about what goes out is written down."""
-        await self.service.audit.write_down(self._deed(action, subject, self.caller.tenant, **data))
+    async def _audit_subscription(self, action: str, subject: str, **data: Any) -> None:
+        """Writes a change to subscriptions to the audit log."""
+        await self.service.audit.write_down(self._audit_event(action, subject, self.caller.tenant, **data))
 
     def shown(self, task: Task) -> Task:
-        """A task as this caller may see it: whoever may not look is told where it stands, and not what is in it."""
+        """The task as this caller may see it: without the scope read, only its state and no content."""
         if READ in self.caller.scopes:
             return task
         return dataclasses.replace(task, input=None, result=None, error=None, labels={}, usage=None)

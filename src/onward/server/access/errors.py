@@ -1,4 +1,4 @@
-"""Why a door stays shut for a key that is known: beside its scopes, whose it is."""
+"""Errors for a known key that has the scope but may not do this: it belongs to a tenant, or to an agent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onward.errors import Forbidden, OnwardError
 
 
 class OwnCall(Forbidden):
-    """An agent's own key, for something in which that agent has a part."""
+    """An agent used its own key to decide on a task in which it takes part."""
 
     code = "own_call"
 
@@ -14,19 +14,19 @@ class OwnCall(Forbidden):
         self.task_id, self.agent = task_id, agent
         OnwardError.__init__(
             self,
-            f"the key {name!r} is the agent {agent!r}'s own, and {agent!r} has a part in task {task_id} or what belongs to it: "
-            "somebody else has to decide; nothing was written",
+            f"the key {name!r} belongs to the agent {agent!r}, which takes part in task {task_id} or its tree: "
+            "a person or another key has to decide; nothing was written",
         )
 
 
 class NotForTenants(Forbidden):
-    """What belongs to all is not for one of them."""
+    """A key of a tenant was used for something beyond that tenant."""
 
     code = "not_for_tenants"
 
-    def __init__(self, what: str, tenant: str, name: str) -> None:
+    def __init__(self, subject: str, tenant: str, name: str) -> None:
         self.tenant = tenant
         OnwardError.__init__(
             self,
-            f"the key {name!r} is for tenant {tenant!r}, and this is about {what}, beyond that tenant; use a key without a tenant",
+            f"the key {name!r} is for tenant {tenant!r}, and this is about {subject}, beyond that tenant; use a key without a tenant",
         )

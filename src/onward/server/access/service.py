@@ -1,12 +1,12 @@
-"""The door: the verbs of the service, as one caller may use them.
+"""The service with the rights of one caller.
 
-Every way in (HTTP, WebSocket, MCP) goes through here and nowhere else, so that what a caller may do is decided in one place:
-the scope that a verb needs, and whose task it is about. A task of another tenant is as unknown as one that does not exist.
+HTTP, WebSocket and MCP call the service only through this class, so one place decides what a caller may do: by the scope that a
+method needs, and by the tenant of the task. A task of another tenant is treated like one that does not exist.
 
-A new verb goes through one of the five: `_own` for a task, `_ask` for a question or an approval, `_decides` where it is decided,
-`_place` for what belongs to no tenant, `need` with `caller.sees` for lists. What steers, decides or runs the place is written
-down in the audit: decisions, budgets and keys together with what they change; the rest right before it is done, so that an
-entry says what was asked for, and the journal what came of it.
+Each method makes one of five checks: `_own` for a task, `_ask` for a question or an approval, `_check_own_call` for a decision,
+`_check_no_tenant` for what belongs to no tenant, `need` with `caller.sees` for lists. Actions that control tasks, decide, or
+change the system are written to the audit log: decisions, budgets and keys in the same transaction; the others right before the
+action. So an audit entry says what was requested, and the journal what happened.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Workers = list[WorkerView]
 
 
 class AuthorizedService(Queries):
-    """All that one caller may ask."""
+    """Everything that one caller may do."""
 
-    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, task_id: str) -> Task:
         """The task, with its usage. Raises TaskNotFound."""
@@ -60,17 +60,17 @@ class AuthorizedService(Queries):
         return await self.service.journal(task_id, after, limit)
 
     async def tail(self, task_id: str, after: int = 0) -> AsyncIterator[Record]:
-        """Every record after a number, as it comes, until the task has ended."""
+        """Every record after a number, as it is written, until the task has ended."""
         await self._own(READ, task_id)
         return self.service.tail(task_id, after)
 
     async def state(self, task_id: str) -> AgentState:
-        """What an agent knows. Raises NoState."""
+        """The state of an agent: what it knows. Raises NoState."""
         await self._own(READ, task_id)
         return await self.service.agent_states.get(task_id)
 
     async def artifacts(self, task_id: str) -> Refs:
-        """What a task has left behind."""
+        """The artifacts of a task."""
         await self._own(READ, task_id)
         return await self.service.artifacts.of(task_id)
 
@@ -80,85 +80,88 @@ class AuthorizedService(Queries):
         return await self.service.artifacts.read(task_id, artifact_id)
 
     async def budget(self, task_id: str) -> Spent:
-        """The budget that a task spends from, and what of it is gone."""
+        """The budget that a task spends from, and how much of it is spent."""
         await self._own(READ, task_id)
         return await self.service.budgets.get(task_id)
 
     async def asks(self, kind: str | None = None) -> Asks:
-        """Questions and approvals that wait for people, the oldest first."""
+        """Open questions and approvals, the oldest first."""
         self.need(READ)
         return await self.service.messages.asks(kind, self.caller.sees)
 
     async def asks_of(self, task_id: str) -> Asks:
-        """What a task asks of people, and, where it waits for its children, what those below it ask."""
+        """The open questions and approvals of a task, and, if it waits for its children, of its descendants."""
         return await self.service.messages.asks_of(await self._own(READ, task_id))
 
     async def ask(self, ask_id: str) -> Ask:
-        """One of them, answered or not. Raises NotFound."""
+        """One question or approval, answered or not. Raises NotFound."""
         return await self._ask(READ, ask_id)
 
     async def doubts(self, task_id: str) -> Doubts:
-        """The effects of a task of which nobody knows whether they happened."""
+        """The effects of a task that are in doubt."""
         await self._own(READ, task_id)
         return await self.service.messages.doubts(task_id)
 
     async def schedules(self) -> Schedules:
-        """All schedules, by name: what they submit has no tenant, so no tenant has any."""
+        """All schedules, by name. Their tasks have no tenant, so a caller with a tenant sees none."""
         self.need(READ)
         return [] if self.caller.tenant is not None else await self.service.schedules.list()
 
-    # ── ask for work, and steer it ───────────────────────────────────────────────────────────────────────────────
+    # ── submit and control ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, wishes: Sequence[SubmitRequest], *, after: str | None = None) -> Sequence[str]:
+    async def submit(self, requests: Sequence[SubmitRequest], *, after: str | None = None) -> Sequence[str]:
         """The ids of the tasks, after the commit. All or none."""
         self.need(SUBMIT)
-        own = self.caller
-        wishes = [wish._replace(tenant=own.tenant, agent=own.agent, by=own.key, parent=None) for wish in wishes]
+        caller = self.caller
+        requests = [
+            request._replace(tenant=caller.tenant, agent=caller.agent, by=caller.key, parent=None)
+            for request in requests
+        ]
         if after is not None:
             await self._own(SUBMIT, after)
-            wishes = [await self.service.agent_states.after(after, wish) for wish in wishes]
-        return await self.service.submit(wishes)
+            requests = [await self.service.agent_states.after(after, request) for request in requests]
+        return await self.service.submit(requests)
 
     async def cancel(self, task_id: str) -> Task:
-        """End the task wherever it stands."""
-        await self._steers("cancel", task_id)
+        """Cancel the task and its children, in whatever state they are."""
+        await self._audited_task("cancel", task_id)
         return self.shown(await self.service.cancel(task_id))
 
     async def prune(self, task_id: str) -> int:
-        """Forget an ended task and all that it started; how many tasks that were."""
+        """Delete an ended task and its descendants; returns how many tasks that were."""
         task = await self._own(ADMIN, task_id)
-        await self.service.audit.write_down(self._deed("prune", task_id, task.tenant))
+        await self.service.audit.write_down(self._audit_event("prune", task_id, task.tenant))
         return await self.service.pruner.prune(task_id)
 
     async def pause(self, task_id: str) -> Task:
-        """Let nobody go on with the task until it is resumed."""
-        await self._steers("pause", task_id)
+        """Pause the task: no worker goes on with it until it is resumed."""
+        await self._audited_task("pause", task_id)
         return self.shown(await self.service.pause(task_id))
 
     async def resume(self, task_id: str) -> Task:
-        """Go on with a failed, parked, quarantined or paused task."""
-        await self._steers("resume", task_id)
+        """Resume a failed, parked, quarantined or paused task."""
+        await self._audited_task("resume", task_id)
         return self.shown(await self.service.resume(task_id))
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""
-        await self._steers("prioritize", task_id, priority=priority)
+        await self._audited_task("prioritize", task_id, priority=priority)
         return self.shown(await self.service.prioritize(task_id, priority))
 
     async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> str:  # noqa: A002
-        """The id of a new task that begins with records 1…`at` of another. Raises CannotFork."""
-        await self._steers(
+        """Create a task that begins with records 1…`at` of another; returns its id. Raises CannotFork."""
+        await self._audited_task(
             "fork", task_id, at=at, input=None if input is SAME else wire.fingerprint(input, "the input")
         )
         return await self.service.forks.fork(task_id, at, input=input, agent=self.caller.agent)
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
-        """Send a signal to a task; with `id`, twice is once."""
+        """Send a signal to a task. Two signals with the same `id` count as one."""
         await self._own(SUBMIT, task_id)
         await self.service.messages.signal(task_id, name, value, id=id)
 
     async def message(self, task_id: str, text: str, *, id: str | None = None) -> Task:  # noqa: A002
-        """Say something to a task under way; with `id`, twice is once. Raises StateConflict."""
+        """Send a message to an unfinished task. Two messages with the same `id` count as one. Raises StateConflict."""
         await self._own(SUBMIT, task_id)
         await self.service.messages.message(task_id, text, id=id)
         return self.shown(await self.service.get(task_id))
@@ -170,7 +173,8 @@ class AuthorizedService(Queries):
         *,
         id: str | None = None,  # noqa: A002 -- as for a signal
     ) -> AgentState | None:
-        """Change the state of a task; what it is now, for who may read it and when it has begun one. Raises StateConflict, NoState."""
+        """Change the state of a task. Returns the new state if the caller may read it and the agent has begun one. Raises
+        StateConflict, NoState."""
         await self._own(SUBMIT, task_id)
         await self.service.agent_states.patch(task_id, change, by=self.caller.name, id=id)
         if READ not in self.caller.scopes:
@@ -185,8 +189,8 @@ class AuthorizedService(Queries):
     async def answer(self, question_id: str, answer: Any) -> Ask:
         """Answer a question. Raises AlreadyDecided (AskExpired), Withdrawn."""
         ask, task = await self._deciding(question_id)
-        deed = self._deed("answer", ask.id, task.tenant, answer=wire.fingerprint(answer, "the answer"))
-        await self.service.messages.answer(question_id, answer, deed=deed)
+        event = self._audit_event("answer", ask.id, task.tenant, answer=wire.fingerprint(answer, "the answer"))
+        await self.service.messages.answer(question_id, answer, deed=event)
         return ask
 
     async def decide(
@@ -197,12 +201,12 @@ class AuthorizedService(Queries):
         reason: str = "",
         arguments: dict[str, Any] | None = None,
         always: bool = False,
-        hash: str | None = None,  # noqa: A002 -- the word for it at every door
+        hash: str | None = None,  # noqa: A002 -- the name of this field in every API
     ) -> Ask:
         """Approve or deny, once. Raises AlreadyDecided (AskExpired), StaleDecision, Withdrawn."""
         ask, task = await self._deciding(approval_id)
         changed = None if arguments is None else wire.fingerprint(arguments, "the arguments")
-        deed = self._deed(decision, ask.id, task.tenant, hash=ask.hash, arguments=changed, always=always)
+        event = self._audit_event(decision, ask.id, task.tenant, hash=ask.hash, arguments=changed, always=always)
         await self.service.messages.decide(
             approval_id,
             decision,
@@ -211,118 +215,118 @@ class AuthorizedService(Queries):
             arguments=arguments,
             always=always,
             hash=hash,
-            deed=deed,
+            deed=event,
         )
         return ask
 
     async def _deciding(self, ask_id: str) -> tuple[Ask, Task]:
-        """A question or approval that this caller may decide, and its task."""
+        """The question or approval, if this caller may decide it, and its task."""
         ask = await self._ask(DECIDE, ask_id)
         task = await self._own(DECIDE, ask.task_id)
-        await self._decides(task)
+        await self._check_own_call(task)
         return ask, task
 
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Task:
-        """Say what became of an effect in doubt."""
+        """Resolve an effect in doubt: say whether it happened."""
         task = await self._own(DECIDE, task_id)
-        await self._decides(task)
-        deed = self._deed("resolve", task_id, task.tenant, verdict=verdict, step=step)
-        await self.service.messages.resolve(task_id, verdict, result, step=step, deed=deed)
+        await self._check_own_call(task)
+        event = self._audit_event("resolve", task_id, task.tenant, verdict=verdict, step=step)
+        await self.service.messages.resolve(task_id, verdict, result, step=step, deed=event)
         return self.shown(await self.service.get(task_id))
 
     async def raise_budget(self, task_id: str, **limits: Any) -> Spent:
         """Set limits of the budget that a task spends from."""
         task = await self._own(DECIDE, task_id)
-        await self._decides(task)
-        told = {
+        await self._check_own_call(task)
+        new_limits = {
             name: limit if isinstance(limit, int | float) else str(limit) for name, limit in limits.items() if limit
         }
-        deed = self._deed("raise_budget", task_id, task.tenant, **told)
-        return await self.service.budgets.raise_(task_id, deed=deed, **limits)
+        event = self._audit_event("raise_budget", task_id, task.tenant, **new_limits)
+        return await self.service.budgets.raise_(task_id, deed=event, **limits)
 
-    # ── run the place ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the system ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def queues(self) -> Queues:
-        """All queues with what is unfinished in them."""
-        self._place(READ, "the queues")
+        """All queues with their unfinished tasks."""
+        self._check_no_tenant(READ, "the queues")
         return await self.service.cluster.queues()
 
     async def pause_queue(self, name: str) -> Queue:
-        """Let nobody start anything of a queue until it is unpaused."""
-        await self._runs("pause_queue", name)
+        """Pause a queue: workers start no task of it until it is unpaused."""
+        await self._audit_system("pause_queue", name)
         return await self.service.cluster.pause_queue(name)
 
     async def unpause_queue(self, name: str) -> Queue:
-        """Let a queue go on."""
-        await self._runs("unpause_queue", name)
+        """Unpause a queue."""
+        await self._audit_system("unpause_queue", name)
         return await self.service.cluster.unpause_queue(name)
 
     async def workers(self) -> Workers:
         """All workers that were not declared dead."""
-        self._place(READ, "the workers")
+        self._check_no_tenant(READ, "the workers")
         return await self.service.cluster.workers()
 
     async def stats(self) -> Stats:
-        """How many tasks there are, by state and reason, and what the workers manage."""
-        self._place(READ, "the numbers of all tasks")
+        """How many tasks there are, by state and reason, and the throughput of the workers."""
+        self._check_no_tenant(READ, "the numbers of all tasks")
         return await self.service.cluster.stats()
 
     async def pause_schedule(self, name: str) -> Schedule:
-        """No tick until it is unpaused."""
-        await self._runs("pause_schedule", name)
+        """Pause a schedule: it submits no task until it is unpaused."""
+        await self._audit_system("pause_schedule", name)
         return await self.service.schedules.pause(name)
 
     async def unpause_schedule(self, name: str) -> Schedule:
-        """Go on with its next tick from now."""
-        await self._runs("unpause_schedule", name)
+        """Unpause a schedule: it goes on with its next tick from now."""
+        await self._audit_system("unpause_schedule", name)
         return await self.service.schedules.unpause(name)
 
     async def trigger(self, name: str) -> str:
-        """Submit the task of a schedule now; its id."""
-        await self._runs("trigger", name)
+        """Submit the task of a schedule now; returns its id."""
+        await self._audit_system("trigger", name)
         return await self.service.schedules.trigger(name)
 
     async def subscribe(self, url: str, types: Sequence[str], *, tenant: str | None = None) -> Subscription:
-        """Have events sent to a URL, with the secret that signs them: of one tenant, or of all. A caller of a tenant has those
-        of that tenant alone."""
+        """Subscribe a URL to events of one tenant, or of all; returns it with the secret that signs the deliveries. A caller
+        with a tenant gets only events of that tenant."""
         self.need(ADMIN)
-        own = self.caller.tenant
-        if own is not None and tenant not in {None, own}:
-            raise NotForTenants(f"what happens to tenant {tenant!r:.80}", own, self.caller.name)
+        own_tenant = self.caller.tenant
+        if own_tenant is not None and tenant not in {None, own_tenant}:
+            raise NotForTenants(f"the events of tenant {tenant!r:.80}", own_tenant, self.caller.name)
         self.service.subscriptions.check(url, types)
-        await self._tells("subscribe", url.partition("?")[0], types=list(types))
-        return await self.service.subscriptions.make(url, types, tenant=own or tenant)
+        await self._audit_subscription("subscribe", url.partition("?")[0], types=list(types))
+        return await self.service.subscriptions.make(url, types, tenant=own_tenant or tenant)
 
     async def subscriptions(self, limit: int = 100, cursor: str | None = None) -> tuple[Heard, str | None]:
-        """Who hears of the tasks that the caller sees, and the cursor for the next page."""
+        """The subscriptions to tasks that the caller sees, and the cursor for the next page."""
         self.need(ADMIN)
         return await self.service.subscriptions.list(tenant=self.caller.sees, limit=limit, cursor=cursor)
 
     async def unsubscribe(self, subscription_id: str) -> None:
-        """Tell of nothing more. Raises NotFound."""
+        """Delete a subscription: it receives no more events. Raises NotFound."""
         self.need(ADMIN)
         await self.service.subscriptions.get(subscription_id, tenant=self.caller.sees)
-        await self._tells("unsubscribe", subscription_id)
+        await self._audit_subscription("unsubscribe", subscription_id)
         await self.service.subscriptions.remove(subscription_id, tenant=self.caller.sees)
 
-    async def deliveries(self, **asked: Any) -> tuple[Deliveries, str | None]:
-        """Events on their way out, newest first, and the cursor for the next page."""
+    async def deliveries(self, **filters: Any) -> tuple[Deliveries, str | None]:
+        """Deliveries of events, newest first, and the cursor for the next page."""
         self.need(ADMIN)
-        return await self.service.subscriptions.deliveries(tenant=self.caller.sees, **asked)
+        return await self.service.subscriptions.deliveries(tenant=self.caller.sees, **filters)
 
     async def redeliver(self, delivery_id: str) -> Delivery:
         """Send an event again now. Raises NotFound and NotSentAgain."""
         self.need(ADMIN)
         await self.service.subscriptions.delivery(delivery_id, tenant=self.caller.sees)
-        await self._tells("redeliver", delivery_id)
+        await self._audit_subscription("redeliver", delivery_id)
         return await self.service.subscriptions.redeliver(delivery_id, tenant=self.caller.sees)
 
-    def measures(self) -> None:
-        """Raises Forbidden for whoever may not see the numbers of all tenants together."""
-        self._place(ADMIN, "the metrics")
+    def check_metrics(self) -> None:
+        """Raises Forbidden if the caller may not see the numbers of all tenants together."""
+        self._check_no_tenant(ADMIN, "the metrics")
 
     async def keys(self) -> KeyList:
-        """All keys; for a caller of a tenant, those of the tenant."""
+        """All keys; for a caller with a tenant, the keys of that tenant."""
         self.need(ADMIN)
         return await self.service.keys.list(self.caller.sees)
 
@@ -335,22 +339,22 @@ class AuthorizedService(Queries):
         agent: str | None = None,
         expires: Duration | None = None,
     ) -> NewKey:
-        """Make a key; a caller of a tenant makes keys of that tenant alone."""
+        """Create a key. A caller with a tenant creates keys of that tenant only."""
         self.need(ADMIN)
-        own = self.caller.tenant
-        if own is not None and tenant not in {None, own}:
-            raise NotForTenants(f"a key of tenant {tenant!r:.80}", own, self.caller.name)
+        own_tenant = self.caller.tenant
+        if own_tenant is not None and tenant not in {None, own_tenant}:
+            raise NotForTenants(f"a key of tenant {tenant!r:.80}", own_tenant, self.caller.name)
         return await self.service.keys.create(
-            name, scopes, tenant=own or tenant, agent=agent, expires=expires, by=self.caller
+            name, scopes, tenant=own_tenant or tenant, agent=agent, expires=expires, by=self.caller
         )
 
     async def revoke_key(self, key_id: str) -> Key:
-        """Let a key open nothing any more, within two seconds. Raises NotFound."""
+        """Revoke a key: within two seconds requests with it are refused. Raises NotFound."""
         self.need(ADMIN)
         return await self.service.keys.revoke(key_id, whose=self.caller.sees, by=self.caller)
 
     async def audit(self, after: int = 0, limit: int = 100, before: int | None = None) -> Entries:
-        """Who did what, in order, or before a number, the newest first; for a caller of a tenant, what was done to what is the
-        tenant's."""
+        """Entries of the audit log, in order; with `before`, the newest first. A caller with a tenant sees entries about that
+        tenant."""
         self.need(ADMIN)
         return await self.service.audit.list(after, limit, self.caller.sees, before)

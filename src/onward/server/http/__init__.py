@@ -1,1 +1,1 @@
-"""HTTP: the routes as an ASGI app, and the limits on what comes in."""
+"""HTTP: the routes as an ASGI app, and the limits on requests."""

@@ -1,9 +1,9 @@
-"""HTTP: the table of calls as an ASGI app (Starlette).
+"""The HTTP API: the route table as an ASGI app (Starlette).
 
-    request ─► host and origin ─► who asks ─► query and body in their shapes ─► the call ─► JSON, or a problem
+    request ─► host and origin ─► authentication ─► query and body, validated ─► the handler ─► JSON, or a problem
 
-`serve.py` runs it with uvicorn; it can be mounted in an ASGI app of your own as well, and then `async with app:` belongs into
-that app's lifespan.
+`http/uvicorn.py` runs it with uvicorn. You can also mount it in an ASGI app of your own; then enter `async with app:` in
+the lifespan of that app.
 """
 
 from __future__ import annotations
@@ -31,12 +31,17 @@ from onward.server.http import bodies, console, problem
 from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiRoute, RequestContext, Shape
-from onward.server.http.routes import approvals as people
-from onward.server.http.routes import bulk as many
-from onward.server.http.routes import cluster as place
-from onward.server.http.routes import hooks, keys, subscriptions, tasks
-from onward.server.http.routes import introspection as facts
-from onward.server.http.routes import streams as live
+from onward.server.http.routes import (
+    approvals,
+    bulk,
+    cluster,
+    hooks,
+    introspection,
+    keys,
+    streams,
+    subscriptions,
+    tasks,
+)
 from onward.server.live.feed import Feed
 from onward.server.live.websocket import Sockets
 from onward.server.schema import openapi
@@ -46,42 +51,42 @@ from onward.telemetry import OTHER, counters
 
 log = logging.getLogger("onward.http")
 
-CALLS: Sequence[ApiRoute] = (
-    *many.CALLS,
-    *tasks.CALLS,
-    *facts.CALLS,
-    *live.CALLS,
-    *people.CALLS,
-    *subscriptions.CALLS,
-    *place.CALLS,
-    *keys.CALLS,
-    *hooks.CALLS,
+ROUTES: Sequence[ApiRoute] = (
+    *bulk.ROUTES,
+    *tasks.ROUTES,
+    *introspection.ROUTES,
+    *streams.ROUTES,
+    *approvals.ROUTES,
+    *subscriptions.ROUTES,
+    *cluster.ROUTES,
+    *keys.ROUTES,
+    *hooks.ROUTES,
 )
 
 
-NOT_SAID = "this server is part of another one, which has not allowed that either: `app.asgi(keyless=True)` does"
+KEYLESS_NOT_ALLOWED = "this server is mounted in another one, and requests without a key are not allowed there; `app.asgi(keyless=True)` allows them"
 
 
-class Gate(Protocol):
-    """Finds out who asks."""
+class Authenticator(Protocol):
+    """Finds the caller of a request."""
 
     async def caller(self, authorization: str | None, outside: str | None = None) -> Caller:
-        """Raises Unauthorized. `outside` says why the request does not come from this machine."""
+        """Raises Unauthorized. `outside` is the reason why the request does not come from this machine."""
         ...
 
-    async def still(self, caller: Caller) -> bool:
-        """Whether somebody who was let in still would be: for what stays open, to ask every few seconds."""
+    async def still_valid(self, caller: Caller) -> bool:
+        """Whether the caller is still allowed in. Streams and other open requests ask this every second."""
         ...
 
 
-class Edge:
-    """What all requests of one server have in common."""
+class ServerState:
+    """The state that all requests of one server share."""
 
     def __init__(
         self,
         service: Service,
-        gate: Gate,
-        followed: Tails,
+        authenticator: Authenticator,
+        tails: Tails,
         clock: Clock,
         *,
         streams: int,
@@ -94,45 +99,55 @@ class Edge:
         hooks: Mapping[str, Hook] | None = None,
         keyless: bool = False,
     ) -> None:
-        self.service, self.gate, self.version, self.body_limit, self.now = service, gate, version, body_limit, now
+        self.service, self.authenticator, self.version = service, authenticator, version
+        self.body_limit, self.now = body_limit, now
         self.settings = {} if settings is None else settings
-        """Without what is secret in them."""
+        """Secret values are masked."""
         self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
         self._keyless = keyless
-        """Whether programs on this machine are answered while there is no key."""
+        """Whether programs on this machine may send requests without a key, while no key exists."""
         self.metrics: Metrics | None = None
-        """Made when somebody asks for the first time: before that nothing is counted."""
-        self.room = bodies.Room(max(bodies.ARRIVING, body_limit), max(bodies.WORKING, body_limit))
-        self.lobby = bodies.Room(max(bodies.STRANGE, body_limit), max(bodies.WORKING, body_limit))
-        """For bodies of callers who are known, and for those that tell only by their bytes who sent them."""
+        """Created with the first request for `/metrics`. Nothing is counted before."""
+        self.body_limiter = bodies.BodyLimiter(
+            max(bodies.MAX_ARRIVING_BYTES, body_limit), max(bodies.MAX_PROCESSING_BYTES, body_limit)
+        )
+        self.unverified_body_limiter = bodies.BodyLimiter(
+            max(bodies.MAX_UNVERIFIED_BYTES, body_limit), max(bodies.MAX_PROCESSING_BYTES, body_limit)
+        )
+        """The first limits bodies of authenticated callers; the second limits bodies of hooks, whose signature covers the body."""
         self.closing = asyncio.Event()
-        """Set when the server stops: what would go on for ever ends."""
-        self.feed = Feed(followed, clock, streams=streams, closing=self.closing)
+        """Set when the server stops: streams, sockets and held responses end."""
+        self.feed = Feed(tails, clock, streams=streams, closing=self.closing)
 
     async def caller(self, connection: HTTPConnection, authorization: str | None) -> Caller:
-        """The caller that comes over this connection and shows this. Raises Unauthorized."""
+        """The caller of this connection, by its `Authorization` header. Raises Unauthorized."""
         if authorization is not None:
-            return await self.gate.caller(authorization)
-        outside = auth.outside(connection) if self._keyless else NOT_SAID
-        return await self.gate.caller(None) if outside is None else await self.gate.caller(None, outside)
+            return await self.authenticator.caller(authorization)
+        outside = auth.outside_reason(connection) if self._keyless else KEYLESS_NOT_ALLOWED
+        return await self.authenticator.caller(None, outside)
 
-    async def door(self, connection: HTTPConnection, authorization: str | None) -> AuthorizedService:
-        """The door for this caller. Raises Unauthorized."""
+    async def authorized_service(self, connection: HTTPConnection, authorization: str | None) -> AuthorizedService:
+        """The service with the rights of this caller. Raises Unauthorized."""
         return AuthorizedService(self.service, await self.caller(connection, authorization))
 
     def check_origin(self, host: str, origin: str | None) -> None:
-        """Refuse a page of somebody else that speaks through a browser of ours (DNS rebinding, forged requests)."""
+        """Refuse a request for a foreign host, or from a foreign web page (DNS rebinding, cross-site requests)."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         if self.hosts is not None and name.lower() not in self.hosts:
-            raise Problem(421, "wrong_host", f"this server is not {name!r:.80}; name its hosts with ONWARD_HOSTS")
+            raise Problem(
+                421, "wrong_host", f"the host {name!r:.80} is not one of this server's; list its hosts in ONWARD_HOSTS"
+            )
         if origin is not None and origin not in self.origins and origin.partition("://")[2] != host:
             raise Problem(
-                403, "foreign_origin", f"a page of {origin!r:.80} may not ask here; allow it with ONWARD_ORIGINS"
+                403,
+                "foreign_origin",
+                f"requests from pages of {origin!r:.80} are not allowed; allow them with ONWARD_ORIGINS",
             )
 
 
-class _Anything(Convertor[str]):
-    """A name in a path, with whatever in it: slashes, and line breaks, which Starlette's own does not take."""
+class _AnyPathConvertor(Convertor[str]):
+    """A path parameter that takes any character, slashes and line breaks too; Starlette's `path` convertor takes no line
+    breaks."""
 
     regex = "(?s:.+)"
 
@@ -143,117 +158,129 @@ class _Anything(Convertor[str]):
         return value
 
 
-register_url_convertor("anything", _Anything())
+register_url_convertor("anything", _AnyPathConvertor())
 
 
-def asgi(edge: Edge, calls: Sequence[ApiRoute] = CALLS, more: Sequence[BaseRoute] = ()) -> Starlette:
-    """The app of all calls, and of what is no row of the table."""
-    document = openapi.document(calls, edge.version)
+def asgi(server: ServerState, api_routes: Sequence[ApiRoute] = ROUTES, more: Sequence[BaseRoute] = ()) -> Starlette:
+    """The ASGI app of all routes, of the WebSocket, of the console, and of `more`."""
+    document = openapi.document(api_routes, server.version)
 
-    async def described(_request: Request) -> Response:
+    async def openapi_json(_request: Request) -> Response:
         return JSONResponse(document)
 
-    # a name may have slashes in it; an id has none
+    # a name may contain slashes; an id has none
     routes = [
-        Route(path.replace("{name}", "{name:anything}"), endpoint=_Place(edge, rows))
-        for path, rows in _by_path(calls).items()
+        Route(path.replace("{name}", "{name:anything}"), endpoint=_Endpoint(server, by_method))
+        for path, by_method in _by_path(api_routes).items()
     ]
-    routes += [Route("/openapi.json", endpoint=described)]
-    sockets = [WebSocketRoute("/api/tasks/{id}/ws", Sockets(edge).__call__)]
-    app = Starlette(routes=[*routes, *sockets, *console.routes(edge.check_origin), *more], exception_handlers=_HANDLERS)
-    app.state.edge = edge
+    routes += [Route("/openapi.json", endpoint=openapi_json)]
+    sockets = [WebSocketRoute("/api/tasks/{id}/ws", Sockets(server).__call__)]
+    app = Starlette(
+        routes=[*routes, *sockets, *console.routes(server.check_origin), *more], exception_handlers=_HANDLERS
+    )
+    app.state.server = server
     return app
 
 
-def _by_path(calls: Sequence[ApiRoute]) -> dict[str, dict[str, ApiRoute]]:
+def _by_path(routes: Sequence[ApiRoute]) -> dict[str, dict[str, ApiRoute]]:
     paths: dict[str, dict[str, ApiRoute]] = {}
-    for call in calls:
-        paths.setdefault(call.path, {})[call.method] = call
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method] = route
     return paths
 
 
-class _Place:
-    """One path: the calls of its methods. A class, so that Starlette hands over the bare ASGI call."""
+class _Endpoint:
+    """One path with the routes of its methods. It is a class, so Starlette calls it as a plain ASGI app."""
 
-    def __init__(self, edge: Edge, calls: dict[str, ApiRoute]) -> None:
-        self._edge, self._calls, self._path = edge, calls, next(iter(calls.values())).path
-        self._allow = ", ".join(sorted({*calls, *(["HEAD"] if "GET" in calls else [])}))
+    def __init__(self, server: ServerState, routes: dict[str, ApiRoute]) -> None:
+        self._server, self._routes, self._path = server, routes, next(iter(routes.values())).path
+        self._allow = ", ".join(sorted({*routes, *(["HEAD"] if "GET" in routes else [])}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, began = Request(scope, receive), asyncio.get_running_loop().time()
         try:
-            response = await self._answer(request)
+            response = await self._respond(request)
         except OnwardError as error:
             response = problem.response(error)
         except ClientDisconnect:
             return
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
-            response = problem.response(Problem(500, "internal", "the server made a mistake; its log says more"))
+            response = problem.response(
+                Problem(500, "internal", "an internal error of the server; its log has the details")
+            )
         try:
             await response(scope, receive, send)
         finally:
-            took = asyncio.get_running_loop().time() - began
-            counters.request(self._path, request.method, response.status_code, took)
+            duration_s = asyncio.get_running_loop().time() - began
+            counters.request(self._path, request.method, response.status_code, duration_s)
 
-    async def _answer(self, request: Request) -> Response:
-        call = self._calls.get("GET" if request.method == "HEAD" else request.method)
-        if call is None:
+    async def _respond(self, request: Request) -> Response:
+        route = self._routes.get("GET" if request.method == "HEAD" else request.method)
+        if route is None:
             raise Problem(
-                405, "wrong_method", f"{request.method:.20} is not for this; {self._allow} is", {"Allow": self._allow}
+                405,
+                "wrong_method",
+                f"the method {request.method:.20} is not allowed here; use {self._allow}",
+                {"Allow": self._allow},
             )
         if any(not value or "\0" in value for value in request.path_params.values()):
-            raise _nothing_at(request)  # no database has a text with that in it
-        edge = self._edge
-        edge.check_origin(request.headers.get("host", ""), request.headers.get("origin"))
-        door = (
-            AuthorizedService(edge.service, Caller(scopes=frozenset()))
-            if call.open
-            else await edge.door(request, request.headers.get("authorization"))
+            raise _no_such_path(request)  # no database stores a string with NUL
+        server = self._server
+        server.check_origin(request.headers.get("host", ""), request.headers.get("origin"))
+        service = (
+            AuthorizedService(server.service, Caller(scopes=frozenset()))
+            if route.open
+            else await server.authorized_service(request, request.headers.get("authorization"))
         )
-        if call.needs:
-            door.need_any(call.needs)
-        query = None if call.query is None else bodies.shaped(call.query, _query(request, call.query), "the query")
-        if call.body is None:
-            answer = await call.does(RequestContext(door, request.path_params, query, None, request, edge))
+        if route.scopes:
+            service.need_any(route.scopes)
+        query = None if route.query is None else bodies.validate(route.query, _query(request, route.query), "the query")
+        if route.body is None:
+            api_response = await route.handler(
+                RequestContext(service, request.path_params, query, None, request, server)
+            )
         else:
-            data = await edge.room.read(request, edge.body_limit)
-            async with edge.room.working(len(data)):
-                body = await bodies.body(data, call.body, request.headers.get("content-type", ""))
-                answer = await call.does(RequestContext(door, request.path_params, query, body, request, edge))
-        if answer.response is not None:
-            return answer.response
+            data = await server.body_limiter.read(request, server.body_limit)
+            async with server.body_limiter.processing(len(data)):
+                body = await bodies.parse_body(data, route.body, request.headers.get("content-type", ""))
+                api_response = await route.handler(
+                    RequestContext(service, request.path_params, query, body, request, server)
+                )
+        if api_response.response is not None:
+            return api_response.response
         return Response(
-            wire.encode(answer.value, "the answer", most=_ANY), answer.status, answer.headers, "application/json"
+            wire.encode(api_response.value, "the answer", most=_NO_LIMIT),
+            api_response.status,
+            api_response.headers,
+            "application/json",
         )
 
 
-_ANY = 1 << 40
-"""What is in the store may be shown, however much it is."""
+_NO_LIMIT = 1 << 40
+"""A response may be as large as the values in the store."""
 
 
 def _query(request: Request, shape: type[Shape]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         field = shape.model_fields.get(name)
         if field is not None and get_origin(field.annotation) is list:
-            found.setdefault(name, []).append(value)
-        elif name in found:
-            raise Problem(422, "invalid_request", "the query: a name comes twice")
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise Problem(422, "invalid_request", "the query: a parameter comes twice")
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
-def _nothing_at(request: Request) -> Problem:
-    return Problem(
-        404, "no_such_path", f"there is nothing at {request.url.path!r:.200}; /openapi.json lists what there is"
-    )
+def _no_such_path(request: Request) -> Problem:
+    return Problem(404, "no_such_path", f"there is no path {request.url.path!r:.200}; /openapi.json lists all paths")
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:
     counters.request(OTHER, request.method, 404, 0.0)
-    return problem.response(_nothing_at(request))
+    return problem.response(_no_such_path(request))
 
 
 _HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {404: _not_found}

@@ -1,4 +1,4 @@
-"""Bodies: strict JSON, bounded in size, depth and time, before anything else looks at it."""
+"""Request bodies: strict JSON, with limits on size, depth and time, before any other code reads it."""
 
 from __future__ import annotations
 
@@ -22,212 +22,217 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
-"""Seconds in which a body has to arrive."""
+BODY_TIMEOUT_S = 30.0
+"""Seconds in which a body must arrive."""
 
-SMALL = 8_192
-"""Bytes of a body or message that is parsed in the event loop. It takes a millisecond or two; a thread has its price too."""
+INLINE_BYTES = 8_192
+"""A body or message up to this size is parsed in the event loop. That takes a millisecond or two; a thread would cost as much."""
 
-MANY = 1_000
-"""Entries of what has a shape, and errors that are told one by one."""
+MAX_ENTRIES = 1_000
+"""The most entries of a list or object that has a schema, and the most validation errors that are described."""
 
-ARRIVING, STRANGE, WORKING = 64 << 20, 16 << 20, 8 << 20
-"""Bytes of bodies that arrive at once from callers with a key and from callers without one, and bytes of bodies that are worked on."""
+MAX_ARRIVING_BYTES, MAX_UNVERIFIED_BYTES, MAX_PROCESSING_BYTES = 64 << 20, 16 << 20, 8 << 20
+"""Bytes of bodies that may arrive at once: from callers with a key, and from callers not yet verified; and bytes of bodies that
+may be parsed and handled at once."""
 
 
 def parse(data: bytes) -> Any:
-    """Strict JSON. Raises Problem for all that readers of JSON disagree about."""
-    if (why := wire.oversized(data)) is not None:
-        raise _bad(why)
+    """Strict JSON. Raises Problem for everything that JSON parsers read differently."""
+    if (reason := wire.oversized(data)) is not None:
+        raise _bad_json(reason)
     try:
         return _JSON.decode(data.decode("utf-8"))
     except UnicodeDecodeError:
-        raise _bad("it is not UTF-8") from None
+        raise _bad_json("it is not UTF-8") from None
     except (ValueError, RecursionError) as error:
-        raise _bad(str(error)) from None
+        raise _bad_json(str(error)) from None
 
 
-def shaped(shape: type[S], value: Any, what: str) -> S:
-    """The value in the shape that is asked for. Raises Problem that names each field that is wrong."""
+def validate(shape: type[S], value: Any, subject: str) -> S:
+    """The value as an instance of `shape`. Raises Problem, which names each wrong field."""
     if isinstance(value, dict):
-        _check_counts(shape, value, what)
+        _check_counts(shape, value, subject)
     try:
         return shape.model_validate(value)
     except ValidationError as error:
-        raise Problem(422, "invalid_request", f"{what}: {_told(error)}") from None
+        raise Problem(422, "invalid_request", f"{subject}: {_describe_errors(error)}") from None
 
 
-def _check_counts(shape: type[Shape], value: dict[str, Any], what: str) -> None:
-    """Refuse what would be wrong a hundred thousand times: pydantic finds and keeps every single error."""
+def _check_counts(shape: type[Shape], value: dict[str, Any], subject: str) -> None:
+    """Refuse a value that would be wrong a hundred thousand times: pydantic collects every single error."""
     fields = shape.model_fields
-    if len(value) > len(fields) + MANY:
+    if len(value) > len(fields) + MAX_ENTRIES:
         unknown = next(name for name in value if name not in fields)
-        raise _unfit(f"{what}: {unknown!r:.80} is not one of its {len(fields)} names, and neither are many others")
+        raise _invalid(
+            f"{subject}: {unknown!r:.80} is not one of its {len(fields)} fields, and neither are many others"
+        )
     for name, field in fields.items():
-        given = value.get(name)
-        if isinstance(given, list | dict) and len(given) > MANY and "Any" not in str(field.annotation):
-            raise _unfit(f"{what}: {name}: it has {len(given):,} entries, more than {MANY:,}")
+        entries = value.get(name)
+        if isinstance(entries, list | dict) and len(entries) > MAX_ENTRIES and "Any" not in str(field.annotation):
+            raise _invalid(f"{subject}: {name}: it has {len(entries):,} entries, more than {MAX_ENTRIES:,}")
 
 
-async def body(data: bytes, shape: type[Shape], kind: str) -> Shape:
-    """The body of a request in its shape; `kind` is its content type."""
+async def parse_body(data: bytes, shape: type[Shape], kind: str) -> Shape:
+    """The body of a request as an instance of `shape`; `kind` is its content type."""
     if not data:
-        return shaped(shape, {}, "the body is empty")
+        return validate(shape, {}, "the body is empty")
     if kind.partition(";")[0].strip().lower() != "application/json":
         raise Problem(
             415, "not_json", f"the body is {kind or 'of no stated type':.80}; send `Content-Type: application/json`"
         )
-    return await apart(data, lambda: shaped(shape, parse(data), "the body"))
+    return await run_off_loop(data, lambda: validate(shape, parse(data), "the body"))
 
 
-async def apart(data: bytes, work: Callable[[], T]) -> T:
-    """What is made of a body: here when it is small, in a thread when it is large, so that others are answered meanwhile."""
-    return work() if len(data) <= SMALL else await asyncio.to_thread(work)
+async def run_off_loop(data: bytes, work: Callable[[], T]) -> T:
+    """The result of `work` on a body: called here if the body is small, in a thread if it is large, so that other requests go
+    on meanwhile."""
+    return work() if len(data) <= INLINE_BYTES else await asyncio.to_thread(work)
 
 
-class Room:
-    """Bytes of bodies that are in memory at once: of those that arrive, and of those that are parsed and worked on. The first bound
-    refuses, because whoever sends slowly would make others wait; the second one lets bodies wait in line."""
+class BodyLimiter:
+    """Limits the bytes of bodies in memory: of those that arrive, and of those that are parsed and handled. Over the first
+    limit a body is refused, because a slow sender would make others wait; over the second limit a body waits for its turn."""
 
-    def __init__(self, arriving: int, working: int) -> None:
-        self._arriving, self._free, self._size = arriving, working, working
+    def __init__(self, arriving: int, processing: int) -> None:
+        self._arriving, self._free, self._size = arriving, processing, processing
         self._waiting = arriving
-        self._line: collections.deque[tuple[int, asyncio.Future[None]]] = collections.deque()
+        self._queue: collections.deque[tuple[int, asyncio.Future[None]]] = collections.deque()
 
-    async def read(self, request: Request, most: int) -> bytes:
-        """The whole body. Raises Problem when it is too large, too slow, packed, or when there are too many."""
+    async def read(self, request: Request, max_bytes: int) -> bytes:
+        """The whole body. Raises Problem if it is too large, too slow or compressed, or if there are too many bodies."""
         if request.headers.get("content-encoding", "identity") != "identity":
             raise Problem(415, "encoded_body", "the body is compressed; send it as it is")
         length = request.headers.get("content-length")
-        if length is not None and length.isdecimal() and (len(length) > 18 or int(length) > most):
-            raise _too_large(most)
+        if length is not None and length.isdecimal() and (len(length) > 18 or int(length) > max_bytes):
+            raise _too_large(max_bytes)
         try:
-            async with asyncio.timeout(PATIENCE):
-                return await self._arrived(request.receive, most)
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                return await self._read_all(request.receive, max_bytes)
         except TimeoutError:
             raise Problem(
-                408, "slow_body", f"the body did not arrive within {PATIENCE:g} s; nothing was written", _GOODBYE
+                408, "slow_body", f"the body did not arrive within {BODY_TIMEOUT_S:g} s; nothing was written", _CLOSE
             ) from None
 
-    async def _arrived(self, receive: Receive, most: int) -> bytes:
-        """All of it. Mostly it comes in one piece, and Starlette's own reader takes as long as the reading of the JSON."""
-        data, more = await _piece(receive)
+    async def _read_all(self, receive: Receive, max_bytes: int) -> bytes:
+        """All chunks of the body. Mostly there is one chunk: then this is much faster than Starlette's own reader, which takes
+        as long as parsing the JSON."""
+        data, more = await _next_chunk(receive)
         if not more:
-            if len(data) > most:
-                raise _too_large(most)
+            if len(data) > max_bytes:
+                raise _too_large(max_bytes)
             return data
         whole, held = bytearray(data), len(data)
         self._arriving -= held
         try:
-            while more and len(whole) <= most:
+            while more and len(whole) <= max_bytes:
                 if self._arriving < 0:
-                    raise _too_many(_GOODBYE)
-                data, more = await _piece(receive)
+                    raise _too_many(_CLOSE)
+                data, more = await _next_chunk(receive)
                 whole += data
                 held += len(data)
                 self._arriving -= len(data)
         finally:
             self._arriving += held
-        if len(whole) > most:
-            raise _too_large(most)
+        if len(whole) > max_bytes:
+            raise _too_large(max_bytes)
         return bytes(whole)
 
     @contextlib.asynccontextmanager
-    async def working(self, size: int) -> AsyncIterator[None]:
-        """While so many bytes are parsed and worked on. Who came first goes first."""
+    async def processing(self, size: int) -> AsyncIterator[None]:
+        """Hold this many bytes while the body is parsed and handled. First come, first served."""
         size = min(size, self._size)
-        if self._line or self._free < size:
-            await self._turn(size)
+        if self._queue or self._free < size:
+            await self._wait_turn(size)
         else:
             self._free -= size
         try:
             yield
         finally:
-            self._leave(size)
+            self._release(size)
 
-    async def _turn(self, size: int) -> None:
+    async def _wait_turn(self, size: int) -> None:
         if self._waiting < size:
             raise _too_many({})
         place = size, asyncio.get_running_loop().create_future()
-        self._line.append(place)
+        self._queue.append(place)
         self._waiting -= size
         try:
             await place[1]
         except asyncio.CancelledError:
-            if place in self._line:
-                self._line.remove(place)
-                self._next()
+            if place in self._queue:
+                self._queue.remove(place)
+                self._wake_next()
             else:
-                self._leave(size)  # it was this one's turn already
+                self._release(size)  # its turn had come already
             raise
         finally:
             self._waiting += size
 
-    def _leave(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         self._free += size
-        self._next()
+        self._wake_next()
 
-    def _next(self) -> None:
-        while self._line and self._line[0][0] <= self._free:
-            size, turn = self._line.popleft()
+    def _wake_next(self) -> None:
+        while self._queue and self._queue[0][0] <= self._free:
+            size, turn = self._queue.popleft()
             self._free -= size
-            if not turn.done():  # a caller that has just left gives its room back itself
+            if not turn.done():  # a cancelled caller releases its bytes itself
                 turn.set_result(None)
 
 
-async def _piece(receive: Receive) -> tuple[bytes, bool]:
+async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     return message.get("body", b""), message.get("more_body", False)
 
 
-def _told(error: ValidationError) -> str:
-    if (wrong := error.error_count()) > MANY:
-        return f"{wrong:,} things are wrong, too many to tell"
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in found[:5]]
-    return "; ".join(told).encode("utf-8", "replace").decode()
+def _describe_errors(error: ValidationError) -> str:
+    if (wrong := error.error_count()) > MAX_ENTRIES:
+        return f"{wrong:,} errors, too many to list"
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    sentences = [f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in errors[:5]]
+    return "; ".join(sentences).encode("utf-8", "replace").decode()
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
                 raise ValueError(f"the name {name!r:.80} comes twice in one object")
             seen.add(name)
-    return found
+    return value
 
 
-def _constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant)
+_JSON = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_refuse_constant)
 
 
-def _unfit(why: str) -> Problem:
-    return Problem(422, "invalid_request", why.encode("utf-8", "replace").decode())
+def _invalid(reason: str) -> Problem:
+    return Problem(422, "invalid_request", reason.encode("utf-8", "replace").decode())
 
 
-def _bad(why: str) -> Problem:
-    return Problem(400, "bad_json", f"the body is not JSON: {why}".encode("utf-8", "replace").decode())
+def _bad_json(reason: str) -> Problem:
+    return Problem(400, "bad_json", f"the body is not JSON: {reason}".encode("utf-8", "replace").decode())
 
 
-_GOODBYE = {"Connection": "close"}
-"""Whoever is refused before the end of the body may be sending for ever."""
+_CLOSE = {"Connection": "close"}
+"""A client that is refused before the end of its body may never stop sending, so the server closes the connection."""
 
 
 def _too_many(headers: dict[str, str]) -> Problem:
-    return Problem(503, "too_many_bodies", "the server has too many large bodies at once; come back", headers)
+    return Problem(503, "too_many_bodies", "the server has too many large bodies at once; try again later", headers)
 
 
-def _too_large(most: int) -> Problem:
+def _too_large(max_bytes: int) -> Problem:
     return Problem(
         413,
         "body_too_large",
-        f"the body is larger than {most:,} bytes; leave what is large elsewhere and send its address",
-        _GOODBYE,
+        f"the body is larger than {max_bytes:,} bytes; store large data elsewhere and send its address",
+        _CLOSE,
     )

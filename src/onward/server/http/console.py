@@ -1,8 +1,7 @@
-"""The console: a page at `/` and its modules under `/console/`, as they lie in `src/onward/console/`.
+"""The console: a page at `/` and its modules under `/console/`, served from `src/onward/console/`.
 
-It is a client of the API like any other: nothing here knows a task, and nothing here needs a key. What an agent wrote is shown
-by a page that we serve, so that page may load nothing but our own files and run nothing else: the headers see to it, whatever a
-mistake in the page would allow.
+It is a client of the API like any other: this module knows nothing of tasks, and needs no key. The page shows text that agents
+wrote. So the headers let it load only our own files and run nothing else, even if the page has a bug.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TYPES = {
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
 }
-"""What is served, by the end of its name; nothing else is."""
+"""The served file types, by file name extension. Other files are not served."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -40,13 +39,13 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # asked for each time, and answered with 304: an upgrade is seen at once
+    "Cache-Control": "no-cache",  # the browser asks each time and gets a 304: an upgrade takes effect at once
 }
 
 PAGE = "index.html"
 
 CheckOrigin = Callable[[str, str | None], None]
-"""Refuses a host or an origin that is not ours."""
+"""Refuses a foreign host or origin."""
 
 
 class File(NamedTuple):
@@ -59,23 +58,23 @@ class File(NamedTuple):
 
 @cache
 def files() -> Mapping[str, File]:
-    """All of them by path, read when the first is asked for."""
+    """All files by path, read at the first request."""
     return dict(_read(resources.files("onward") / "console", ""))
 
 
-def _read(folder: Traversable, above: str) -> list[tuple[str, File]]:
-    found = []
-    for one in folder.iterdir():
-        if one.is_dir():
-            found += _read(one, f"{above}{one.name}/")
-        elif (type_ := TYPES.get(one.name.rpartition(".")[2])) is not None:
-            data = one.read_bytes()
-            found.append((above + one.name, File(data, type_, f'"{hashlib.sha256(data).hexdigest()[:20]}"')))
-    return found
+def _read(folder: Traversable, prefix: str) -> list[tuple[str, File]]:
+    result: list[tuple[str, File]] = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            result += _read(entry, f"{prefix}{entry.name}/")
+        elif (type_ := TYPES.get(entry.name.rpartition(".")[2])) is not None:
+            data = entry.read_bytes()
+            result.append((prefix + entry.name, File(data, type_, f'"{hashlib.sha256(data).hexdigest()[:20]}"')))
+    return result
 
 
 class _Files:
-    """The page, or a module of it."""
+    """Serves the page and its modules."""
 
     def __init__(self, check: CheckOrigin) -> None:
         self._check = check
@@ -84,15 +83,17 @@ class _Files:
         request = Request(scope, receive)
         try:
             self._check(request.headers.get("host", ""), request.headers.get("origin"))
-            response = _answer(request)
+            response = _respond(request)
         except OnwardError as error:
             response = problem.response(error)
         await response(scope, receive, send)
 
 
-def _answer(request: Request) -> Response:
+def _respond(request: Request) -> Response:
     if request.method not in {"GET", "HEAD"}:
-        raise Problem(405, "wrong_method", f"{request.method:.20} is not for this; GET is", {"Allow": "GET, HEAD"})
+        raise Problem(
+            405, "wrong_method", f"the method {request.method:.20} is not allowed here; use GET", {"Allow": "GET, HEAD"}
+        )
     path = request.path_params.get("path", PAGE)
     file = files().get(path)
     if file is None:
@@ -104,5 +105,5 @@ def _answer(request: Request) -> Response:
 
 
 def routes(check: CheckOrigin) -> list[Route]:
-    """Not in the table of calls: they are files, and the API is the same without them."""
+    """The routes of the console. They are not in the route table of the API: they serve files."""
     return [Route("/", endpoint=_Files(check)), Route("/console/{path:path}", endpoint=_Files(check))]

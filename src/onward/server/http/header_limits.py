@@ -1,4 +1,4 @@
-"""Heads: how large the first lines of a request may be, and how long they may take. uvicorn leaves both open."""
+"""Limits on the request line and headers: their size, their number, and the time they may take. uvicorn limits none of these."""
 
 from __future__ import annotations
 
@@ -7,81 +7,80 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-LIMIT = 65_536
-"""Bytes of the request line and all headers."""
-MOST = 200
-"""How many headers."""
-PATIENCE = 10.0
-"""Seconds in which they have to arrive."""
+MAX_HEADER_BYTES = 65_536
+"""Bytes of the request line and all headers together."""
+MAX_HEADERS = 200
+HEADER_TIMEOUT_S = 10.0
+"""Seconds in which the request line and all headers must arrive."""
 
 
-class BoundedHeads(HttpToolsProtocol):
-    """uvicorn's reader, which gives up on a head that is too large (431) or too slow (408)."""
+class LimitedHeadersProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, which refuses headers that are too large (431) or too slow (408)."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._size = 0
-        self._late: asyncio.TimerHandle | None = None
-        self._rest: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
         self._in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Its first head begins."""
+        """Start the timer of the first headers."""
         super().connection_made(transport)
-        self._begin()
+        self._start_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody waits any more."""
-        self._come()
-        self._ended()
+        """Stop the timers."""
+        self._stop_head_timer()
+        self._end_body()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """More of a head, or of a body."""
-        answered = self.cycle is not None and self.cycle.response_complete
+        """Count the bytes of the headers; bound the time for the rest of a body whose request was already answered."""
+        response_sent = self.cycle is not None and self.cycle.response_complete
         if (
-            answered and self._in_body and self._rest is None
-        ):  # refused unread: the rest of it is no head, and has its time
-            self._rest = self.loop.call_later(PATIENCE, self.transport.close)
-        if answered and self._late is None and not self._in_body:
-            self._begin()
+            response_sent and self._in_body and self._body_timer is None
+        ):  # the request was refused before its body was read: what comes is the rest of the body
+            self._body_timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.close)
+        if response_sent and self._head_timer is None and not self._in_body:
+            self._start_head()
         super().data_received(data)
-        if self._late is not None:
+        if self._head_timer is not None:
             self._size += len(data)
-            if self._size > LIMIT:
+            if self._size > MAX_HEADER_BYTES:
                 self._refuse(b"431 Request Header Fields Too Large")
 
     def on_headers_complete(self) -> None:
-        """The head is there; it may have come in one piece, before anybody could count."""
-        self._come()
-        if len(self.headers) > MOST or len(self.url) > LIMIT:
+        """Check the headers again: they may have come in one piece, before `data_received` counted them."""
+        self._stop_head_timer()
+        if len(self.headers) > MAX_HEADERS or len(self.url) > MAX_HEADER_BYTES:
             self._refuse(b"431 Request Header Fields Too Large")
-            raise ValueError("a head that is too large")  # the parser stops here
+            raise ValueError("the headers are too large")  # stops the parser
         self._in_body = True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The body is there, as well as the head."""
-        self._ended()
+        """Stop the timer of the body."""
+        self._end_body()
         super().on_message_complete()
 
-    def _begin(self) -> None:
+    def _start_head(self) -> None:
         self._size = 0
-        self._late = self.loop.call_later(PATIENCE, self._refuse, b"408 Request Timeout")
+        self._head_timer = self.loop.call_later(HEADER_TIMEOUT_S, self._refuse, b"408 Request Timeout")
 
-    def _come(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _ended(self) -> None:
+    def _end_body(self) -> None:
         self._in_body = False
-        if self._rest is not None:
-            self._rest.cancel()
-            self._rest = None
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
 
     def _refuse(self, status: bytes) -> None:
-        self._come()
+        self._stop_head_timer()
         if not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
             self.transport.close()

@@ -1,8 +1,8 @@
-"""Metrics: how it stands and what was done, as Prometheus reads it (`onward[metrics]`).
+"""Metrics for Prometheus (`onward[metrics]`).
 
-What is in the store (the queues, the workers, what is asked of people) is looked up when somebody asks, and for a while after
-that answered from memory. What this process has done is counted in `telemetry.counters`, from the moment on in which one of these
-is made. Metrics of the program itself, in the registry of `prometheus_client`, come along.
+Numbers from the store (queues, workers, open approvals) are read when a scrape comes, then cached for a moment. Numbers of this
+process are counted in `telemetry.counters`, from the moment a `Metrics` is created. Metrics of the program itself, in the
+registry of `prometheus_client`, are included.
 """
 
 from __future__ import annotations
@@ -31,92 +31,92 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-FRESH = 1.0
-"""Seconds for which an answer of the store is as good as a new one."""
+CACHE_TTL_S = 1.0
+"""Seconds for which a snapshot of the store is reused, at least."""
 
-SHARE = 20
-"""A look may take one of so many parts of the time: when it takes long, the next comes later."""
+MAX_LOAD_DIVISOR = 20
+"""Reading the store may take 1/20 of the time at most: a snapshot that took long to read is reused for longer."""
 
-PATIENCE = 10.0
-"""Seconds that a scrape waits for the loop."""
+SCRAPE_TIMEOUT_S = 10.0
+"""Seconds that a scrape waits for the event loop."""
 
-Look = Callable[[], Awaitable[QueueSnapshot | None]]
-"""Asks the store how it stands (`Service.standing`)."""
+ReadSnapshot = Callable[[], Awaitable[QueueSnapshot | None]]
+"""Reads the numbers from the store (`Service.standing`)."""
 
 
 class Metrics:
-    """The metrics of one process and of the database it works on. To make one is to switch counting on."""
+    """The metrics of one process and of its database. Creating one switches counting on."""
 
-    def __init__(self, look: Look, clock: Clock | None = None) -> None:
-        _imported()
-        self._asked, self._clock = look, clock or SystemClock()
-        self._stood: QueueSnapshot | None = None
+    def __init__(self, read: ReadSnapshot, clock: Clock | None = None) -> None:
+        _require_prometheus_client()
+        self._read, self._clock = read, clock or SystemClock()
+        self._snapshot: QueueSnapshot | None = None
         self._until = -1.0
-        self._look = asyncio.Lock()
+        self._lock = asyncio.Lock()
         counters.on = True
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
-        """What `GET /metrics` answers: the bytes, and their type by what the scraper accepts."""
+        """The response of `GET /metrics`: the bytes, and their media type, which depends on what the scraper accepts."""
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 -- an extra
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415
 
         encode, kind = choose_encoder(accept)
         registry = CollectorRegistry()
-        registry.register(_Found(await self.families()))
+        registry.register(_Collected(await self.families()))
         return encode(registry), kind
 
     async def families(self) -> list[Metric]:
         """All metrics, read now."""
         from prometheus_client import REGISTRY  # noqa: PLC0415 -- an extra
 
-        standing = await self._standing()
-        return [*_gauges(standing), *_counted(), *_timed(), *REGISTRY.collect()]
+        snapshot = await self._read_snapshot()
+        return [*_gauges(snapshot), *_counted(), *_timed(), *REGISTRY.collect()]
 
-    async def _standing(self) -> QueueSnapshot | None:
-        """How the store stands; None when it cannot be asked."""
-        async with self._look:
+    async def _read_snapshot(self) -> QueueSnapshot | None:
+        """The snapshot of the store; None if the store does not answer."""
+        async with self._lock:
             began = self._clock.monotonic()
             if began >= self._until:
                 try:
-                    self._stood = await self._asked()
+                    self._snapshot = await self._read()
                 except OnwardError:
-                    self._stood = None
+                    self._snapshot = None
                 now = self._clock.monotonic()
-                self._until = now + max(FRESH, SHARE * (now - began))
-            return self._stood
+                self._until = now + max(CACHE_TTL_S, MAX_LOAD_DIVISOR * (now - began))
+            return self._snapshot
 
 
 @contextlib.asynccontextmanager
-async def exposed(look: Look, host: str, port: int) -> AsyncIterator[None]:
-    """Answer `GET /metrics` at this address while the block lasts, for processes that serve nothing else; port 0 is none. It
-    has threads of its own, and asks the loop that we are on now."""
+async def exposed(read: ReadSnapshot, host: str, port: int) -> AsyncIterator[None]:
+    """Serve `GET /metrics` at this address while the block lasts, for processes that serve nothing else; with port 0, do
+    nothing. It runs in its own threads and calls the event loop of its caller."""
     if not port:
         yield
         return
-    metrics, loop = Metrics(look), asyncio.get_running_loop()
+    metrics, loop = Metrics(read), asyncio.get_running_loop()
     from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 -- an extra
 
     def collect() -> Iterable[Metric]:
-        return asyncio.run_coroutine_threadsafe(metrics.families(), loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(metrics.families(), loop).result(SCRAPE_TIMEOUT_S)
 
     registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
-    found = _Found([])
-    found.collect = collect  # type: ignore[method-assign]
-    registry.register(found)
+    collector = _Collected([])
+    collector.collect = collect  # type: ignore[method-assign]
+    registry.register(collector)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise BadSetting("ONWARD_METRICS_PORT", port, f"a port that is free on {host} ({error})") from None
+        raise BadSetting("ONWARD_METRICS_PORT", port, f"a free port on {host} ({error})") from None
     try:
         yield
     finally:
-        await asyncio.to_thread(server.shutdown)  # a scrape that is under way waits for this very loop
+        await asyncio.to_thread(server.shutdown)  # in a thread: a running scrape waits for this event loop
         server.server_close()
         thread.join()
 
 
-class _Found:
-    """What a registry collects from: metrics that were read already."""
+class _Collected:
+    """A collector for a registry, with metrics that were already read."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
@@ -125,7 +125,7 @@ class _Found:
         return self._metrics
 
 
-def _imported() -> None:
+def _require_prometheus_client() -> None:
     try:
         import prometheus_client  # noqa: F401, PLC0415 -- an extra
     except ImportError:
@@ -135,41 +135,46 @@ def _imported() -> None:
 # ── families ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gauges(standing: QueueSnapshot | None) -> Iterator[Metric]:
-    yield _gauge("onward_store_up", "Whether the store answers.", (), {(): float(standing is not None)})
-    if standing is None:
+def _gauges(snapshot: QueueSnapshot | None) -> Iterator[Metric]:
+    yield _gauge("onward_store_up", "Whether the store answers.", (), {(): float(snapshot is not None)})
+    if snapshot is None:
         return
-    unfinished = bounded(standing.unfinished)
+    unfinished = bounded(snapshot.unfinished)
     names = ("queue", "reason")
-    tasks = {(one.queue, one.reason): float(one.tasks) for one in unfinished}
-    oldest = {(one.queue, one.reason): max(0.0, one.oldest) for one in unfinished}
+    tasks = {(row.queue, row.reason): float(row.tasks) for row in unfinished}
+    oldest = {(row.queue, row.reason): max(0.0, row.oldest) for row in unfinished}
     yield _gauge("onward_queue_tasks", "Unfinished tasks, by queue and reason.", names, tasks)
-    yield _gauge("onward_queue_oldest_seconds", "Since the oldest of them was submitted.", names, oldest)
-    yield _gauge("onward_workers", "Workers that are not known to be dead.", (), {(): float(standing.workers)})
-    yield _gauge("onward_workers_late", "Those of them whose lease has ended.", (), {(): float(standing.late)})
-    yield _gauge("onward_slots", "Tasks that all workers can do at once.", (), {(): float(standing.slots)})
-    asked = {"approval": standing.asks.get("approval.requested", 0), "question": standing.asks.get("question.asked", 0)}
-    yield _gauge("onward_asks_open", "What waits for a person.", ("kind",), {(k,): float(n) for k, n in asked.items()})
-    if standing.outbox is not None:
-        waiting_events, oldest_event = standing.outbox
-        yield _gauge("onward_outbox_events", "Events that have to leave.", (), {(): float(waiting_events)})
+    yield _gauge("onward_queue_oldest_seconds", "Seconds since the oldest of them was submitted.", names, oldest)
+    yield _gauge("onward_workers", "Workers that were not declared dead.", (), {(): float(snapshot.workers)})
+    yield _gauge("onward_workers_late", "Those of them whose lease has ended.", (), {(): float(snapshot.late)})
+    yield _gauge("onward_slots", "Tasks that all workers together can run at once.", (), {(): float(snapshot.slots)})
+    open_asks = {
+        "approval": snapshot.asks.get("approval.requested", 0),
+        "question": snapshot.asks.get("question.asked", 0),
+    }
+    yield _gauge(
+        "onward_asks_open", "Open approvals and questions.", ("kind",), {(k,): float(n) for k, n in open_asks.items()}
+    )
+    if snapshot.outbox is not None:
+        events, oldest_s = snapshot.outbox
+        yield _gauge("onward_outbox_events", "Events that wait to be sent.", (), {(): float(events)})
         yield _gauge(
-            "onward_outbox_oldest_seconds", "Since the oldest of them happened.", (), {(): max(0.0, oldest_event)}
+            "onward_outbox_oldest_seconds", "Seconds since the oldest of them happened.", (), {(): max(0.0, oldest_s)}
         )
 
 
 def bounded(unfinished: list[Unfinished]) -> list[Unfinished]:
-    """The same with no more than MAX_LABEL_VALUES queues: the fullest keep their names, the rest are one."""
-    full: collections.Counter[str] = collections.Counter()
-    for one in unfinished:
-        full[one.queue] += one.tasks
-    named = {queue for queue, _ in full.most_common(MAX_LABEL_VALUES)}
+    """The same with at most MAX_LABEL_VALUES queues: the largest keep their names, the rest are added up as one."""
+    sizes: collections.Counter[str] = collections.Counter()
+    for row in unfinished:
+        sizes[row.queue] += row.tasks
+    named = {queue for queue, _ in sizes.most_common(MAX_LABEL_VALUES)}
     rest: dict[str, Unfinished] = {}
-    for one in unfinished:
-        if one.queue not in named:
-            there = rest.get(one.reason, Unfinished(OTHER, one.reason, 0, 0.0))
-            rest[one.reason] = there._replace(tasks=there.tasks + one.tasks, oldest=max(there.oldest, one.oldest))
-    return [*(one for one in unfinished if one.queue in named), *rest.values()]
+    for row in unfinished:
+        if row.queue not in named:
+            total = rest.get(row.reason, Unfinished(OTHER, row.reason, 0, 0.0))
+            rest[row.reason] = total._replace(tasks=total.tasks + row.tasks, oldest=max(total.oldest, row.oldest))
+    return [*(row for row in unfinished if row.queue in named), *rest.values()]
 
 
 def _gauge(name: str, help_: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:
@@ -187,17 +192,17 @@ def _counted() -> Iterator[Metric]:
     numbers, _ = counters.snapshot()
     for name, (help_, labels) in COUNTER_METRICS.items():
         family = CounterMetricFamily(name.removesuffix("_total"), help_, labels=labels)
-        for key, value in _of(name, numbers, labels):
+        for key, value in _samples(name, numbers, labels):
             family.add_metric(key, value)
         yield family
     for name, (help_, labels) in GAUGE_METRICS.items():
-        yield _gauge(name, help_, labels, dict(_of(name, numbers, labels)))
+        yield _gauge(name, help_, labels, dict(_samples(name, numbers, labels)))
 
 
-def _of(name: str, numbers: dict[Key, Any], labels: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values of a metric; one without labels is there from the beginning."""
-    found = [(key, value) for (one, key), value in numbers.items() if one == name]
-    yield from found or ([] if labels else [((), 0)])
+def _samples(name: str, numbers: dict[Key, Any], labels: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The samples of a metric. A metric without labels has a sample from the beginning."""
+    samples = [(key, value) for (metric, key), value in numbers.items() if metric == name]
+    yield from samples or ([] if labels else [((), 0)])
 
 
 def _timed() -> Iterator[Metric]:
@@ -206,8 +211,8 @@ def _timed() -> Iterator[Metric]:
     _, times = counters.snapshot()
     for name, (help_, labels) in HISTOGRAM_METRICS.items():
         family = HistogramMetricFamily(name, help_, labels=labels)
-        for key, counts in _of(name, times, labels):
-            edges, under = [*map(str, HISTOGRAM_EDGES_S), "+Inf"], 0.0
-            buckets = [(edge, under := under + count) for edge, count in zip(edges, counts[:-1], strict=True)]
+        for key, counts in _samples(name, times, labels):
+            bounds, total = [*map(str, HISTOGRAM_EDGES_S), "+Inf"], 0.0
+            buckets = [(bound, total := total + count) for bound, count in zip(bounds, counts[:-1], strict=True)]
             family.add_metric(key, buckets=buckets, sum_value=counts[-1])
         yield family

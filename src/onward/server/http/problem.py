@@ -18,36 +18,36 @@ RETRYABLE = frozenset({408, 429, 502, 503, 504, 507})
 
 
 class Problem(UsageError):
-    """What only a door over HTTP can find wrong: `code` and `status` are given where it is raised."""
+    """An error that only the HTTP server raises: `code` and `status` are given where it is raised."""
 
     def __init__(self, status: int, code: str, sentence: str, headers: dict[str, str] | None = None) -> None:
         self.status, self.code, self.headers = status, code, headers or {}
         super().__init__(sentence)
 
 
-AWAY = "the database cannot be read or written at the moment; what was acknowledged is safe; the log of the server says more"
+STORE_UNAVAILABLE = "the database cannot be read or written at the moment; acknowledged requests are safe; the server's log has the details"
 
 
 def document(error: OnwardError) -> dict[str, Any]:
-    """The problem document of an error: its sentence, and what it knows beside (`task_id`, `retry_after`, `state` …). Where our
-    database is, is for the log: whoever has no key hears of that it is away as well."""
-    away = isinstance(error, StoreUnavailable) and not isinstance(error, SchemaMismatch)
-    if away:
+    """The problem document of an error: its sentence, and its attributes (`task_id`, `retry_after`, `state` …). The address of
+    the database goes to the log only, since callers without a key also see this document."""
+    unavailable = isinstance(error, StoreUnavailable) and not isinstance(error, SchemaMismatch)
+    if unavailable:
         log.warning("%s", error)
-    known = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | list)}
+    fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | list)}
     return {
-        **known,
+        **fields,
         "type": f"urn:onward:problem:{error.code}",
         "title": http.HTTPStatus(error.status).phrase,
         "status": error.status,
-        "detail": AWAY if away else str(error),
+        "detail": STORE_UNAVAILABLE if unavailable else str(error),
         "code": error.code,
         "retryable": error.status in RETRYABLE,
     }
 
 
 def response(error: OnwardError) -> JSONResponse:
-    """The same as an answer."""
+    """The problem document as a response."""
     headers = dict(getattr(error, "headers", {}))
     if error.status == http.HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="onward"'

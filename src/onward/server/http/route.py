@@ -1,8 +1,8 @@
-"""Calls: what can be asked over HTTP, as rows of a table. The server and the OpenAPI document are both made from it, so that
-neither can say what the other does not.
+"""The route table: each HTTP operation is one `ApiRoute`. The server and the OpenAPI document are both made from this table, so
+they cannot differ.
 
-A row names method and path, what may come with it, who may ask, and every answer it can give. What it does is a function of one
-`RequestContext` and returns an `ApiResponse`.
+A route names its method and path, the query and body it takes, the scopes a caller needs, and every response it can give. Its
+handler is a function that takes a `RequestContext` and returns an `ApiResponse`.
 """
 
 from __future__ import annotations
@@ -19,38 +19,39 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from onward.server.http.app import Edge
+    from onward.server.http.app import ServerState
 
 S = TypeVar("S", bound="Shape")
 
 
 class Shape(BaseModel):
-    """What comes in or goes out. Names that nobody knows are refused, so that a slip of the pen is told."""
+    """Base class of all request and response models. Unknown fields are refused, so that the caller learns of a misspelled
+    name."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 @dataclasses.dataclass(slots=True)
 class RequestContext:
-    """One request, checked as far as its row says."""
+    """One request, after the checks that its route asks for: authentication, scopes, query, body."""
 
-    door: AuthorizedService
+    service: AuthorizedService
     path: Mapping[str, str]
     query: Any
-    """What the row's `query` is, or None."""
+    """An instance of the route's `query` class, or None."""
     body: Any
-    """What the row's `body` is, or None."""
+    """An instance of the route's `body` class, or None."""
     request: Request
-    edge: Edge
+    server: ServerState
 
     def header(self, name: str) -> str | None:
-        """A header of the request."""
+        """The value of a request header, or None."""
         return self.request.headers.get(name)
 
 
 @dataclasses.dataclass(slots=True)
 class ApiResponse:
-    """What goes back: JSON, unless `response` is something else altogether."""
+    """The response of a handler: `value` as JSON, unless `response` is set."""
 
     value: Any = None
     status: int = 200
@@ -58,33 +59,34 @@ class ApiResponse:
     response: Response | None = None
 
 
-Does = Callable[[RequestContext], Awaitable[ApiResponse]]
+RouteHandler = Callable[[RequestContext], Awaitable[ApiResponse]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """One row of the table."""
+    """One operation of the HTTP API."""
 
     method: str
     path: str
     name: str
-    does: Does
-    says: str
-    """One sentence for the reference."""
-    answers: Mapping[int, tuple[str, Any]]
-    """For each status of success: what it means, and the shape of its body (None: no body)."""
+    handler: RouteHandler
+    summary: str
+    """One sentence for the API reference."""
+    responses: Mapping[int, tuple[str, Any]]
+    """For each success status: its meaning, and the shape of its body (None: no body)."""
     body: type[Shape] | None = None
     query: type[Shape] | None = None
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Headers that mean something here, and what."""
+    """Request headers that the route reads, each with its meaning."""
     errors: tuple[int, ...] = ()
-    """Statuses of problems it can answer with, beside those that every call can."""
+    """Error statuses of this route, beside those that every route can return."""
     media: str = "application/json"
-    """The type of the body of its first success."""
+    """The media type of the first success response."""
     streams: bool = False
-    """Whether it also answers with events, to whoever asks for them."""
+    """Whether it also responds with server-sent events, to a client that accepts them."""
     open: bool = False
-    """Whether it can be asked without a key."""
+    """Whether it needs no key."""
     tag: str = "tasks"
-    needs: tuple[str, ...] = ()
-    """Scopes, of which the caller has one, or the body is not read. What the door demands beyond that is its business."""
+    scopes: tuple[str, ...] = ()
+    """The caller must have one of these scopes, otherwise the server does not read the body. `AuthorizedService` checks the
+    rest."""

@@ -1,4 +1,4 @@
-"""The server: uvicorn, set up for us. It binds nothing and hears no signals; whoever runs it does."""
+"""The uvicorn server with Onward's settings. The caller binds the sockets and handles the signals."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Any
 
 import uvicorn
 
-from onward.server.http.header_limits import BoundedHeads
+from onward.server.http.header_limits import LimitedHeadersProtocol
 
-MESSAGE_LIMIT = 65_536
-"""Bytes of one message over a WebSocket."""
+MAX_MESSAGE_BYTES = 65_536
+"""Bytes of one WebSocket message."""
 
 
 class Server(uvicorn.Server):
-    """Signals are the caller's; and whoever starts us wants to know when we answer."""
+    """A server that installs no signal handlers, and calls `ready` when it accepts requests."""
 
-    def __init__(self, served: Any, *, grace: float, ready: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, asgi: Any, *, grace: float, ready: Callable[[], None] = lambda: None) -> None:
         super().__init__(
             uvicorn.Config(
-                served,
+                asgi,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                http=BoundedHeads,
-                ws_max_size=MESSAGE_LIMIT,
+                http=LimitedHeadersProtocol,
+                ws_max_size=MAX_MESSAGE_BYTES,
                 timeout_graceful_shutdown=max(1, round(grace)),
             )
         )
-        self._served, self._ready = served, ready
+        self._asgi, self._ready = asgi, ready
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None."""
+        """Install no signal handlers."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As usual, and then it is said."""
+        """Start, then call `ready`."""
         await super().startup(sockets)
         self._ready()
 
-    def leave(self) -> None:
-        """Take no new requests, end what would go on for ever, and let the rest come to its end."""
-        self._served.state.edge.closing.set()
+    def stop_gracefully(self) -> None:
+        """Accept no new requests, end streams and held responses, and finish the other requests."""
+        self._asgi.state.server.closing.set()
         self.should_exit = True

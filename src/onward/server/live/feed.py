@@ -1,12 +1,12 @@
-"""The feed: one reader of journals for everybody in this process who follows tasks.
+"""The feed: one reader of journals for all streams of this process.
 
-    commit ─► news ─► look: one question for all followed tasks ─► the buffer of each follower ─► its stream
+    commit ─► nudge ─► look: one query for all followed tasks ─► the buffer of each follower ─► its stream
 
-Whoever comes in reads its own way up to where the feed is, and is served from there on. A follower whose buffer is full drops
-out, and reads on from its own cursor when it has room: it holds up neither a task nor its neighbours. Records of a task are
-numbered without gaps, so a follower sees at once when one is missing, and none comes twice.
+A new follower reads by itself up to where the feed is, and the feed serves it from there on. A follower whose buffer is full
+leaves the feed, and reads on from its own cursor when it has room: it delays neither a task nor other followers. Records of a
+task are numbered without gaps, so a follower sees at once when one is missing, and gets no record twice.
 
-Nothing runs while nobody follows, nor did a moment ago.
+The feed runs only while there are followers, and LINGER_S seconds longer.
 """
 
 from __future__ import annotations
@@ -27,61 +27,61 @@ from onward.store.port.follow import PAGE_BYTES, PAGE_RECORDS, PAGE_RECORDS_EACH
 
 log = logging.getLogger("onward.feed")
 
-PAUSE = 0.01
-"""Seconds between two looks, however many news there are."""
+MIN_INTERVAL_S = 0.01
+"""Seconds between two looks at the store, at least."""
 
-POLL = 0.5
-"""Seconds after which it looks without news."""
+POLL_INTERVAL_S = 0.5
+"""Seconds after which the feed looks without a nudge."""
 
-AGAIN = 0.3
-"""Seconds after which a database that did not answer is asked again."""
+RETRY_DELAY_S = 0.3
+"""Seconds after which the feed asks again when the database did not answer."""
 
-BUFFER = 128
-"""Records that wait for a follower."""
+MAX_BUFFERED_RECORDS = 128
+"""Records that wait for one follower, at most."""
 
-BUFFER_BYTES = 128_000
-AT_ONCE = 64
-"""Records that a follower gets at once."""
+MAX_BUFFERED_BYTES = 128_000
+BATCH_RECORDS = 64
+"""Records that a follower gets at once, at most."""
 
-LINGER = 5.0
-"""Seconds for which it stays ready after the last follower has left: most come back."""
+LINGER_S = 5.0
+"""Seconds for which the feed stays ready after the last follower has left: most come back."""
 
-COME_BACK = 5.0
-"""Seconds after which there may be room for a stream again."""
+RETRY_AFTER_S = 5.0
+"""Seconds after which a client may try again when there are too many streams."""
 
 
 class Closed(Exception):
-    """The server stops, and every stream with it."""
+    """The server stops, and all streams end."""
 
 
 class Feed:
-    """All that is followed in this process."""
+    """All followers of this process, and the loop that reads their tasks."""
 
     def __init__(self, store: Tails, clock: Clock, *, streams: int, closing: asyncio.Event) -> None:
-        self.store, self.clock, self._most, self._closing = store, clock, streams, closing
+        self.store, self.clock, self._max_streams, self._closing = store, clock, streams, closing
         self.followers: set[Follower] = set()
         self._seen: dict[str, int] = {}
-        """The tasks that are followed, and up to where all of their live followers were told."""
+        """For each followed task, the last record that its attached followers got."""
         self._live: dict[str, set[Follower]] = {}
         self._from = ""
-        """Where the last look ended, when there was more to see."""
-        self._news = asyncio.Event()
+        """The task where the last look ended, if it did not read all."""
+        self._nudge = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._left = 0.0
+        self._last_left = 0.0
         self.looks = 0
 
     def check_room(self) -> None:
-        """Raises Problem when there are as many streams as may be."""
-        if len(self.followers) >= self._most:
+        """Raises Problem if as many streams are open as allowed."""
+        if len(self.followers) >= self._max_streams:
             raise Problem(
                 503,
                 "too_many_streams",
-                f"{self._most} streams are open here, and no more may be (ONWARD_STREAMS); come back in {COME_BACK:g} s",
-                {"Retry-After": f"{COME_BACK:g}"},
+                f"{self._max_streams} streams are open, the most that ONWARD_STREAMS allows; try again in {RETRY_AFTER_S:g} s",
+                {"Retry-After": f"{RETRY_AFTER_S:g}"},
             )
 
     def follow(self, after: Mapping[str, int]) -> Follower:
-        """Somebody who follows these tasks, each after a number."""
+        """A new follower of these tasks, each after a record number."""
         follower = Follower(self, after)
         self.followers.add(follower)
         if self._running is None or self._running.done():
@@ -93,87 +93,87 @@ class Feed:
         """Whether the server stops."""
         return self._closing.is_set()
 
-    # ── what followers call ──────────────────────────────────────────────────────────────────────────────────────
+    # ── for followers ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def join(self, follower: Follower, task_id: str) -> bool:
-        """Serve it this task from where it is; False when it has to read up to where the others are."""
+    def attach(self, follower: Follower, task_id: str) -> bool:
+        """Serve this task to the follower from its position on; False if it must first read up to where the others are."""
         if follower.last[task_id] < self._seen.setdefault(task_id, follower.last[task_id]):
             return False
         self._live.setdefault(task_id, set()).add(follower)
-        self._news.set()
+        self._nudge.set()
         return True
 
-    def part(self, follower: Follower, task_id: str) -> None:
-        """Serve it this task no longer."""
-        there = self._live.get(task_id)
-        if there is not None:
-            there.discard(follower)
-            if not there:
+    def detach(self, follower: Follower, task_id: str) -> None:
+        """Stop serving this task to the follower."""
+        attached = self._live.get(task_id)
+        if attached is not None:
+            attached.discard(follower)
+            if not attached:
                 del self._live[task_id], self._seen[task_id]
 
-    def leave(self, follower: Follower) -> None:
-        """It is gone."""
+    def remove(self, follower: Follower) -> None:
+        """The follower has left."""
         for task_id in follower.last:
-            self.part(follower, task_id)
+            self.detach(follower, task_id)
         self.followers.discard(follower)
-        self._left = self.clock.monotonic()
+        self._last_left = self.clock.monotonic()
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
-        stop = self.store.follow(self._news.set)
+        stop = self.store.follow(self._nudge.set)
         closing = asyncio.ensure_future(self._closing.wait())
-        closing.add_done_callback(lambda _: self._ring())
+        closing.add_done_callback(lambda _: self._wake_all())
         try:
-            while self.followers or self.clock.monotonic() - self._left < LINGER:
+            while self.followers or self.clock.monotonic() - self._last_left < LINGER_S:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), POLL)
+                    await asyncio.wait_for(self._nudge.wait(), POLL_INTERVAL_S)
                 if self.closed or _stopping():
                     self._closing.set()
                     return
-                self._news.clear()
+                self._nudge.clear()
                 began = self.clock.monotonic()
-                pause = await self._looked()
+                pause = await self._try_look()
                 await self.clock.sleep(max(pause - (self.clock.monotonic() - began), 0))
         finally:
             closing.cancel()
             stop()
 
-    def _ring(self) -> None:
-        self._news.set()
+    def _wake_all(self) -> None:
+        self._nudge.set()
         for follower in self.followers:
-            follower.ring()
+            follower.wake()
 
-    async def _looked(self) -> float:
-        """Look; how long to wait before the next time, counted from the beginning of this."""
+    async def _try_look(self) -> float:
+        """Look at the store; returns the seconds until the next look, counted from the beginning of this one."""
         try:
             await self._look()
         except OnwardError as error:
-            log.warning("cannot look at journals, trying again: %s", error)
+            log.warning("cannot read journals, trying again: %s", error)
         except Exception:
-            log.exception("looking at journals failed")
+            log.exception("reading journals failed")
         else:
-            return PAUSE
-        self._news.set()
-        return AGAIN
+            return MIN_INTERVAL_S
+        self._nudge.set()
+        return RETRY_DELAY_S
 
     async def _look(self) -> None:
-        wanted = {task_id: seq for task_id, seq in self._seen.items() if task_id > self._from}
-        if not wanted:
+        after = {task_id: seq for task_id, seq in self._seen.items() if task_id > self._from}
+        if not after:
             self._from = ""
             return
         self.looks += 1
-        found = await self.store.read(wanted)
-        for tail in found:
+        tails = await self.store.read(after)
+        for tail in tails:
             self._hand_out(tail)
-        # By task: what did not fit comes first the next time, so that no busy task is in the way of another.
-        self._from = found[-1].task_id if len(found) >= PAGE_RECORDS else ""
-        if len(found) >= PAGE_RECORDS_EACH or sum(len(tail.record.data) for tail in found) >= PAGE_BYTES:
-            self._news.set()  # there is more
+        # Ordered by task: the next look begins where this page ended, so that a busy task does not delay the others.
+        self._from = tails[-1].task_id if len(tails) >= PAGE_RECORDS else ""
+        if len(tails) >= PAGE_RECORDS_EACH or sum(len(tail.record.data) for tail in tails) >= PAGE_BYTES:
+            self._nudge.set()  # there is more to read
 
     def _hand_out(self, tail: Tail) -> None:
         task_id, record = tail
-        if record.seq != self._seen.get(task_id, record.seq) + 1:  # everybody left meanwhile, or came anew
+        if record.seq != self._seen.get(task_id, record.seq) + 1:  # its followers have left meanwhile, or new ones came
             return
         self._seen[task_id] = record.seq
         for follower in list(self._live[task_id]):
@@ -181,24 +181,24 @@ class Feed:
 
 
 def _stopping() -> bool:
-    """Whether uvicorn, where somebody else runs it, was told to stop. It waits for every answer to come to its end, and has no
-    word for those that go on for ever; whom its signals go to is the one way to ask it."""
+    """Whether uvicorn, where another program runs it, was told to stop. It waits for every response to end, and has no hook for
+    endless ones. Its signal handler is the only way to find it."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return getattr(server, "should_exit", False) is True
 
 
 class Follower:
-    """One reader of some tasks, with its own cursor for each. Use it as a context."""
+    """One reader of some tasks, with a cursor for each. Use it as an async context manager."""
 
     def __init__(self, feed: Feed, after: Mapping[str, int]) -> None:
         self._feed = feed
         self.last = dict(after)
-        """For each task, the last record that was put into the buffer or handed out."""
+        """For each task, the last record that was put into the buffer or returned."""
         self._behind = dict.fromkeys(after)
-        """Tasks that it has to read on its own."""
+        """Tasks that it must read by itself."""
         self._buffer: collections.deque[Tail] = collections.deque()
         self._bytes = 0
-        self._rung = False
+        self._woken = False
         self._asleep: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -207,68 +207,69 @@ class Follower:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._feed.leave(self)
+        self._feed.remove(self)
 
     def add(self, after: Mapping[str, int]) -> None:
-        """Follow these as well."""
+        """Follow these tasks too."""
         self.last |= after
         self._behind |= dict.fromkeys(after)
-        self.ring()
+        self.wake()
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Follow these no longer."""
+        """Stop following these tasks."""
         for task_id in ids:
-            self._feed.part(self, task_id)
+            self._feed.detach(self, task_id)
             self.last.pop(task_id, None)
             self._behind.pop(task_id, None)
 
-    async def gone(self, ids: Iterable[str]) -> set[str]:
-        """Which of these tasks are not there any more."""
-        asked = list(ids)
+    async def missing(self, ids: Iterable[str]) -> set[str]:
+        """Which of these tasks no longer exist."""
+        wanted = list(ids)
         with contextlib.suppress(OnwardError):
-            return set(asked) - set(await self._feed.store.heads(asked)) if asked else set()
+            return set(wanted) - set(await self._feed.store.heads(wanted)) if wanted else set()
         return set()
 
     @property
     def idle(self) -> bool:
-        """Whether it has been handed everything that is known to be there."""
+        """Whether it has returned all records that it knows of."""
         return not self._buffer and not self._behind
 
     @property
     def buffered(self) -> tuple[int, int]:
-        """Records that wait for it, and their bytes."""
+        """The number of buffered records, and their bytes."""
         return len(self._buffer), self._bytes
 
-    def ring(self) -> None:
-        """Wake it."""
-        self._rung = True
+    def wake(self) -> None:
+        """Wake `next`."""
+        self._woken = True
         if self._asleep is not None and not self._asleep.done():
             self._asleep.set_result(None)
 
     def put(self, tail: Tail) -> None:
-        """One more record, for the feed; without room, or with one missing before it, it is left to its own reading."""
+        """Buffer a record from the feed. If the buffer is full, or a record before it is missing, the follower is detached and
+        reads by itself."""
         task_id, record = tail
         if record.seq <= self.last[task_id]:
             return
-        full = len(self._buffer) >= BUFFER or self._bytes >= BUFFER_BYTES
+        full = len(self._buffer) >= MAX_BUFFERED_RECORDS or self._bytes >= MAX_BUFFERED_BYTES
         if full or record.seq != self.last[task_id] + 1:
-            self._feed.part(self, task_id)
+            self._feed.detach(self, task_id)
             self._behind[task_id] = None
         else:
             self._buffer.append(tail)
             self._bytes += len(record.data)
             self.last[task_id] = record.seq
-        self.ring()
+        self.wake()
 
     async def next(self, timeout: float) -> Sequence[Tail]:
-        """The next records, in order for each task; none when there are none within the time. Raises Closed."""
+        """The next records, in order for each task; empty if there are none within the time. Raises Closed."""
         end = self._feed.clock.monotonic() + timeout
         while True:
-            self._rung = False
+            self._woken = False
             if self._feed.closed:
                 raise Closed
             if self._buffer:
-                return self._taken()
+                return self._take()
             if self._behind:
                 return await self._read()
             left = end - self._feed.clock.monotonic()
@@ -277,38 +278,38 @@ class Follower:
             await self._sleep(left)
 
     async def _sleep(self, seconds: float) -> None:
-        """Until it is rung. With a future and a timer: `wait_for` makes a task each time, and this is what each of a hundred
-        clients does for each update."""
-        if self._rung:
+        """Wait until woken. It uses a future and a timer: `wait_for` creates a task each time, and each of a hundred clients
+        waits after each update."""
+        if self._woken:
             return
         loop = asyncio.get_running_loop()
         self._asleep = loop.create_future()
-        alarm = loop.call_later(seconds, self.ring)
+        alarm = loop.call_later(seconds, self.wake)
         try:
             await self._asleep
         finally:
             alarm.cancel()
             self._asleep = None
 
-    def _taken(self) -> Sequence[Tail]:
-        taken = [self._buffer.popleft() for _ in range(min(AT_ONCE, len(self._buffer)))]
-        self._bytes -= sum(len(tail.record.data) for tail in taken)
-        return [tail for tail in taken if tail.task_id in self.last]
+    def _take(self) -> Sequence[Tail]:
+        tails = [self._buffer.popleft() for _ in range(min(BATCH_RECORDS, len(self._buffer)))]
+        self._bytes -= sum(len(tail.record.data) for tail in tails)
+        return [tail for tail in tails if tail.task_id in self.last]
 
     async def _read(self) -> Sequence[Tail]:
-        """A page of what it has not seen; when that is all, the feed serves it from there on."""
-        asked = {task_id: self.last[task_id] for task_id in self._behind}
+        """Read a page by itself; after the last page the feed serves the task from there on."""
+        after = {task_id: self.last[task_id] for task_id in self._behind}
         try:
-            found = await self._feed.store.read(asked, AT_ONCE)
+            tails = await self._feed.store.read(after, BATCH_RECORDS)
         except OnwardError as error:
             log.warning("cannot read a journal, trying again: %s", error)
-            await self._feed.clock.sleep(AGAIN)
+            await self._feed.clock.sleep(RETRY_DELAY_S)
             return ()
-        found = [tail for tail in found if tail.task_id in self.last]
-        for tail in found:
+        tails = [tail for tail in tails if tail.task_id in self.last]
+        for tail in tails:
             self.last[tail.task_id] = tail.record.seq
-        if len(found) < AT_ONCE:
-            for task_id in [one for one in asked if one in self.last]:
-                if self._feed.join(self, task_id):
+        if len(tails) < BATCH_RECORDS:
+            for task_id in [task_id for task_id in after if task_id in self.last]:
+                if self._feed.attach(self, task_id):
                     self._behind.pop(task_id, None)
-        return found
+        return tails

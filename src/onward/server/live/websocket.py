@@ -1,10 +1,10 @@
-"""WebSockets: the same updates as a stream, and a way to steer the task meanwhile.
+"""WebSockets: the same updates as a stream, and messages that control the task meanwhile.
 
-A browser opens sockets to anywhere and no middleware for HTTP sees them: host and origin are checked here, before anything is
-accepted. The key comes in the header `Authorization`, as the subprotocol `onward.key.KEY` beside `onward`, or in a first message
-`{"type": "auth", "key": KEY}`; never in the address, which ends up in logs.
+A browser opens sockets to any host, and HTTP middleware does not see them: so this module checks host and origin before it
+accepts. The key comes in the header `Authorization`, as the subprotocol `onward.key.KEY` beside `onward`, or in a first message
+`{"type": "auth", "key": KEY}`; never in the URL, which ends up in logs.
 
-Each message is answered with `{"type": "ack", "for": …}` or `{"type": "error", "code": …}`, with its `id` where it has one.
+The server answers each message with `{"type": "ack", "for": …}` or `{"type": "error", "code": …}`, with its `id` if it has one.
 """
 
 from __future__ import annotations
@@ -28,66 +28,65 @@ from onward.server.access.service import AuthorizedService
 from onward.server.http import bodies, problem
 from onward.server.http.problem import Problem
 from onward.server.http.route import Shape
-from onward.server.http.routes import streams as live
-from onward.server.live import render as telling
-from onward.server.live import sse as stream
+from onward.server.http.routes import streams
+from onward.server.live import render, sse
 from onward.server.live.feed import Closed
 from onward.server.schema import shapes
 from onward.service.serialize import record_json
 from onward.telemetry import counters
 
 if TYPE_CHECKING:
-    from onward.server.http.app import Edge
+    from onward.server.http.app import ServerState
 
 log = logging.getLogger("onward.socket")
 
-LONGEST = 65_536
-"""Bytes of one message."""
+MAX_MESSAGE_BYTES = 65_536
+"""Bytes of one message, at most."""
 
-LONGEST_KEY = 1_024
-"""Bytes of the first message of a caller who has shown no key yet: it has room for a key, and for nothing that takes time to parse."""
+MAX_AUTH_MESSAGE_BYTES = 1_024
+"""Bytes of the first message of a caller that has shown no key yet: room for a key, but not for anything that is slow to parse."""
 
-RATE, BURST = 20.0, 40.0
-"""Messages a second, and how many at once."""
+MAX_MESSAGES_PER_S, MAX_BURST = 20.0, 40.0
+"""A client may send so many messages a second, and so many at once."""
 
-PATIENCE = 10.0
-"""Seconds for a first message with a key."""
+AUTH_TIMEOUT_S = 10.0
+"""Seconds in which a first message with a key must come."""
 
-STRANGERS = 100
-"""Sockets that wait for such a message, at once."""
+MAX_UNAUTHENTICATED = 100
+"""Sockets that may wait for such a message at once."""
 
-PROTOCOL, KEY = "onward", "onward.key."
-NORMAL, LEAVING, REFUSED, TOO_LARGE = 1000, 1001, 1008, 1009
-REVOKED = REFUSED, "the key is no longer good"
+PROTOCOL, KEY_PROTOCOL_PREFIX = "onward", "onward.key."
+NORMAL, GOING_AWAY, POLICY_VIOLATION, TOO_LARGE = 1000, 1001, 1008, 1009
+REVOKED = POLICY_VIOLATION, "the key is no longer valid"
 
 
-class Messages:
-    """Updates as messages."""
+class MessageEncoder:
+    """Updates as WebSocket messages."""
 
     def update(self, update: Update, cursor: str) -> bytes:
-        return telling.written({"type": "update", "seq": int(cursor), **telling.update_json(update)})
+        return render.to_json_bytes({"type": "update", "seq": int(cursor), **render.update_json(update)})
 
     def record(self, task_id: str, record: Record, cursor: str) -> bytes:  # noqa: ARG002 -- it is in the record
-        return telling.written({"type": "record", "task_id": task_id, **record_json(record)})
+        return render.to_json_bytes({"type": "record", "task_id": task_id, **record_json(record)})
 
-    def said(self, said: ModelText) -> bytes:
-        return telling.written({"type": "text", **telling.said_json(said)})
+    def text(self, piece: ModelText) -> bytes:
+        return render.to_json_bytes({"type": "text", **render.text_json(piece)})
 
     def reset(self, about: Mapping[str, Any], cursor: str) -> bytes:
-        return telling.written({"type": "reset", "seq": int(cursor), **about})
+        return render.to_json_bytes({"type": "reset", "seq": int(cursor), **about})
 
 
-# ── what can be said ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages of clients ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Word(Shape):
-    """What every message may have."""
+class ClientMessage(Shape):
+    """The fields of every message."""
 
     type: str
     id: str | int | None = None
 
 
-class Decide(Word):
+class Decide(ClientMessage):
     """`approve` or `deny`."""
 
     approval_id: shapes.Name
@@ -97,55 +96,58 @@ class Decide(Word):
     hash: shapes.Name | None = None
 
 
-class Answer(Word):
+class Answer(ClientMessage):
     """`answer`."""
 
     question_id: shapes.Name
     answer: Any
 
 
-class Text(Word):
+class Text(ClientMessage):
     """`message`."""
 
     text: Annotated[str, Field(min_length=1, max_length=50_000)]
 
 
-class Priority(Word):
+class Priority(ClientMessage):
     """`priority`."""
 
     priority: shapes.Priority
 
 
-class Signal(Word):
-    """`signal`; the same `signal_id` twice is one signal."""
+class Signal(ClientMessage):
+    """`signal`; two signals with the same `signal_id` count as one."""
 
     name: shapes.Name
     value: Any = None
     signal_id: shapes.Name | None = None
 
 
-Does = Callable[[AuthorizedService, str, Any], Awaitable[Any]]
+MessageHandler = Callable[[AuthorizedService, str, Any], Awaitable[Any]]
 
 
-async def _decide(door: AuthorizedService, _task_id: str, said: Decide) -> Any:
-    return await door.decide(
-        said.approval_id,
-        said.type,
-        reason=said.reason,
-        arguments=said.arguments,
-        always=said.always,
-        hash=said.hash,
+async def _decide(service: AuthorizedService, _task_id: str, message: Decide) -> Any:
+    return await service.decide(
+        message.approval_id,
+        message.type,
+        reason=message.reason,
+        arguments=message.arguments,
+        always=message.always,
+        hash=message.hash,
     )
 
 
-VERBS: dict[str, tuple[type[Word], Does]] = {
-    "cancel": (Word, lambda door, task_id, _: door.cancel(task_id)),
+VERBS: dict[str, tuple[type[ClientMessage], MessageHandler]] = {
+    "cancel": (ClientMessage, lambda service, task_id, _: service.cancel(task_id)),
     "approve": (Decide, _decide),
     "deny": (Decide, _decide),
-    "answer": (Answer, lambda door, _, said: door.answer(said.question_id, said.answer)),
-    "message": (Text, lambda door, task_id, said: door.message(task_id, said.text)),
-    "priority": (Priority, lambda door, task_id, said: door.prioritize(task_id, said.priority)),
-    "signal": (Signal, lambda door, task_id, said: door.signal(task_id, said.name, said.value, id=said.signal_id)),
+    "answer": (Answer, lambda service, _, message: service.answer(message.question_id, message.answer)),
+    "message": (Text, lambda service, task_id, message: service.message(task_id, message.text)),
+    "priority": (Priority, lambda service, task_id, message: service.prioritize(task_id, message.priority)),
+    "signal": (
+        Signal,
+        lambda service, task_id, message: service.signal(task_id, message.name, message.value, id=message.signal_id),
+    ),
 }
 
 
@@ -153,183 +155,196 @@ VERBS: dict[str, tuple[type[Word], Does]] = {
 
 
 class Sockets:
-    """`WS /api/tasks/{id}/ws` of one server."""
+    """The endpoint `WS /api/tasks/{id}/ws` of one server."""
 
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
-        self._strangers = 0
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
+        self._unauthenticated = 0
 
     async def __call__(self, socket: WebSocket) -> None:
-        """One socket from its request to its end."""
+        """Serve one socket, from its request to its end."""
         try:
-            door = await self._known(socket)
-            begin = telling.start(await self._heads(door, socket), socket.query_params.get("after"))
-            tellers = await stream.tellers(self._edge.feed, begin.cursors)
+            service = await self._authenticate(socket)
+            position = render.find_position(await self._heads(service, socket), socket.query_params.get("after"))
+            tellers = await sse.tellers(self._server.feed, position.cursors)
         except OnwardError as error:
-            await _deny(socket, error)
+            await _refuse(socket, error)
         except (WebSocketDisconnect, TimeoutError):
-            await _close(socket, REFUSED, "no key came")
+            await _close(socket, POLICY_VIOLATION, "no key was sent")
         else:
-            view = telling.View(Messages(), begin.cursors, tellers, begin.ended)
-            await self._talk(socket, door, view, begin.reset)
+            view = render.View(MessageEncoder(), position.cursors, tellers, position.ended)
+            await self._serve(socket, service, view, position.reset)
 
-    async def _known(self, socket: WebSocket) -> AuthorizedService:
-        """Who it is. Raises what says why not."""
+    async def _authenticate(self, socket: WebSocket) -> AuthorizedService:
+        """The service with the rights of this caller. Raises the reason why not."""
         headers = socket.headers
         origin = headers.get("origin")
-        self._edge.check_origin(headers.get("host", ""), origin)
+        self._server.check_origin(headers.get("host", ""), origin)
         if origin is None and "cookie" in headers:
-            raise Problem(403, "no_origin", "a browser says which page asks; this one brings cookies and does not")
+            raise Problem(
+                403, "no_origin", "a browser sends the header Origin; this request has cookies, but no Origin"
+            )
         authorization = headers.get("authorization")
-        for offered in socket.scope.get("subprotocols", ()):
-            if authorization is None and offered.startswith(KEY):
-                authorization = f"Bearer {offered.removeprefix(KEY)}"
+        for protocol in socket.scope.get("subprotocols", ()):
+            if authorization is None and protocol.startswith(KEY_PROTOCOL_PREFIX):
+                authorization = f"Bearer {protocol.removeprefix(KEY_PROTOCOL_PREFIX)}"
         try:
-            return await self._edge.door(socket, authorization)
+            return await self._server.authorized_service(socket, authorization)
         except KeylessOutside:
-            raise  # no key would help: there is none
+            raise  # no key exists, so none can help
         except Unauthorized:
             if authorization is not None:
                 raise
-        return await self._introduced(socket)
+        return await self._authenticate_by_message(socket)
 
-    async def _introduced(self, socket: WebSocket) -> AuthorizedService:
-        """With a key in the first message."""
-        if self._strangers >= STRANGERS:
-            raise Problem(503, "too_many_strangers", "too many sockets wait for their first message; come back later")
-        self._strangers += 1
+    async def _authenticate_by_message(self, socket: WebSocket) -> AuthorizedService:
+        """By a key in the first message."""
+        if self._unauthenticated >= MAX_UNAUTHENTICATED:
+            raise Problem(503, "too_many_strangers", "too many sockets wait for their first message; try again later")
+        self._unauthenticated += 1
         try:
             await _accept(socket)
-            async with asyncio.timeout(PATIENCE):
-                data = await _received(socket)
+            async with asyncio.timeout(AUTH_TIMEOUT_S):
+                data = await _receive(socket)
         finally:
-            self._strangers -= 1
-        if len(data) > LONGEST_KEY:
-            raise Problem(413, "message_too_large", f"a message with a key has {LONGEST_KEY:,} bytes at most")
-        said = bodies.parse(data)
-        key = said.get("key") if isinstance(said, dict) and said.get("type") == "auth" else None
+            self._unauthenticated -= 1
+        if len(data) > MAX_AUTH_MESSAGE_BYTES:
+            raise Problem(
+                413, "message_too_large", f"a message with a key has {MAX_AUTH_MESSAGE_BYTES:,} bytes at most"
+            )
+        message = bodies.parse(data)
+        key = message.get("key") if isinstance(message, dict) and message.get("type") == "auth" else None
         if not isinstance(key, str):
             raise Unauthorized
-        door = await self._edge.door(socket, f"Bearer {key}")
+        service = await self._server.authorized_service(socket, f"Bearer {key}")
         await socket.send_text(json.dumps({"type": "ack", "for": "auth"}))
-        return door
+        return service
 
-    async def _heads(self, door: AuthorizedService, socket: WebSocket) -> dict[str, Any]:
-        self._edge.feed.check_room()
-        return dict(await stream.heads_of(door, self._edge.feed, [socket.path_params["id"]]))
+    async def _heads(self, service: AuthorizedService, socket: WebSocket) -> dict[str, Any]:
+        self._server.feed.check_room()
+        return dict(await sse.heads_of(service, self._server.feed, [socket.path_params["id"]]))
 
-    async def _talk(
-        self, socket: WebSocket, door: AuthorizedService, view: telling.View, reset: Mapping[str, Any] | None
+    async def _serve(
+        self, socket: WebSocket, service: AuthorizedService, view: render.View, reset: Mapping[str, Any] | None
     ) -> None:
         await _accept(socket)
-        feed, allowed = self._edge.feed, live.check(self._edge, door.caller)
-        out = _Out(socket, feed.clock)
+        feed, allowed = self._server.feed, streams.key_check(self._server, service.caller)
+        out = _SocketSink(socket, feed.clock)
         async with counters.client("websocket"), feed.follow(view.cursors) as follower:
-            hearing = asyncio.ensure_future(_hear(socket, door, out, allowed))
-            updating = asyncio.ensure_future(_tell(follower, view, out, allowed, reset))
+            receiving = asyncio.ensure_future(_receive_messages(socket, service, out, allowed))
+            updating = asyncio.ensure_future(_send_updates(follower, view, out, allowed, reset))
             try:
-                await asyncio.wait({hearing, updating}, return_when=asyncio.FIRST_COMPLETED)
-                done = hearing if hearing.done() else updating
-                await out.answered()
+                await asyncio.wait({receiving, updating}, return_when=asyncio.FIRST_COMPLETED)
+                done = receiving if receiving.done() else updating
+                await out.wait_answered()
                 await _close(socket, *done.result())
-            except (stream.Slow, WebSocketDisconnect):
-                stream.abort(socket._receive)
+            except (sse.ClientTooSlow, WebSocketDisconnect):
+                sse.abort(socket._receive)
             finally:
-                hearing.cancel()
+                receiving.cancel()
                 updating.cancel()
-                await asyncio.gather(hearing, updating, return_exceptions=True)
+                await asyncio.gather(receiving, updating, return_exceptions=True)
 
 
-async def _tell(
-    follower: Any, view: telling.View, out: _Out, allowed: stream.StillAllowed, reset: Mapping[str, Any] | None
+async def _send_updates(
+    follower: Any, view: render.View, out: _SocketSink, allowed: sse.StillAllowed, reset: Mapping[str, Any] | None
 ) -> tuple[int, str]:
     if reset is not None:
-        await out.put(view.told.reset(reset, view.cursor))
+        await out.put(view.encoder.reset(reset, view.cursor))
     try:
-        await stream.pump(follower, view, out, out.clock, allowed)
+        await sse.pump(follower, view, out, out.clock, allowed)
     except Closed:
-        return LEAVING, "the server stops; come back after the last seq"
-    except stream.Revoked:
+        return GOING_AWAY, "the server stops; reconnect after the last seq"
+    except sse.Revoked:
         return REVOKED
     return NORMAL, "the task has ended"
 
 
-async def _hear(socket: WebSocket, door: AuthorizedService, out: _Out, allowed: stream.StillAllowed) -> tuple[int, str]:
-    """Do what is said; the reason to hang up."""
-    task_id, purse, last = socket.path_params["id"], BURST, out.clock.monotonic()
+async def _receive_messages(
+    socket: WebSocket, service: AuthorizedService, out: _SocketSink, allowed: sse.StillAllowed
+) -> tuple[int, str]:
+    """Handle messages of the client; returns the close code and reason."""
+    task_id, tokens, last = socket.path_params["id"], MAX_BURST, out.clock.monotonic()
     while True:
         try:
-            data = await _received(socket)
+            data = await _receive(socket)
         except WebSocketDisconnect:
             return NORMAL, ""
         now = out.clock.monotonic()
-        purse, last = min(purse + (now - last) * RATE, BURST) - 1, now
-        if len(data) > LONGEST:
-            return TOO_LARGE, f"a message has {LONGEST:,} bytes at most"
-        if purse < 0:
-            return REFUSED, f"more than {RATE:g} messages a second"
+        tokens, last = min(tokens + (now - last) * MAX_MESSAGES_PER_S, MAX_BURST) - 1, now
+        if len(data) > MAX_MESSAGE_BYTES:
+            return TOO_LARGE, f"a message has {MAX_MESSAGE_BYTES:,} bytes at most"
+        if tokens < 0:
+            return POLICY_VIOLATION, f"more than {MAX_MESSAGES_PER_S:g} messages a second"
         if not await allowed():
             return REVOKED
         async with out.answering:
-            await out.put(telling.written(await _answered(door, task_id, data)))
-        await asyncio.sleep(0)  # what has come already is taken without a wait; others have their turn too
+            await out.put(render.to_json_bytes(await _handle(service, task_id, data)))
+        # A message that is already there is received without waiting, so other tasks would not get a turn.
+        await asyncio.sleep(0)
 
 
-async def _answered(door: AuthorizedService, task_id: str, data: bytes) -> dict[str, Any]:
-    said: Any = None
+async def _handle(service: AuthorizedService, task_id: str, data: bytes) -> dict[str, Any]:
     about: dict[str, Any] = {}
     try:
-        said = await bodies.apart(data, lambda: bodies.parse(data))
-        about = _about(said)
+        message = await bodies.run_off_loop(data, lambda: bodies.parse(data))
+        about = _reply_fields(message)
         kind = about.get("for")
         if kind not in VERBS:
             raise Problem(422, "unknown_type", f"`type` is one of {', '.join(VERBS)}")
-        shape, does = VERBS[kind]
-        found = await does(door, task_id, bodies.shaped(shape, said, "the message"))
+        shape, handler = VERBS[kind]
+        result = await handler(service, task_id, bodies.validate(shape, message, "the message"))
     except OnwardError as error:
-        told = problem.document(error)
-        return {"type": "error", **about, **{name: told[name] for name in ("code", "status", "detail", "retryable")}}
+        details = problem.document(error)
+        return {"type": "error", **about, **{name: details[name] for name in ("code", "status", "detail", "retryable")}}
     except Exception:
         log.exception("a message to task %s failed", task_id)
-        return {"type": "error", **about, "code": "internal", "status": 500, "detail": "the server made a mistake"}
-    return {"type": "ack", **about, **({"state": found.state.value} if isinstance(found, Task) else {})}
+        return {
+            "type": "error",
+            **about,
+            "code": "internal",
+            "status": 500,
+            "detail": "an internal error of the server",
+        }
+    return {"type": "ack", **about, **({"state": result.state.value} if isinstance(result, Task) else {})}
 
 
-def _about(said: Any) -> dict[str, Any]:
-    if not isinstance(said, dict):
+def _reply_fields(message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
         return {}
-    kind, number = said.get("type"), said.get("id")
-    told = {"for": kind} if isinstance(kind, str) and len(kind) <= 40 else {}
-    return told | ({"id": number} if isinstance(number, str | int) and len(str(number)) <= 200 else {})
+    kind, number = message.get("type"), message.get("id")
+    fields = {"for": kind} if isinstance(kind, str) and len(kind) <= 40 else {}
+    return fields | ({"id": number} if isinstance(number, str | int) and len(str(number)) <= 200 else {})
 
 
-class _Out:
-    """Messages of both directions of the talk, one after the other, each within a time."""
+class _SocketSink:
+    """Sends messages to the client one after the other, with a timeout for each: updates and answers share it."""
 
     def __init__(self, socket: WebSocket, clock: Clock) -> None:
         self._socket, self.clock, self._turn = socket, clock, asyncio.Lock()
         self.last = clock.monotonic()
         self.answering = asyncio.Lock()
-        """Held while something that was said is done and answered."""
+        """Held while a message of the client is handled and answered."""
 
-    async def answered(self) -> None:
-        """Until nobody waits for an answer, or it takes too long: what ends a task may end the talk before it is answered."""
+    async def wait_answered(self) -> None:
+        """Wait until no message waits for its answer, or it takes too long: a message that ends the task may end the socket
+        before it is answered."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(stream.PACE.send), self.answering:
+            async with asyncio.timeout(sse.PACE.send), self.answering:
                 return
 
     async def put(self, piece: bytes) -> None:
         try:
-            async with asyncio.timeout(stream.PACE.send), self._turn:
+            async with asyncio.timeout(sse.PACE.send), self._turn:
                 await self._socket.send_text(piece.decode())
         except TimeoutError:
-            raise stream.Slow from None
+            raise sse.ClientTooSlow from None
 
     async def flush(self) -> None:
-        """It is out already."""
+        """Nothing to do: `put` sends at once."""
 
 
-async def _received(socket: WebSocket) -> bytes:
+async def _receive(socket: WebSocket) -> bytes:
     message = await socket.receive()
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message.get("code", NORMAL))
@@ -339,22 +354,22 @@ async def _received(socket: WebSocket) -> bytes:
 
 async def _accept(socket: WebSocket) -> None:
     if socket.application_state.name == "CONNECTING":
-        offered = socket.scope.get("subprotocols", ())
-        await socket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
+        protocols = socket.scope.get("subprotocols", ())
+        await socket.accept(subprotocol=PROTOCOL if PROTOCOL in protocols else None)
 
 
-async def _deny(socket: WebSocket, error: OnwardError) -> None:
-    """With an answer of HTTP where the socket is not open yet, and as a message where it is."""
+async def _refuse(socket: WebSocket, error: OnwardError) -> None:
+    """With an HTTP response if the socket is not open yet, and with a message if it is."""
     if socket.application_state.name == "CONNECTING":
         if "websocket.http.response" in socket.scope.get("extensions", {}):
             await socket.send_denial_response(problem.response(error))
-        else:  # a server that can only say no
-            await socket.close(REFUSED)
+        else:  # an ASGI server without denial responses
+            await socket.close(POLICY_VIOLATION)
         return
-    told = problem.document(error)
+    document = problem.document(error)
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-        await socket.send_text(json.dumps({"type": "error", "code": told["code"], "detail": told["detail"]}))
-    await _close(socket, REFUSED, told["code"])
+        await socket.send_text(json.dumps({"type": "error", "code": document["code"], "detail": document["detail"]}))
+    await _close(socket, POLICY_VIOLATION, document["code"])
 
 
 async def _close(socket: WebSocket, code: int, reason: str) -> None:

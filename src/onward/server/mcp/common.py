@@ -1,4 +1,4 @@
-"""What all parts of the MCP server share: who asks, tasks as MCP tells of them, and errors in its words."""
+"""Shared parts of the MCP server: the caller of a request, task results and errors in MCP's terms."""
 
 from __future__ import annotations
 
@@ -19,50 +19,51 @@ from onward.server.http import problem
 from onward.service.service import Service
 
 CALLER: Final = "onward.caller"
-"""Where the gate in front of HTTP leaves who asks."""
+"""The key in the ASGI scope under which the HTTP endpoint stores the caller."""
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
-"""The extension for calls that take their time."""
+"""The MCP extension for calls that take long."""
 
 POINTER: Final = "onward/task"
-"""In the `_meta` of a result: the task that it will be the result of."""
+"""A key in the `_meta` of a result: the task whose result this will be."""
 
 TEMPLATE: Final = "state://agents/{agent_id}/tasks/{task_id}"
 
-Asked = ServerRequestContext[Any, Any]
+McpContext = ServerRequestContext[Any, Any]
 
-_OF_THE_RUNTIME = frozenset({DeadlineExceeded.__name__, Expired.__name__})
-"""Failures that no handler raised: it never came to an answer."""
+_RUNTIME_FAILURES = frozenset({DeadlineExceeded.__name__, Expired.__name__})
+"""Failures that no handler raised."""
 
 
-class Doors:
-    """The door of whoever sent a request. Over HTTP every request has been judged before; over stdio there is one caller."""
+class AccessByRequest:
+    """The service with the rights of the caller of a request. Over HTTP, `server/mcp/http.py` has authenticated every request;
+    over stdio there is one caller."""
 
     def __init__(self, service: Service, local: Caller | None) -> None:
         self.service, self._local = service, local
 
-    def of(self, asked: Asked) -> AuthorizedService:
-        """Raises Unauthorized when nobody has judged the request."""
-        caller = self._local if asked.request is None else asked.request.scope.get(CALLER)
+    def of(self, context: McpContext) -> AuthorizedService:
+        """Raises Unauthorized if the request was not authenticated."""
+        caller = self._local if context.request is None else context.request.scope.get(CALLER)
         if caller is None:
             raise Unauthorized
         return AuthorizedService(self.service, caller)
 
 
 def uri_of(agent_id: str, task_id: str) -> str:
-    """The resource that is the state of a task."""
+    """The URI of the resource that holds the state of a task."""
     return f"state://agents/{quote(agent_id, safe='')}/tasks/{quote(task_id, safe='')}"
 
 
-def declared(asked: Asked) -> bool:
-    """Whether the client understands tasks, as it says with this very request."""
-    capabilities = asked.session.client_capabilities
+def client_knows_tasks(context: McpContext) -> bool:
+    """Whether the client supports MCP tasks, as this request declares."""
+    capabilities = context.session.client_capabilities
     extensions = (capabilities.extensions or {}) if capabilities else {}
-    return asked.protocol_version in MODERN_PROTOCOL_VERSIONS and TASKS in extensions
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS and TASKS in extensions
 
 
-def refusal(error: OnwardError) -> MCPError:
-    """An error as a JSON-RPC error: where there is no result that could tell it."""
+def to_mcp_error(error: OnwardError) -> MCPError:
+    """An error as a JSON-RPC error, for requests without a tool result."""
     if isinstance(error, NotFound | UsageError):
         code = INVALID_PARAMS
     else:
@@ -70,32 +71,34 @@ def refusal(error: OnwardError) -> MCPError:
     return MCPError(code, str(error), problem.document(error))
 
 
-def refused(error: OnwardError) -> CallToolResult:
-    """An error as the result of a tool: the sentence for a model, the document for a program."""
+def to_error_result(error: OnwardError) -> CallToolResult:
+    """An error as the result of a tool: the sentence for a model, the problem document for a program."""
     if isinstance(error, Unauthorized | Forbidden):
-        raise refusal(error)
+        raise to_mcp_error(error)
     text = f"{error.code}: {error}"
     return CallToolResult(
         content=[TextContent(type="text", text=text)], structured_content=problem.document(error), is_error=True
     )
 
 
-def told(value: Any, **more: Any) -> CallToolResult:
-    """A value as the result of a tool: as text, and where it is an object also as one."""
+def tool_result(value: Any, **more: Any) -> CallToolResult:
+    """A value as the result of a tool: as text, and for an object also as structured content."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     structured = value if isinstance(value, dict) else None
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured, **more)
 
 
 def outcome(task: Task) -> CallToolResult | None:
-    """What a tool whose work was this task has to say; None when the task failed for a reason that is not the tool's."""
+    """The result of a tool whose work was this task; None if the task failed for a reason that is not the tool's."""
     if task.state is State.COMPLETED:
-        return told(task.result)
+        return tool_result(task.result)
     error = task.error or {}
-    if task.state is State.FAILED and error.get("type") in _OF_THE_RUNTIME:
+    if task.state is State.FAILED and error.get("type") in _RUNTIME_FAILURES:
         return None
-    said = (
+    message = (
         f"task {task.task_id} was cancelled" if task.state is State.CANCELLED else str(error.get("message", "failed"))
     )
     structured = {"code": "task_failed", "task_id": task.task_id, "error": error} if error else None
-    return CallToolResult(content=[TextContent(type="text", text=said)], structured_content=structured, is_error=True)
+    return CallToolResult(
+        content=[TextContent(type="text", text=message)], structured_content=structured, is_error=True
+    )

@@ -1,8 +1,8 @@
-"""Calls that take their time, as MCP tasks (the extension io.modelcontextprotocol/tasks, SEP-2663).
+"""Long calls as MCP tasks (the extension io.modelcontextprotocol/tasks, SEP-2663).
 
-An MCP task is an Onward task: the handle that a client gets is its id, so that it is there after a restart, and at every other
-server on the same database. A tool says which task its result will be with a pointer in its result; a client that understands tasks
-gets a handle instead. What the task asks of people are its `inputRequests`, under the ids that they have at every door.
+An MCP task is an Onward task: a client's handle is the task id, so it is valid after a restart, and at every server on the same
+database. A tool whose result is still to come returns a pointer to its task; a client that supports tasks gets a handle instead.
+The open questions and approvals of the task are its `inputRequests`, under the same ids as in all other APIs.
 """
 
 from __future__ import annotations
@@ -23,110 +23,119 @@ from onward.core.task import Reason, State, Task
 from onward.core.views import Ask
 from onward.errors import AlreadyDecided, InvalidInput, OnwardError, StateConflict, Withdrawn
 from onward.server.access.service import AuthorizedService
-from onward.server.mcp.common import POINTER, TASKS, Asked, Doors, declared, outcome, refusal, told
+from onward.server.mcp.common import (
+    POINTER,
+    TASKS,
+    AccessByRequest,
+    McpContext,
+    client_knows_tasks,
+    outcome,
+    to_mcp_error,
+    tool_result,
+)
 from onward.service.serialize import iso
 
 POLL_MS = 1000
-"""How often a client should ask again."""
+"""How often a client should poll, in milliseconds."""
 
 _MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
-_TOO_LATE = (AlreadyDecided, Withdrawn, StateConflict)
+_TOO_LATE_ERRORS = (AlreadyDecided, Withdrawn, StateConflict)
 
 
-class OfTask(RequestParams):
-    """What names a task."""
+class TaskParams(RequestParams):
+    """Params that name a task."""
 
     task_id: str = Field(alias="taskId")
 
 
-class Answers(OfTask):
-    """Answers to what a task asks, by the ids under which it asks."""
+class TaskUpdateParams(TaskParams):
+    """Answers to questions and approvals of a task, by their ids."""
 
     input_responses: dict[str, Any] = Field(alias="inputResponses")
 
 
 def pointer(task: Task) -> CallToolResult:
-    """The result of a tool that is still to come: the result of this task."""
-    return told({"task_id": task.task_id, "state": task.state.value}, _meta={POINTER: task.task_id})
+    """The result of a tool whose result is still to come: that of this task."""
+    return tool_result({"task_id": task.task_id, "state": task.state.value}, _meta={POINTER: task.task_id})
 
 
 class Tasks(Extension):
-    """The extension: handles for pointers, and the three methods on them."""
+    """The extension: turns pointers into handles, and has the three methods on them."""
 
     identifier = TASKS
 
-    def __init__(self, doors: Doors) -> None:
-        self._doors = doors
+    def __init__(self, access: AccessByRequest) -> None:
+        self._access = access
 
     def methods(self) -> Sequence[MethodBinding]:
         """`tasks/get`, `tasks/update`, `tasks/cancel`."""
         return [
-            MethodBinding("tasks/get", OfTask, self._get, _MODERN),
-            MethodBinding("tasks/update", Answers, self._update, _MODERN),
-            MethodBinding("tasks/cancel", OfTask, self._cancel, _MODERN),
+            MethodBinding("tasks/get", TaskParams, self._get, _MODERN),
+            MethodBinding("tasks/update", TaskUpdateParams, self._update, _MODERN),
+            MethodBinding("tasks/cancel", TaskParams, self._cancel, _MODERN),
         ]
 
     async def intercept_tool_call(
         self,
-        params: CallToolRequestParams,  # noqa: ARG002 -- the tool has looked at it
-        ctx: Asked,
+        params: CallToolRequestParams,  # noqa: ARG002 -- the tool has checked them
+        ctx: McpContext,
         call_next: CallNext,
     ) -> HandlerResult:
-        """A handle for a result that is still to come, where the client knows what to do with one."""
+        """Returns a handle for a result that is still to come, if the client supports tasks."""
         result = await call_next(ctx)
         task_id = (result.meta or {}).get(POINTER) if isinstance(result, CallToolResult) else None
-        if task_id is None or not declared(ctx):
+        if task_id is None or not client_knows_tasks(ctx):
             return result
-        task = await self._doors.of(ctx).service.get(task_id)
-        return {"resultType": "task", **_about(task), "status": "working"}
+        task = await self._access.of(ctx).service.get(task_id)
+        return {"resultType": "task", **_task_fields(task), "status": "working"}
 
-    async def _get(self, ctx: Asked, params: OfTask) -> dict[str, Any]:
-        door = self._door(ctx, params)
+    async def _get(self, ctx: McpContext, params: TaskParams) -> dict[str, Any]:
+        service = self._service(ctx, params)
         try:
-            task = await door.get(params.task_id)
-            asks = [] if task.ended else await door.asks_of(task.task_id)
+            task = await service.get(params.task_id)
+            asks = [] if task.ended else await service.asks_of(task.task_id)
         except OnwardError as error:
-            raise refusal(error) from None
-        return _detailed(task, asks if _elicits(ctx) else [])
+            raise to_mcp_error(error) from None
+        return _detailed(task, asks if _can_elicit(ctx) else [])
 
-    async def _update(self, ctx: Asked, params: Answers) -> dict[str, Any]:
-        door = self._door(ctx, params)
+    async def _update(self, ctx: McpContext, params: TaskUpdateParams) -> dict[str, Any]:
+        service = self._service(ctx, params)
         try:
-            task = await door.get(params.task_id)
-            asks = {ask.id: ask for ask in await door.asks_of(task.task_id)} if not task.ended else {}
-            said = [_said(asks[key], answer) for key, answer in params.input_responses.items() if key in asks]
-            for ask, answer in said:
-                await _answer(door, ask, answer)
+            task = await service.get(params.task_id)
+            asks = {ask.id: ask for ask in await service.asks_of(task.task_id)} if not task.ended else {}
+            contents = [_content(asks[key], answer) for key, answer in params.input_responses.items() if key in asks]
+            for ask, content in contents:
+                await _answer(service, ask, content)
         except OnwardError as error:
-            raise refusal(error) from None
+            raise to_mcp_error(error) from None
         return {}
 
-    async def _cancel(self, ctx: Asked, params: OfTask) -> dict[str, Any]:
-        door = self._door(ctx, params)
+    async def _cancel(self, ctx: McpContext, params: TaskParams) -> dict[str, Any]:
+        service = self._service(ctx, params)
         try:
-            await door.cancel(params.task_id)
+            await service.cancel(params.task_id)
         except StateConflict:
-            return {}  # it has ended; that is what was wanted
+            return {}  # the task has already ended
         except OnwardError as error:
-            raise refusal(error) from None
+            raise to_mcp_error(error) from None
         return {}
 
-    def _door(self, ctx: Asked, params: OfTask) -> AuthorizedService:
+    def _service(self, ctx: McpContext, params: TaskParams) -> AuthorizedService:
         require_client_extension(ctx, TASKS)
         if ctx.request is not None:
             named = decode_header_value(ctx.request.headers.get(MCP_NAME_HEADER))
             if named != params.task_id:
                 raise MCPError(HEADER_MISMATCH, "the header Mcp-Name is not the taskId of the request")
         try:
-            return self._doors.of(ctx)
+            return self._access.of(ctx)
         except OnwardError as error:
-            raise refusal(error) from None
+            raise to_mcp_error(error) from None
 
 
-# ── a task in their words ────────────────────────────────────────────────────────────────────────────────────────────
+# ── tasks in MCP's terms ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _about(task: Task) -> dict[str, Any]:
+def _task_fields(task: Task) -> dict[str, Any]:
     return {
         "taskId": task.task_id,
         "createdAt": iso(task.created_at),
@@ -137,39 +146,40 @@ def _about(task: Task) -> dict[str, Any]:
 
 
 def _detailed(task: Task, asks: Sequence[Ask]) -> dict[str, Any]:
-    """The word "failed" is for what no tool has said: a tool that came to an error has completed, with an error for a result."""
-    about = _about(task)
+    """The status "failed" is for failures of the runtime: a tool that ended with an error is "completed", with the error as its
+    result."""
+    fields = _task_fields(task)
     if task.state is State.CANCELLED:
-        return {**about, "status": "cancelled"}
+        return {**fields, "status": "cancelled"}
     if task.ended:
         result = outcome(task)
         if result is not None:
             return {
-                **about,
+                **fields,
                 "status": "completed",
                 "result": result.model_dump(by_alias=True, mode="json", exclude_none=True),
             }
-        said = task.error or {}
-        error = {"code": INTERNAL_ERROR, "message": str(said.get("message", "failed")), "data": said}
-        return {**about, "status": "failed", "error": error}
+        failure = task.error or {}
+        error = {"code": INTERNAL_ERROR, "message": str(failure.get("message", "failed")), "data": failure}
+        return {**fields, "status": "failed", "error": error}
     if asks:
-        return {**about, "status": "input_required", "inputRequests": {ask.id: _elicitation(ask) for ask in asks}}
-    return {**about, "status": "working", "statusMessage": _standing(task)}
+        return {**fields, "status": "input_required", "inputRequests": {ask.id: _elicitation(ask) for ask in asks}}
+    return {**fields, "status": "working", "statusMessage": _status_message(task)}
 
 
-def _standing(task: Task) -> str:
+def _status_message(task: Task) -> str:
     if task.reason in {Reason.PARKED, Reason.QUARANTINED, Reason.PAUSED}:
-        return f"{task.reason}: it rests until somebody says `onward resume {task.task_id}`"
+        return f"{task.reason}: it waits for `onward resume {task.task_id}`"
     return f"{task.state} ({task.reason})" if task.reason else str(task.state)
 
 
-def _elicits(ctx: Asked) -> bool:
-    """Whether the client can ask a person; where not, somebody answers at another door."""
+def _can_elicit(ctx: McpContext) -> bool:
+    """Whether the client can ask a person; if not, a person answers by other means."""
     capabilities = ctx.session.client_capabilities
     return capabilities is not None and capabilities.elicitation is not None
 
 
-# ── what it asks, and what is answered ───────────────────────────────────────────────────────────────────────────────
+# ── questions, approvals and answers ───────────────────────────────────────────────────────────────────────────────
 
 
 def _elicitation(ask: Ask) -> dict[str, Any]:
@@ -179,8 +189,8 @@ def _elicitation(ask: Ask) -> dict[str, Any]:
         needed = ["answer"]
     else:
         properties = {
-            "confirm": {"type": "boolean", "title": "Approve", "description": "Whether this may be done."},
-            "reason": {"type": "string", "title": "Reason", "description": "What whoever asked is told."},
+            "confirm": {"type": "boolean", "title": "Approve", "description": "Whether the task may do this."},
+            "reason": {"type": "string", "title": "Reason", "description": "Sent to the task with the decision."},
         }
         needed = ["confirm"]
     schema = {"type": "object", "properties": properties, "required": needed}
@@ -196,31 +206,31 @@ def _message(ask: Ask) -> str:
     return f"{ask.task}: {ask.text}{risk}{until}"
 
 
-def _said(ask: Ask, answer: Any) -> tuple[Ask, Mapping[str, Any] | None]:
-    """What an answer says: the content of the form; None where the person would not say. Raises InvalidInput."""
+def _content(ask: Ask, answer: Any) -> tuple[Ask, Mapping[str, Any] | None]:
+    """The content of the answer form; None if the person cancelled. Raises InvalidInput."""
     action = answer.get("action") if isinstance(answer, dict) else None
     content = answer.get("content") or {} if isinstance(answer, dict) else {}
     if action == "cancel" or (action == "decline" and ask.kind == "question"):
         return ask, None
     if action == "decline":
         return ask, {"confirm": False, "reason": str(content.get("reason", ""))}
-    wanted, kind = ("answer", str) if ask.kind == "question" else ("confirm", bool)
-    if action != "accept" or not isinstance(content, dict) or not isinstance(content.get(wanted), kind):
+    field, kind = ("answer", str) if ask.kind == "question" else ("confirm", bool)
+    if action != "accept" or not isinstance(content, dict) or not isinstance(content.get(field), kind):
         raise InvalidInput(
-            f"{ask.id} takes {{'action': 'accept', 'content': {{{wanted!r}: …}}}}, 'decline' or 'cancel', as its requestedSchema says"
+            f"{ask.id} takes {{'action': 'accept', 'content': {{{field!r}: …}}}}, 'decline' or 'cancel', as its requestedSchema says"
         )
     return ask, content
 
 
-async def _answer(door: AuthorizedService, ask: Ask, content: Mapping[str, Any] | None) -> None:
-    """An answer that comes too late, or twice, changes nothing."""
+async def _answer(service: AuthorizedService, ask: Ask, content: Mapping[str, Any] | None) -> None:
+    """Send the answer. One that comes too late, or twice, changes nothing."""
     if content is None:
         return
     try:
         if ask.kind == "question":
-            await door.answer(ask.id, content["answer"])
+            await service.answer(ask.id, content["answer"])
         else:
             decision = "approve" if content["confirm"] else "deny"
-            await door.decide(ask.id, decision, reason=str(content.get("reason") or ""), hash=ask.hash)
-    except _TOO_LATE:
+            await service.decide(ask.id, decision, reason=str(content.get("reason") or ""), hash=ask.hash)
+    except _TOO_LATE_ERRORS:
         return

@@ -1,4 +1,5 @@
-"""The tools of the MCP server: the verbs of the door, under their names; and handlers of the app that are offered as tools."""
+"""The tools of the MCP server: methods of `AuthorizedService`, under the same names; and handlers of the app that are exposed
+as tools."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from onward.core.task import ASKS_A_PERSON, Task
 from onward.engine.handlers import Handler
 from onward.errors import BadSetting, OnwardError, ResultTimeout
 from onward.server.access.service import AuthorizedService
-from onward.server.mcp.common import TASKS, Doors, declared, outcome, refused, told, uri_of
+from onward.server.mcp.common import (
+    TASKS,
+    AccessByRequest,
+    client_knows_tasks,
+    outcome,
+    to_error_result,
+    tool_result,
+    uri_of,
+)
 from onward.server.mcp.tasks import pointer
 from onward.server.schema import shapes
 from onward.service.serialize import ask_json, task_json
@@ -26,52 +35,52 @@ from onward.service.submission import SubmitRequest
 
 P = ParamSpec("P")
 
-LONGEST_WAIT = 60.0
-"""Seconds for which a call may wait; clients give up on calls that take longer."""
+MAX_WAIT_S = 60.0
+"""Seconds for which a call may wait; clients give up on longer calls."""
 
-PATIENCE = 45.0
-"""Seconds for which a call of a handler waits for its result, where the client does not know tasks."""
+HANDLER_WAIT_S = 45.0
+"""Seconds for which a call of a handler waits for its result, if the client does not support MCP tasks."""
 
-LOOK_EVERY = 1.0
+POLL_INTERVAL_S = 1.0
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 TaskId = Annotated[str, Field(description="The id of the task.")]
-WaitS = Annotated[float, Field(ge=0, le=LONGEST_WAIT, description="Wait up to so many seconds for its end.")]
+WaitS = Annotated[float, Field(ge=0, le=MAX_WAIT_S, description="Wait up to this many seconds for the task to end.")]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 SCOPES: Final = {"submit": SUBMIT, "get": READ, "cancel": SUBMIT, "patch": SUBMIT, "answer": DECIDE, "decide": DECIDE}
-"""The tools, and what one must be allowed to do to see them."""
+"""The tools, each with the scope that a caller needs to see it."""
 
 _READ = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
 _ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 _DECIDES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
-Called = Callable[Concatenate[Any, P], Coroutine[Any, Any, CallToolResult]]
+ToolMethod = Callable[Concatenate[Any, P], Coroutine[Any, Any, CallToolResult]]
 
 
-def _in_words(verb: Called[P]) -> Called[P]:
-    """What Onward refuses is told as the result of the tool, with its sentence and its code."""
+def _errors_as_results(method: ToolMethod[P]) -> ToolMethod[P]:
+    """Returns errors of Onward as the result of the tool, with their sentence and code."""
 
-    @functools.wraps(verb)
+    @functools.wraps(method)
     async def called(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> CallToolResult:
         try:
-            return await verb(self, *args, **kwargs)
+            return await method(self, *args, **kwargs)
         except OnwardError as error:
-            return refused(error)
+            return to_error_result(error)
 
     return called
 
 
-class Verbs:
-    """The tools, for whoever asks."""
+class TaskTools:
+    """The tools for tasks."""
 
-    def __init__(self, doors: Doors) -> None:
-        self._doors = doors
+    def __init__(self, access: AccessByRequest) -> None:
+        self._access = access
 
     def tools(self) -> list[Tool]:
-        """All of them."""
-        made: list[tuple[Callable[..., Any], ToolAnnotations]] = [
+        """All tools for tasks."""
+        methods: list[tuple[Callable[..., Any], ToolAnnotations]] = [
             (self.submit, _ADDS),
             (self.get, _READ),
             (self.cancel, _ENDS),
@@ -80,50 +89,55 @@ class Verbs:
             (self.decide, _DECIDES),
         ]
         return [
-            Tool.from_function(verb, name=verb.__name__, annotations=annotations, structured_output=False)
-            for verb, annotations in made
+            Tool.from_function(method, name=method.__name__, annotations=annotations, structured_output=False)
+            for method, annotations in methods
         ]
 
-    def _door(self, ctx: Context[Any, Any]) -> AuthorizedService:
-        return self._doors.of(ctx.request_context)
+    def _service(self, ctx: Context[Any, Any]) -> AuthorizedService:
+        return self._access.of(ctx.request_context)
 
-    @_in_words
+    @_errors_as_results
     async def submit(
         self,
         ctx: Context[Any, Any],
-        task: Annotated[str, Field(description="The name of the handler or agent that is to do it.")],
-        input: Annotated[Any, Field(description="Its input: for an agent, the goal.")] = None,  # noqa: A002 -- the word at every door
-        key: Annotated[str | None, Field(description="The same key with the same everything is the same task.")] = None,
+        task: Annotated[str, Field(description="The name of the handler or agent.")],
+        input: Annotated[Any, Field(description="The input; for an agent, its goal.")] = None,  # noqa: A002 -- the name of this field in every API
+        key: Annotated[
+            str | None,
+            Field(
+                description="Submitting the same key with the same task, input and options again returns the same task."
+            ),
+        ] = None,
         priority: Annotated[int, Field(description="Higher goes first.")] = 0,
         queue: str | None = None,
         deadline_s: Seconds | None = None,
         delay_s: Seconds | None = None,
         labels: dict[str, str] | None = None,
         after: Annotated[
-            str | None, Field(description="An ended task of an agent, to go on from what it knew.")
+            str | None, Field(description="An ended task of an agent; the new task begins with its state.")
         ] = None,
         wait_s: WaitS = 0,
     ) -> CallToolResult:
-        """Ask for a task. It is durable when this answers, and goes on whatever becomes of this connection; `get` tells how it is."""
-        door = self._door(ctx)
-        wish = SubmitRequest(task, input, key, priority, queue, deadline_s, delay_s, labels=labels)
-        (task_id,) = await door.submit([wish], after=after)
-        if declared(ctx.request_context) or READ not in door.caller.scopes:
-            return pointer(await door.service.get(task_id))
-        return await _shown(door, await _settled(door, task_id, wait_s))
+        """Submit a task. It is durable when this returns, and goes on even if this connection ends; `get` returns its state."""
+        service = self._service(ctx)
+        request = SubmitRequest(task, input, key, priority, queue, deadline_s, delay_s, labels=labels)
+        (task_id,) = await service.submit([request], after=after)
+        if client_knows_tasks(ctx.request_context) or READ not in service.caller.scopes:
+            return pointer(await self._access.service.get(task_id))
+        return await _task_result(service, await _wait_for_end(service, task_id, wait_s))
 
-    @_in_words
+    @_errors_as_results
     async def get(self, ctx: Context[Any, Any], task_id: TaskId, wait_s: WaitS = 0) -> CallToolResult:
-        """How a task is: its state, its result or error, and what it asks of people (`asks`), for `answer` and `decide`."""
-        door = self._door(ctx)
-        return await _shown(door, await _settled(door, task_id, wait_s))
+        """The state of a task, its result or error, and its open questions and approvals (`asks`), for `answer` and `decide`."""
+        service = self._service(ctx)
+        return await _task_result(service, await _wait_for_end(service, task_id, wait_s))
 
-    @_in_words
+    @_errors_as_results
     async def cancel(self, ctx: Context[Any, Any], task_id: TaskId) -> CallToolResult:
-        """End a task and its children, wherever they stand."""
-        return told(_brief(await self._door(ctx).cancel(task_id)))
+        """Cancel a task and its children, in whatever state they are."""
+        return tool_result(_brief_json(await self._service(ctx).cancel(task_id)))
 
-    @_in_words
+    @_errors_as_results
     async def patch(
         self,
         ctx: Context[Any, Any],
@@ -134,56 +148,59 @@ class Verbs:
         answer_questions: Annotated[list[dict[str, Any]], Field(description="{question, answer, source} each.")] = [],  # noqa: B006
         flag_risks: list[str] = [],  # noqa: B006
         unflag_risks: list[str] = [],  # noqa: B006
-        id: Annotated[shapes.Name | None, Field(description="The same id twice is one patch.")] = None,  # noqa: A002
+        id: Annotated[shapes.Name | None, Field(description="Two patches with the same id count as one.")] = None,  # noqa: A002
     ) -> CallToolResult:
-        """Change what an agent knows, while it works: others read it at once, and the agent at its next turn. Patches that are sent at
-        the same time all land. A task that has ended takes none: submit one that goes on `after` it."""
-        door = self._door(ctx)
-        source = door.caller.name or _client(ctx)
+        """Change the state of an agent while it works: readers see the change at once, the agent at its next turn. Patches sent
+        at the same time are all applied. An ended task takes none: submit a new one `after` it."""
+        service = self._service(ctx)
+        source = service.caller.name or _client(ctx)
         change: dict[str, Any] = {
             "append_facts": [{"source": source, **fact} for fact in append_facts],
             "add_questions": add_questions,
-            "answer_questions": [{"source": source, **one} for one in answer_questions],
+            "answer_questions": [{"source": source, **answer} for answer in answer_questions],
             "flag_risks": flag_risks,
             "unflag_risks": unflag_risks,
         } | ({} if replace_plan is None else {"replace_plan": replace_plan})
-        state = await door.patch(task_id, change, id=id)
-        task = await door.service.get(task_id)
+        state = await service.patch(task_id, change, id=id)
+        task = await self._access.service.get(task_id)
         known = None if state is None else state.model_dump(mode="json")
-        return told({"task_id": task_id, "resource": uri_of(task.task, task_id), "state": known})
+        return tool_result({"task_id": task_id, "resource": uri_of(task.task, task_id), "state": known})
 
-    @_in_words
+    @_errors_as_results
     async def answer(
         self,
         ctx: Context[Any, Any],
         question_id: Annotated[str, Field(description="Its id, as in the `asks` of `get`.")],
-        answer: Annotated[Any, Field(description="One of its choices, where it has some.")],
+        answer: Annotated[Any, Field(description="One of its choices, if it has any.")],
     ) -> CallToolResult:
-        """Answer a question that a task asks. Of several answers the first counts."""
-        ask = await self._door(ctx).answer(question_id, answer)
-        return told({"id": ask.id, "task_id": ask.task_id, "decided": True})
+        """Answer a question of a task. Of several answers the first counts."""
+        ask = await self._service(ctx).answer(question_id, answer)
+        return tool_result({"id": ask.id, "task_id": ask.task_id, "decided": True})
 
-    @_in_words
+    @_errors_as_results
     async def decide(
         self,
         ctx: Context[Any, Any],
         approval_id: Annotated[str, Field(description="Its id, as in the `asks` of `get`.")],
         decision: Literal["approve", "deny"],
-        reason: Annotated[str, Field(description="What whoever asked is told.")] = "",
-        arguments: Annotated[dict[str, Any] | None, Field(description="Approve the call with these instead.")] = None,
-        always: Annotated[bool, Field(description="This tool needs no approval in this task any more.")] = False,
-        hash: Annotated[str | None, Field(description="Decide only on what was seen with this hash.")] = None,  # noqa: A002
+        reason: Annotated[str, Field(description="Sent to the task with the decision.")] = "",
+        arguments: Annotated[
+            dict[str, Any] | None, Field(description="Approve the call with these arguments instead.")
+        ] = None,
+        always: Annotated[bool, Field(description="From now on this tool needs no approval in this task.")] = False,
+        hash: Annotated[str | None, Field(description="Decide only if the approval still has this hash.")] = None,  # noqa: A002
     ) -> CallToolResult:
-        """Approve or deny what a task wants to do, for a person who said so. Never decide by yourself."""
-        ask = await self._door(ctx).decide(
+        """Approve or deny an action of a task, on behalf of a person who said so. Never decide by yourself."""
+        ask = await self._service(ctx).decide(
             approval_id, decision, reason=reason, arguments=arguments, always=always, hash=hash
         )
-        return told({"id": ask.id, "task_id": ask.task_id, "decided": True})
+        return tool_result({"id": ask.id, "task_id": ask.task_id, "decided": True})
 
     # ── handlers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def of_handler(self, handler: Handler, about: str, *, must_be_task: bool) -> Tool:
-        """A handler, or an agent, as a tool: its arguments are the tool's, and its result is the task's."""
+    def handler_tool(self, handler: Handler, description: str, *, must_be_task: bool) -> Tool:
+        """A handler, or an agent, as a tool: its arguments are those of the tool, and the result of the task is the result of
+        the tool."""
         if not _NAME.fullmatch(handler.name) or handler.name in SCOPES:
             raise BadSetting(
                 "expose", handler.name, f"up to 128 letters, digits, '_', '-' and '.', and none of {', '.join(SCOPES)}"
@@ -193,69 +210,75 @@ class Verbs:
             if must_be_task:
                 require_client_extension(ctx.request_context, TASKS)
             try:
-                return await self._called(handler, arguments, ctx)
+                return await self._call_handler(handler, arguments, ctx)
             except OnwardError as error:
-                return refused(error)
+                return to_error_result(error)
 
         schema = {name: part for name, part in handler.takes.schema().items() if name != "description"}
-        schema["properties"] = {name: part for name, part in schema["properties"].items() if name not in _OWN}
+        schema["properties"] = {
+            name: part for name, part in schema["properties"].items() if name not in _INTERNAL_ARGUMENTS
+        }
         return _HandlerTool(
             fn=call,
             name=handler.name,
             title=None,
             context_kwarg=None,
-            description=about or handler.takes.schema()["description"] or f"Do a task {handler.name}.",
+            description=description
+            or handler.takes.schema()["description"]
+            or f"Run a task of the handler {handler.name}.",
             parameters=schema,
             fn_metadata=func_metadata(_nothing, structured_output=False),
             is_async=True,
             annotations=_ADDS,
         )
 
-    async def _called(self, handler: Handler, arguments: dict[str, Any], ctx: Context[Any, Any]) -> CallToolResult:
-        door = self._door(ctx)
+    async def _call_handler(
+        self, handler: Handler, arguments: dict[str, Any], ctx: Context[Any, Any]
+    ) -> CallToolResult:
+        service = self._service(ctx)
         handler.takes.by_name(arguments)
-        (task_id,) = await door.submit([SubmitRequest(handler.name, arguments)])
-        if declared(ctx.request_context) or READ not in door.caller.scopes:
-            return pointer(await door.service.get(task_id))
-        task = await _settled(door, task_id, PATIENCE, people=True)
+        (task_id,) = await service.submit([SubmitRequest(handler.name, arguments)])
+        if client_knows_tasks(ctx.request_context) or READ not in service.caller.scopes:
+            return pointer(await self._access.service.get(task_id))
+        task = await _wait_for_end(service, task_id, HANDLER_WAIT_S, until_asked=True)
         result = outcome(task) if task.ended else None
-        return await _shown(door, task) if result is None else result
+        return await _task_result(service, task) if result is None else result
 
 
-_OWN = frozenset({"depth"})
-"""What only agents say to each other."""
+_INTERNAL_ARGUMENTS = frozenset({"depth"})
+"""Arguments that only agents pass to each other."""
 
 
 class _HandlerTool(Tool):
-    """A tool whose schema is written by Onward, and checked by it."""
+    """A tool whose schema Onward writes and checks."""
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:  # noqa: ARG002
         return await self.fn(arguments, context)
 
 
 def _nothing() -> None:
-    """Its arguments are checked elsewhere."""
+    """The arguments are checked by the handler."""
 
 
-async def _settled(door: AuthorizedService, task_id: str, seconds: float, *, people: bool = False) -> Task:
-    """The task once it has ended, or, with `people`, once it waits for some; or as it is when the time is up."""
+async def _wait_for_end(service: AuthorizedService, task_id: str, seconds: float, *, until_asked: bool = False) -> Task:
+    """The task once it has ended, or, with `until_asked`, once it waits for a person; or as it is when the time is up."""
     while True:
-        task = await door.get(task_id)
-        if task.ended or seconds <= 0 or (people and task.reason in ASKS_A_PERSON):
+        task = await service.get(task_id)
+        if task.ended or seconds <= 0 or (until_asked and task.reason in ASKS_A_PERSON):
             return task
         try:
-            return await door.wait(task_id, min(seconds, LOOK_EVERY))
+            return await service.wait(task_id, min(seconds, POLL_INTERVAL_S))
         except ResultTimeout:
-            seconds -= LOOK_EVERY
+            seconds -= POLL_INTERVAL_S
 
 
-async def _shown(door: AuthorizedService, task: Task) -> CallToolResult:
-    asks = [] if task.ended else [ask_json(ask) for ask in await door.asks_of(task.task_id)]
-    return told(_brief(task) | ({"asks": asks} if asks else {}))
+async def _task_result(service: AuthorizedService, task: Task) -> CallToolResult:
+    asks = [] if task.ended else [ask_json(ask) for ask in await service.asks_of(task.task_id)]
+    return tool_result(_brief_json(task) | ({"asks": asks} if asks else {}))
 
 
-def _brief(task: Task) -> dict[str, Any]:
-    """A task for a model: what it needs to go on, and no more."""
+def _brief_json(task: Task) -> dict[str, Any]:
+    """A task for a model: only what it needs to go on."""
     value = task_json(task)
     names = (
         "task_id",

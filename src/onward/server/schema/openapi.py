@@ -1,4 +1,4 @@
-"""The OpenAPI document: made from the table of calls, so that it is true."""
+"""The OpenAPI document. It is made from the route table, so it matches the server."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pydantic.json_schema import models_json_schema
 from onward.server.http.problem import MEDIA
 from onward.server.http.route import ApiRoute
 
-OURS = "Shape"
-"""How our classes end that would otherwise be named like those they show."""
+SHAPE_SUFFIX = "Shape"
+"""A model whose name would clash with the class that it shows ends with this suffix. The document leaves the suffix out."""
 REFS = "#/components/schemas/{model}"
-EVERYWHERE = (400, 401, 403, 500, 503)
-"""Problems that every call can answer with."""
-OPEN = (400, 500, 503)
-"""Those of calls that need no key."""
+COMMON_ERRORS = (400, 401, 403, 500, 503)
+"""Error statuses of every route that needs a key."""
+OPEN_ERRORS = (400, 500, 503)
+"""Error statuses of every route that needs no key."""
 
 PROBLEM = {
     "type": "object",
-    "description": "What went wrong (RFC 9457). `code` is stable and meant for programs, `detail` for people.",
+    "description": "An error (RFC 9457). `code` is stable, for programs; `detail` is a sentence for people.",
     "required": ["type", "title", "status", "detail", "code", "retryable"],
     "properties": {
         "type": {"type": "string"},
@@ -33,19 +33,19 @@ PROBLEM = {
         "code": {"type": "string", "examples": ["task_not_found", "key_conflict", "queue_full"]},
         "retryable": {"type": "boolean", "description": "Whether the same request may succeed later."},
         "task_id": {"type": "string"},
-        "retry_after": {"type": "number", "description": "Seconds after which it makes sense to ask again."},
+        "retry_after": {"type": "number", "description": "Seconds to wait before the next try."},
     },
 }
 
 
-def document(calls: Sequence[ApiRoute], version: str) -> dict[str, Any]:
+def document(routes: Sequence[ApiRoute], version: str) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, Any] = {}
-    for call in calls:
-        paths.setdefault(call.path, {})[call.method.lower()] = _operation(call)
-    paths["/api/tasks"]["post"]["responses"]["202"]["links"] = _links(calls)
-    schemas = {name.removesuffix(OURS): shape for name, shape in _schemas(calls).items()}
-    whole: dict[str, Any] = {
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    paths["/api/tasks"]["post"]["responses"]["202"]["links"] = _links(routes)
+    schemas = {name.removesuffix(SHAPE_SUFFIX): shape for name, shape in _schemas(routes).items()}
+    openapi: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "Onward",
@@ -56,115 +56,123 @@ def document(calls: Sequence[ApiRoute], version: str) -> dict[str, Any]:
         "components": {
             "schemas": {"Problem": PROBLEM, **schemas},
             "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer", "description": "`onward keys create` makes one."}
+                "key": {"type": "http", "scheme": "bearer", "description": "`onward keys create` creates a key."}
             },
         },
         "security": [{"key": []}, {}],
     }
-    _rename(whole)
-    return whole
+    _rename(openapi)
+    return openapi
 
 
-def _rename(told: Any) -> None:
-    """A shape of a task is a Task to everybody else."""
-    for one in told.values() if isinstance(told, dict) else told:
-        if isinstance(one, dict | list | tuple):
-            _rename(one)
-    if isinstance(told, dict):
+def _rename(node: Any) -> None:
+    """Remove SHAPE_SUFFIX from all references and titles."""
+    for child in node.values() if isinstance(node, dict) else node:
+        if isinstance(child, dict | list | tuple):
+            _rename(child)
+    if isinstance(node, dict):
         for name in ("$ref", "title"):
-            if isinstance(told.get(name), str):
-                told[name] = told[name].removesuffix(OURS)
+            if isinstance(node.get(name), str):
+                node[name] = node[name].removesuffix(SHAPE_SUFFIX)
 
 
-def _links(calls: Sequence[ApiRoute]) -> dict[str, Any]:
-    """What can be done with a task that was just submitted."""
-    of_a_task = [call for call in calls if re.fullmatch(r"/api/tasks/{id}(/\w+)?", call.path)]
+def _links(routes: Sequence[ApiRoute]) -> dict[str, Any]:
+    """The operations that take the id of a task that was just submitted."""
+    task_routes = [route for route in routes if re.fullmatch(r"/api/tasks/{id}(/\w+)?", route.path)]
     return {
-        call.name: {"operationId": call.name, "parameters": {"id": "$response.body#/task_id"}} for call in of_a_task
+        route.name: {"operationId": route.name, "parameters": {"id": "$response.body#/task_id"}}
+        for route in task_routes
     }
 
 
-def _operation(call: ApiRoute) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "operationId": call.name,
-        "summary": call.says,
-        "tags": [call.tag],
-        "parameters": _parameters(call),
-        "responses": {str(status): _answer(call, status) for status in call.answers} | _problems(call),
+def _operation(route: ApiRoute) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": [route.tag],
+        "parameters": _parameters(route),
+        "responses": {str(status): _response(route, status) for status in route.responses} | _problems(route),
     }
-    if call.open:
-        told["security"] = []
-    if call.body is not None:
-        told["requestBody"] = {
-            "required": any(field.is_required() for field in call.body.model_fields.values()),
-            "content": {"application/json": {"schema": {"$ref": REFS.format(model=call.body.__name__)}}},
+    if route.open:
+        operation["security"] = []
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": any(field.is_required() for field in route.body.model_fields.values()),
+            "content": {"application/json": {"schema": {"$ref": REFS.format(model=route.body.__name__)}}},
         }
-    return told
+    return operation
 
 
-def _parameters(call: ApiRoute) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = [
+def _parameters(route: ApiRoute) -> list[dict[str, Any]]:
+    parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in re.findall(r"{(\w+)}", call.path)
+        for name in re.findall(r"{(\w+)}", route.path)
     ]
-    if call.query is not None:
-        schema = call.query.model_json_schema(ref_template=REFS)
-        told += [
-            {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": _plain(shape)}
+    if route.query is not None:
+        schema = route.query.model_json_schema(ref_template=REFS)
+        parameters += [
+            {
+                "name": name,
+                "in": "query",
+                "required": name in schema.get("required", ()),
+                "schema": _query_schema(shape),
+            }
             for name, shape in schema["properties"].items()
         ]
-    told += [
+    parameters += [
         {"name": name, "in": "header", "required": False, "schema": {"type": "string"}, "description": text}
-        for name, text in call.headers.items()
+        for name, text in route.headers.items()
     ]
-    return told
+    return parameters
 
 
-def _plain(shape: dict[str, Any]) -> dict[str, Any]:
-    """In a query there is no null: what may be left out is left out."""
-    kinds = [one for one in shape.get("anyOf", ()) if one != {"type": "null"}]
+def _query_schema(shape: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a query parameter. A query has no null: an optional parameter is left out instead."""
+    kinds = [option for option in shape.get("anyOf", ()) if option != {"type": "null"}]
     if len(kinds) == 1:
         shape = {**{name: value for name, value in shape.items() if name not in {"anyOf", "default"}}, **kinds[0]}
     return {name: value for name, value in shape.items() if name != "title"}
 
 
-def _answer(call: ApiRoute, status: int) -> dict[str, Any]:
-    text, shape = call.answers[status]
-    told: dict[str, Any] = {"description": text}
-    if status in {201, 202} and call.method == "POST":
-        told["headers"] = {"Location": {"schema": {"type": "string"}, "description": "Where it is."}}
+def _response(route: ApiRoute, status: int) -> dict[str, Any]:
+    text, shape = route.responses[status]
+    response: dict[str, Any] = {"description": text}
+    if status in {201, 202} and route.method == "POST":
+        response["headers"] = {"Location": {"schema": {"type": "string"}, "description": "The path of the new object."}}
     if shape is bytes or shape is str:
-        told["content"] = {call.media: {"schema": {"type": "string"}}}
+        response["content"] = {route.media: {"schema": {"type": "string"}}}
     elif shape is not None:
-        told["content"] = {"application/json": {"schema": {"$ref": REFS.format(model=shape.__name__)}}}
-        if call.streams:
-            told["content"]["text/event-stream"] = {"schema": {"type": "string"}}
-    return told
+        response["content"] = {"application/json": {"schema": {"$ref": REFS.format(model=shape.__name__)}}}
+        if route.streams:
+            response["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    return response
 
 
-def _problems(call: ApiRoute) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for status in sorted({*(OPEN if call.open else EVERYWHERE), *call.errors, *((422,) if call.query else ())}):
-        told: dict[str, Any] = {
+def _problems(route: ApiRoute) -> dict[str, Any]:
+    problems: dict[str, Any] = {}
+    for status in sorted(
+        {*(OPEN_ERRORS if route.open else COMMON_ERRORS), *route.errors, *((422,) if route.query else ())}
+    ):
+        response: dict[str, Any] = {
             "description": http.HTTPStatus(status).phrase,
             "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
         if status in {429, 503}:
-            told["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
-        found[str(status)] = told
-    return found
+            response["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+        problems[str(status)] = response
+    return problems
 
 
-def _schemas(calls: Sequence[ApiRoute]) -> dict[str, Any]:
-    coming = {call.body for call in calls if call.body}
-    going = {
+def _schemas(routes: Sequence[ApiRoute]) -> dict[str, Any]:
+    requests = {route.body for route in routes if route.body}
+    responses = {
         shape
-        for call in calls
-        for _, shape in call.answers.values()
+        for route in routes
+        for _, shape in route.responses.values()
         if isinstance(shape, type) and issubclass(shape, BaseModel)
     }
-    wanted: list[Any] = [(shape, "validation") for shape in coming]
-    wanted += [(shape, "serialization") for shape in going]
-    _, told = models_json_schema(sorted(wanted, key=lambda one: one[0].__name__), ref_template=REFS)
-    schemas: dict[str, Any] = told["$defs"]
+    modes: list[Any] = [(shape, "validation") for shape in requests]
+    modes += [(shape, "serialization") for shape in responses]
+    _, definitions = models_json_schema(sorted(modes, key=lambda mode: mode[0].__name__), ref_template=REFS)
+    schemas: dict[str, Any] = definitions["$defs"]
     return schemas

@@ -1,4 +1,4 @@
-"""Shapes: what comes in and goes out over HTTP, as the OpenAPI document shows it. Times are ISO 8601 in UTC."""
+"""Request and response models of the HTTP API, as the OpenAPI document shows them. Times are ISO 8601 in UTC."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from onward.service.submission import PRIORITY_LIMIT
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
-def _dated(value: Any) -> Any:
+def _check_date(value: Any) -> Any:
     if isinstance(value, str) and not _DATE.match(value):
         raise ValueError("a time such as 2026-11-15T14:00:00Z, with its zone")
     return value
 
 
 Name = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00]+$")]
-"""No database has a text with a NUL in it."""
+"""No database stores a string that contains NUL."""
 Whole = Annotated[
     StrictInt, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 ]
-"""A whole number; in JSON 5.0 is one."""
+"""A whole number; in JSON, 5.0 is one too."""
 Priority = Annotated[Whole, Field(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)]
 Seconds = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False, strict=True)]
 Time = Annotated[str, Field(description="ISO 8601, UTC", examples=["2026-11-15T14:00:00.000Z"])]
-Moment = Annotated[AwareDatetime, BeforeValidator(_dated)]
-"""A time with its zone, which comes in; and not a number, which pydantic would take for one."""
+Moment = Annotated[AwareDatetime, BeforeValidator(_check_date)]
+"""A time with its zone. A bare number is refused; pydantic would read it as a time."""
 Seq = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class NewBudget(Shape):
-    """What a task and its children may spend. Absolute: the same again is the same."""
+    """The most that a task and its children may spend. The values are absolute: setting the same limits twice changes nothing."""
 
     max_steps: Annotated[Whole, Field(ge=1, le=2**53)] | None = None
     max_wall_time_s: Seconds | None = None
@@ -45,14 +45,14 @@ class NewBudget(Shape):
 
 
 class OwnBudget(NewBudget):
-    """What a task and its children may spend, and what happens when it is gone."""
+    """The most that a task and its children may spend, and what to do when it is spent."""
 
     max_artifact_bytes_in_context: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = None
     when_spent: Literal["wait", "finish"] = "wait"
 
 
 class NewTask(Shape):
-    """A task that is asked for."""
+    """A task to submit."""
 
     task: Name
     input: Any = None
@@ -69,14 +69,14 @@ class NewTask(Shape):
 
 
 class Accepted(Shape):
-    """A task that was accepted; it is durable when this arrives."""
+    """A task that was accepted. It is durable when this response arrives."""
 
     task_id: str
     state: State
 
 
 class Taken(Shape):
-    """What models took. Null is unknown, and never nothing."""
+    """Model usage. Null means unknown, never zero."""
 
     calls: int | None
     input_tokens: int | None
@@ -85,7 +85,8 @@ class Taken(Shape):
 
 
 class UsageShape(Taken):
-    """Of the task alone, and with all that it started; the latter only where one task is asked for."""
+    """Usage of the task alone, and in `with_children` of the task and all its descendants; the latter only in requests for one
+    task."""
 
     with_children: Taken | None
 
@@ -100,9 +101,7 @@ class TaskShape(Shape):
     input: Any
     result: Any
     error: dict[str, Any] | None
-    partial: Any = Field(
-        description="Of a task that failed: the best result that it had by then, which is not finished. Agents have one."
-    )
+    partial: Any = Field(description="For a failed task: the best unfinished result that it had. Agents have one.")
     priority: int
     queue: str
     attempt: int
@@ -117,15 +116,17 @@ class TaskShape(Shape):
     tenant: str | None
     worker: str | None
     parent: str | None
-    usage: UsageShape | None = Field(description="Null when no model was asked; in lists, also while it is under way.")
+    usage: UsageShape | None = Field(
+        description="Null when no model was called; in lists, also while the task is unfinished."
+    )
     in_flight: int | None = None
     left_out: list[Literal["input", "result", "error"]] = Field(
-        [], description="What is null only because it is large, in a list that was asked to be brief."
+        [], description="The fields that are null only because they are large, in a list with `brief`."
     )
 
 
 class WaitQuery(Shape):
-    """How long to wait for the end."""
+    """How long to wait for the end of the task."""
 
     timeout_s: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0
 
@@ -142,41 +143,41 @@ class RecordShape(Shape):
 
 
 class RecordPage(Shape):
-    """Records in order; `next` is for `after`, null when there are no more just now."""
+    """Records in order; send `next` as `after`. It is null when there are no more records yet."""
 
     records: list[RecordShape]
     next: int | None
 
 
 class AfterQuery(Shape):
-    """After which record."""
+    """Records after this number."""
 
     after: Seq = 0
     limit: Annotated[int, Field(ge=1, le=1000)] = 1000
 
 
 class NewPriority(Shape):
-    """Higher goes first."""
+    """Tasks with a higher priority go first."""
 
     priority: Priority
 
 
 class NewSignal(Shape):
-    """What is sent to a task; the same `id` twice is one signal."""
+    """A signal to a task. Two signals with the same `id` count as one."""
 
     value: Any = None
     id: Name | None = None
 
 
 class NewMessage(Shape):
-    """What is said to a task; the same `id` twice is one message."""
+    """A message to a task. Two messages with the same `id` count as one."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS, pattern=r"\S")]
     id: Name | None = None
 
 
 class Verdict(Shape):
-    """What became of an effect in doubt."""
+    """Whether an effect in doubt happened."""
 
     verdict: Literal["happened", "not_happened", "undo"]
     result: Any = None
@@ -203,25 +204,25 @@ class AskShape(Shape):
 
 
 class Approvals(Shape):
-    """Approvals that wait for somebody: those that expire first, then the oldest."""
+    """Open approvals: those that expire first, then the oldest."""
 
     approvals: list[AskShape]
 
 
 class Questions(Shape):
-    """Questions that wait for somebody, the oldest first."""
+    """Open questions, the oldest first."""
 
     questions: list[AskShape]
 
 
 class Pending(Shape):
-    """Only what is open can be listed."""
+    """Only open items can be listed."""
 
     state: Literal["pending"] = "pending"
 
 
 class Decision(Shape):
-    """A yes or a no. With `hash`, only for what was seen."""
+    """A yes or a no. With `hash`, it counts only if the approval still has this hash."""
 
     decision: Literal["approve", "deny"]
     reason: Annotated[str, Field(max_length=10_000)] = ""
@@ -237,7 +238,7 @@ class NewAnswer(Shape):
 
 
 class Decided(Shape):
-    """It was decided, and by this call."""
+    """The decision of this request counts."""
 
     id: str
     task_id: str
@@ -253,18 +254,18 @@ class Meter(Shape):
 
 
 class BudgetShape(Shape):
-    """A budget and what of it is gone; `task_id` is the task whose budget it is."""
+    """A budget and how much of it is spent; `task_id` is the task that has the budget."""
 
     task_id: str
     meters: dict[str, Meter]
     waiting: list[str]
     needs: dict[str, dict[str, float | None]] = Field(
-        description="For each task that waits, how much of each kind its next call needs at least."
+        description="For each task that waits for budget: how much of each kind its next call needs at least."
     )
 
 
 class ArtifactShape(Shape):
-    """What a step left behind; `id` is what `/api/artifacts/{id}` takes."""
+    """An artifact of a step; `/api/artifacts/{id}` takes its `id`."""
 
     id: str
     artifact_id: str
@@ -275,13 +276,13 @@ class ArtifactShape(Shape):
 
 
 class Artifacts(Shape):
-    """All of a task."""
+    """All artifacts of a task."""
 
     artifacts: list[ArtifactShape]
 
 
 class DoubtShape(Shape):
-    """An effect of which nobody knows whether it happened."""
+    """An effect in doubt: it may or may not have happened."""
 
     task_id: str
     seq: int
@@ -290,13 +291,13 @@ class DoubtShape(Shape):
 
 
 class Doubts(Shape):
-    """All of a task."""
+    """All effects in doubt of a task."""
 
     doubts: list[DoubtShape]
 
 
 class ScheduleShape(Shape):
-    """What submits tasks by the clock."""
+    """A schedule: it submits tasks at fixed times."""
 
     name: str
     task: str
@@ -310,19 +311,19 @@ class ScheduleShape(Shape):
     deadline: float | None
     labels: dict[str, str]
     next_at: Time | None
-    upcoming: Annotated[list[Time], Field(description="The next ticks, that one first: up to three.")]
+    upcoming: Annotated[list[Time], Field(description="The next ticks, up to three; the first is `next_at`.")]
     last_at: Time | None
     paused: bool
 
 
 class Schedules(Shape):
-    """All of them, by name."""
+    """All schedules, by name."""
 
     schedules: list[ScheduleShape]
 
 
 class QueueShape(Shape):
-    """A queue: all that is unfinished in it."""
+    """A queue and its unfinished tasks."""
 
     name: str
     waiting: int
@@ -335,7 +336,7 @@ class QueueShape(Shape):
 
 
 class Queues(Shape):
-    """All of them, by name."""
+    """All queues, by name."""
 
     queues: list[QueueShape]
 
@@ -358,14 +359,14 @@ class WorkerShape(Shape):
 
 
 class Workers(Shape):
-    """All of them."""
+    """All workers."""
 
     workers: list[WorkerShape]
 
 
 class StatsShape(Shape):
-    """Numbers of the place. Where it is not `exact`, what completed is an estimate, and what failed or was cancelled is at
-    least so much."""
+    """Numbers of the whole system. Without `exact`, the number of completed tasks is an estimate, and the numbers of failed and
+    cancelled tasks are lower bounds."""
 
     states: dict[State, int]
     reasons: dict[str, int]
@@ -377,18 +378,18 @@ class StatsShape(Shape):
 
 
 class Health(Shape):
-    """Well, or what is wrong."""
+    """The process is healthy."""
 
     status: Literal["ok"] = "ok"
 
 
 class Received(Shape):
-    """A request from outside that was taken."""
+    """The id of a request that a hook accepted."""
 
     id: str
 
 
 class Pruned(Shape):
-    """What was forgotten."""
+    """The number of deleted tasks."""
 
-    pruned: int = Field(description="How many tasks are gone: the task, and all that it started.")
+    pruned: int = Field(description="How many tasks were deleted: the task and all its descendants.")

@@ -1,4 +1,4 @@
-"""Calls for people: approvals, questions, effects in doubt, budgets; and what an agent has made."""
+"""Routes for people: approvals, questions, effects in doubt and budgets; and the state and artifacts of an agent."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from onward.service.serialize import ask_json, task_json
 _ARTIFACT = re.compile(r"([!-~]+)\.([!-~]+)")
 
 
-async def approvals(asked: RequestContext) -> ApiResponse:
+async def approvals(context: RequestContext) -> ApiResponse:
     """`GET /api/approvals`."""
-    found = sorted(await asked.door.asks("approval"), key=lambda ask: (ask.expires_at or math.inf, ask.asked_at))
-    return ApiResponse({"approvals": [ask_json(ask) for ask in found]})
+    open_approvals = sorted(
+        await context.service.asks("approval"), key=lambda ask: (ask.expires_at or math.inf, ask.asked_at)
+    )
+    return ApiResponse({"approvals": [ask_json(ask) for ask in open_approvals]})
 
 
-async def questions(asked: RequestContext) -> ApiResponse:
+async def questions(context: RequestContext) -> ApiResponse:
     """`GET /api/questions`."""
-    return ApiResponse({"questions": [ask_json(ask) for ask in await asked.door.asks("question")]})
+    return ApiResponse({"questions": [ask_json(ask) for ask in await context.service.asks("question")]})
 
 
-async def decide(asked: RequestContext) -> ApiResponse:
+async def decide(context: RequestContext) -> ApiResponse:
     """`POST /api/approvals/{id}`."""
-    body: shapes.Decision = asked.body
-    ask = await asked.door.decide(
-        asked.path["id"],
+    body: shapes.Decision = context.body
+    ask = await context.service.decide(
+        context.path["id"],
         body.decision,
         reason=body.reason,
         arguments=body.arguments,
@@ -43,58 +45,62 @@ async def decide(asked: RequestContext) -> ApiResponse:
     return ApiResponse({"id": ask.id, "task_id": ask.task_id, "decided": True})
 
 
-async def answer(asked: RequestContext) -> ApiResponse:
+async def answer(context: RequestContext) -> ApiResponse:
     """`POST /api/questions/{id}`."""
-    ask = await asked.door.answer(asked.path["id"], asked.body.answer)
+    ask = await context.service.answer(context.path["id"], context.body.answer)
     return ApiResponse({"id": ask.id, "task_id": ask.task_id, "decided": True})
 
 
-async def doubts(asked: RequestContext) -> ApiResponse:
+async def doubts(context: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/doubts`."""
-    found = await asked.door.doubts(asked.path["id"])
+    open_doubts = await context.service.doubts(context.path["id"])
     return ApiResponse(
-        {"doubts": [{"task_id": d.task_id, "seq": d.seq, "step": d.step, "reason": d.reason} for d in found]}
+        {"doubts": [{"task_id": d.task_id, "seq": d.seq, "step": d.step, "reason": d.reason} for d in open_doubts]}
     )
 
 
-async def resolve(asked: RequestContext) -> ApiResponse:
+async def resolve(context: RequestContext) -> ApiResponse:
     """`POST /api/tasks/{id}/resolve`."""
-    body: shapes.Verdict = asked.body
-    return ApiResponse(task_json(await asked.door.resolve(asked.path["id"], body.verdict, body.result, step=body.step)))
-
-
-async def budget(asked: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/budget`."""
-    return _budget(await asked.door.budget(asked.path["id"]))
-
-
-async def raise_budget(asked: RequestContext) -> ApiResponse:
-    """`POST /api/tasks/{id}/budget`."""
-    said = asked.body.model_dump()
-    return _budget(await asked.door.raise_budget(asked.path["id"], max_wall_time=said.pop("max_wall_time_s"), **said))
-
-
-async def state(asked: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/state`."""
-    return ApiResponse((await asked.door.state(asked.path["id"])).model_dump(mode="json"))
-
-
-async def artifacts(asked: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/artifacts`."""
-    task_id, found = asked.path["id"], await asked.door.artifacts(asked.path["id"])
+    body: shapes.Verdict = context.body
     return ApiResponse(
-        {"artifacts": [{"id": f"{task_id}.{ref.artifact_id}", **ref.model_dump(mode="json")} for ref in found]}
+        task_json(await context.service.resolve(context.path["id"], body.verdict, body.result, step=body.step))
     )
 
 
-async def artifact(asked: RequestContext) -> ApiResponse:
-    """`GET /api/artifacts/{id}`: bytes that somebody else chose, so never something that a browser would run."""
-    named = _ARTIFACT.fullmatch(asked.path["id"])
-    if named is None:
+async def budget(context: RequestContext) -> ApiResponse:
+    """`GET /api/tasks/{id}/budget`."""
+    return _budget(await context.service.budget(context.path["id"]))
+
+
+async def raise_budget(context: RequestContext) -> ApiResponse:
+    """`POST /api/tasks/{id}/budget`."""
+    limits = context.body.model_dump()
+    return _budget(
+        await context.service.raise_budget(context.path["id"], max_wall_time=limits.pop("max_wall_time_s"), **limits)
+    )
+
+
+async def state(context: RequestContext) -> ApiResponse:
+    """`GET /api/tasks/{id}/state`."""
+    return ApiResponse((await context.service.state(context.path["id"])).model_dump(mode="json"))
+
+
+async def artifacts(context: RequestContext) -> ApiResponse:
+    """`GET /api/tasks/{id}/artifacts`."""
+    task_id, refs = context.path["id"], await context.service.artifacts(context.path["id"])
+    return ApiResponse(
+        {"artifacts": [{"id": f"{task_id}.{ref.artifact_id}", **ref.model_dump(mode="json")} for ref in refs]}
+    )
+
+
+async def artifact(context: RequestContext) -> ApiResponse:
+    """`GET /api/artifacts/{id}`: bytes of unknown origin, so the headers keep a browser from running them."""
+    match = _ARTIFACT.fullmatch(context.path["id"])
+    if match is None:
         raise NotFound(
-            f"there is no artifact {asked.path['id']!r:.80}; `/api/tasks/ID/artifacts` lists those of a task"
+            f"there is no artifact {context.path['id']!r:.80}; `/api/tasks/ID/artifacts` lists the artifacts of a task"
         )
-    data = await asked.door.artifact(named[1], named[2])
+    data = await context.service.artifact(match[1], match[2])
     headers = {
         "Content-Disposition": "attachment",
         "X-Content-Type-Options": "nosniff",
@@ -110,13 +116,13 @@ def _budget(spent: Spent) -> ApiResponse:
 
 
 _BODY = (404, 409, 413, 415, 422)
-CALLS = [
+ROUTES = [
     ApiRoute(
         "GET",
         "/api/approvals",
         "approvals",
         approvals,
-        "Approvals that wait for somebody: those that expire first, then the oldest.",
+        "Open approvals: those that expire first, then the oldest.",
         {200: ("Open approvals.", shapes.Approvals)},
         query=shapes.Pending,
         tag="people",
@@ -129,7 +135,7 @@ CALLS = [
         "Approve or deny, once.",
         {200: ("Decided by this call.", shapes.Decided)},
         body=shapes.Decision,
-        needs=(DECIDE,),
+        scopes=(DECIDE,),
         errors=(*_BODY, 410),
         tag="people",
     ),
@@ -138,7 +144,7 @@ CALLS = [
         "/api/questions",
         "questions",
         questions,
-        "Questions that wait for somebody.",
+        "Open questions, the oldest first.",
         {200: ("Open questions.", shapes.Questions)},
         query=shapes.Pending,
         tag="people",
@@ -151,7 +157,7 @@ CALLS = [
         "Answer a question, once.",
         {200: ("Answered by this call.", shapes.Decided)},
         body=shapes.NewAnswer,
-        needs=(DECIDE,),
+        scopes=(DECIDE,),
         errors=(*_BODY, 410),
         tag="people",
     ),
@@ -160,8 +166,8 @@ CALLS = [
         "/api/tasks/{id}/doubts",
         "doubts",
         doubts,
-        "Effects of which nobody knows whether they happened.",
-        {200: ("Those of a task.", shapes.Doubts)},
+        "Effects in doubt: they may or may not have happened.",
+        {200: ("The doubts of the task.", shapes.Doubts)},
         errors=(404,),
         tag="people",
     ),
@@ -170,10 +176,10 @@ CALLS = [
         "/api/tasks/{id}/resolve",
         "resolve",
         resolve,
-        "Say what became of an effect in doubt.",
+        "Resolve an effect in doubt: say whether it happened.",
         {200: ("The task.", shapes.TaskShape)},
         body=shapes.Verdict,
-        needs=(DECIDE,),
+        scopes=(DECIDE,),
         errors=_BODY,
         tag="people",
     ),
@@ -192,10 +198,10 @@ CALLS = [
         "/api/tasks/{id}/budget",
         "raise_budget",
         raise_budget,
-        "Set limits of that budget.",
+        "Set limits of the budget that a task spends from.",
         {200: ("The budget.", shapes.BudgetShape)},
         body=shapes.NewBudget,
-        needs=(DECIDE,),
+        scopes=(DECIDE,),
         errors=_BODY,
         tag="people",
     ),
@@ -204,7 +210,7 @@ CALLS = [
         "/api/tasks/{id}/state",
         "state",
         state,
-        "What an agent knows.",
+        "The state of an agent: what it knows.",
         {200: ("The state.", AgentState)},
         errors=(404,),
         tag="agents",
@@ -214,8 +220,8 @@ CALLS = [
         "/api/tasks/{id}/artifacts",
         "artifacts",
         artifacts,
-        "What a task has left behind.",
-        {200: ("All of them.", shapes.Artifacts)},
+        "The artifacts of a task.",
+        {200: ("The artifacts.", shapes.Artifacts)},
         errors=(404,),
         tag="agents",
     ),

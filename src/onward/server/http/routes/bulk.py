@@ -1,4 +1,4 @@
-"""Calls about many tasks: how many there are, and one action for all of them."""
+"""Routes for many tasks: count them, and do one action to all of them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Count(Shape):
     """How many tasks match."""
 
     count: int
-    capped: bool = Field(description=f"Whether there may be more: they are counted up to {MAX_COUNT:,}.")
+    capped: bool = Field(description=f"Whether more may match: the server counts up to {MAX_COUNT:,}.")
 
 
 class Action(Shape):
-    """What is done to all tasks that match."""
+    """An action for all tasks that match."""
 
     action: Literal["cancel", "resume", "pause", "priority", "prune"]
-    filter: TaskFilter = Field(description="As for `GET /api/tasks`; an empty one is refused.")
+    filter: TaskFilter = Field(description="As for `GET /api/tasks`; an empty filter is refused.")
     count: Annotated[Whole, Field(ge=0, le=MAX_COUNT)] = Field(
-        description="How many you have seen. When far more match by now, nothing is done."
+        description="How many tasks you saw. When far more match by now, nothing is done."
     )
     priority: Priority | None = None
 
@@ -41,27 +41,29 @@ class RefusedTask(Shape):
 
 
 class Outcome(Shape):
-    """What came of it. `refused` has the first twenty."""
+    """The result of an action. `refused` has the first twenty tasks that were refused."""
 
     matched: int
     done: int
     refused: list[RefusedTask]
 
 
-async def count(asked: RequestContext) -> ApiResponse:
+async def count(context: RequestContext) -> ApiResponse:
     """`GET /api/tasks/count`."""
-    found, more = await asked.door.count(**asked.query.asked())
-    return ApiResponse({"count": found, "capped": more})
+    number, capped = await context.service.count(**context.query.to_filter())
+    return ApiResponse({"count": number, "capped": capped})
 
 
-async def act(asked: RequestContext) -> ApiResponse:
+async def act(context: RequestContext) -> ApiResponse:
     """`POST /api/tasks/actions`."""
-    body: Action = asked.body
-    done = await asked.door.act(body.action, body.count, priority=body.priority, **body.filter.asked())
-    return ApiResponse({**dataclasses.asdict(done), "refused": [dataclasses.asdict(one) for one in done.refused]})
+    body: Action = context.body
+    result = await context.service.act(body.action, body.count, priority=body.priority, **body.filter.to_filter())
+    return ApiResponse(
+        {**dataclasses.asdict(result), "refused": [dataclasses.asdict(refused) for refused in result.refused]}
+    )
 
 
-CALLS = [
+ROUTES = [
     ApiRoute(
         "GET",
         "/api/tasks/count",
@@ -76,11 +78,11 @@ CALLS = [
         "/api/tasks/actions",
         "act",
         act,
-        "Cancel, resume, pause, prioritize or prune all tasks that match, 10,000 at most. To prune needs the scope admin.",
-        {200: ("What came of it.", Outcome)},
+        "Cancel, resume, pause, prioritize or prune all tasks that match, 10,000 at most. `prune` needs the scope admin.",
+        {200: ("The result.", Outcome)},
         body=Action,
-        needs=(SUBMIT, ADMIN),
+        scopes=(SUBMIT, ADMIN),
         errors=(409, 413, 415, 422),
     ),
 ]
-"""Before the calls of one task in the table: their paths look like its."""
+"""These come before the routes of one task in the table, because `/api/tasks/{id}` also matches their paths."""

@@ -1,4 +1,4 @@
-"""Calls about the place itself: schedules, queues, workers, numbers, health, metrics."""
+"""Routes for the system as a whole: schedules, queues, workers, numbers, health, metrics."""
 
 from __future__ import annotations
 
@@ -12,91 +12,91 @@ from onward.server.schema import shapes
 from onward.service.serialize import queue_json, schedule_json, stats_json, worker_json
 
 
-async def schedules(asked: RequestContext) -> ApiResponse:
+async def schedules(context: RequestContext) -> ApiResponse:
     """`GET /api/schedules`."""
-    return ApiResponse({"schedules": [schedule_json(schedule) for schedule in await asked.door.schedules()]})
+    return ApiResponse({"schedules": [schedule_json(schedule) for schedule in await context.service.schedules()]})
 
 
-async def pause_schedule(asked: RequestContext) -> ApiResponse:
+async def pause_schedule(context: RequestContext) -> ApiResponse:
     """`POST /api/schedules/{name}/pause`."""
-    return ApiResponse(schedule_json(await asked.door.pause_schedule(asked.path["name"])))
+    return ApiResponse(schedule_json(await context.service.pause_schedule(context.path["name"])))
 
 
-async def unpause_schedule(asked: RequestContext) -> ApiResponse:
+async def unpause_schedule(context: RequestContext) -> ApiResponse:
     """`POST /api/schedules/{name}/unpause`."""
-    return ApiResponse(schedule_json(await asked.door.unpause_schedule(asked.path["name"])))
+    return ApiResponse(schedule_json(await context.service.unpause_schedule(context.path["name"])))
 
 
-async def trigger(asked: RequestContext) -> ApiResponse:
+async def trigger(context: RequestContext) -> ApiResponse:
     """`POST /api/schedules/{name}/trigger`."""
-    task_id = await asked.door.trigger(asked.path["name"])
-    where = {"Location": f"{asked.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
-    return ApiResponse({"task_id": task_id, "state": "pending"}, 202, where)
+    task_id = await context.service.trigger(context.path["name"])
+    headers = {"Location": f"{context.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
+    return ApiResponse({"task_id": task_id, "state": "pending"}, 202, headers)
 
 
-async def queues(asked: RequestContext) -> ApiResponse:
+async def queues(context: RequestContext) -> ApiResponse:
     """`GET /api/queues`."""
-    return ApiResponse({"queues": [queue_json(queue) for queue in await asked.door.queues()]})
+    return ApiResponse({"queues": [queue_json(queue) for queue in await context.service.queues()]})
 
 
-async def pause_queue(asked: RequestContext) -> ApiResponse:
+async def pause_queue(context: RequestContext) -> ApiResponse:
     """`POST /api/queues/{name}/pause`."""
-    return ApiResponse(queue_json(await asked.door.pause_queue(asked.path["name"])))
+    return ApiResponse(queue_json(await context.service.pause_queue(context.path["name"])))
 
 
-async def unpause_queue(asked: RequestContext) -> ApiResponse:
+async def unpause_queue(context: RequestContext) -> ApiResponse:
     """`POST /api/queues/{name}/unpause`."""
-    return ApiResponse(queue_json(await asked.door.unpause_queue(asked.path["name"])))
+    return ApiResponse(queue_json(await context.service.unpause_queue(context.path["name"])))
 
 
-async def workers(asked: RequestContext) -> ApiResponse:
+async def workers(context: RequestContext) -> ApiResponse:
     """`GET /api/workers`."""
-    return ApiResponse({"workers": [worker_json(worker) for worker in await asked.door.workers()]})
+    return ApiResponse({"workers": [worker_json(worker) for worker in await context.service.workers()]})
 
 
-async def stats(asked: RequestContext) -> ApiResponse:
+async def stats(context: RequestContext) -> ApiResponse:
     """`GET /api/stats`."""
-    return ApiResponse(stats_json(await asked.door.stats()))
+    return ApiResponse(stats_json(await context.service.stats()))
 
 
-async def healthz(_asked: RequestContext) -> ApiResponse:
+async def healthz(_context: RequestContext) -> ApiResponse:
     """`GET /healthz`: this process answers."""
     return ApiResponse({"status": "ok"})
 
 
-async def metrics(asked: RequestContext) -> ApiResponse:
-    """`GET /metrics`: of all tenants together, so it is for who runs the place."""
-    asked.door.measures()
-    edge = asked.edge
+async def metrics(context: RequestContext) -> ApiResponse:
+    """`GET /metrics`: numbers of all tenants together, so it needs the scope admin and a key without a tenant."""
+    context.service.check_metrics()
+    server = context.server
     try:
-        edge.metrics = edge.metrics or Metrics(asked.door.service.standing)
+        server.metrics = server.metrics or Metrics(server.service.standing)
     except UsageError as error:
         raise Problem(501, "no_metrics", str(error)) from None
-    text, media = await edge.metrics.text(asked.header("accept") or "")
-    return ApiResponse(response=Response(text, 200, {"Content-Type": media}))
+    body, media = await server.metrics.text(context.header("accept") or "")
+    return ApiResponse(response=Response(body, 200, {"Content-Type": media}))
 
 
-async def readyz(asked: RequestContext) -> ApiResponse:
-    """`GET /readyz`: the database answers too, and has the tables of this version."""
-    there, wanted = await asked.door.service.version()
-    if there < wanted:
+async def readyz(context: RequestContext) -> ApiResponse:
+    """`GET /readyz`: the database also answers, and has the tables of this version."""
+    current, needed = await context.server.service.version()
+    if current < needed:
         raise SchemaMismatch(
-            f"the tables are of version {there}, and this program needs {wanted}; run `onward migrate`"
+            f"the tables are of version {current}, and this program needs {needed}; run `onward migrate`"
         )
     return ApiResponse({"status": "ok"})
 
 
 _SCHEDULE = {200: ("The schedule.", shapes.ScheduleShape)}
 _QUEUE = {200: ("The queue.", shapes.QueueShape)}
-_WELL = {200: ("It is well.", shapes.Health)}
-CALLS = [
+_HEALTHY = {200: ("Healthy.", shapes.Health)}
+ROUTES = [
     ApiRoute(
         "GET",
         "/metrics",
         "metrics",
         metrics,
-        "Numbers for Prometheus: the queues, the workers, what waits for people, and what this process has done.",
-        {200: ("The numbers, as text.", str)},
+        "Metrics for Prometheus: the queues, the workers, open approvals and questions, and the counters of this process.",
+        {200: ("The metrics, as text.", str)},
         media="text/plain",
         errors=(501,),
         tag="place",
@@ -106,7 +106,7 @@ CALLS = [
         "/api/schedules",
         "schedules",
         schedules,
-        "What submits tasks by the clock.",
+        "All schedules.",
         {200: ("All schedules.", shapes.Schedules)},
         tag="place",
     ),
@@ -115,7 +115,7 @@ CALLS = [
         "/api/schedules/{name}/pause",
         "pause_schedule",
         pause_schedule,
-        "No tick until it is unpaused.",
+        "Pause a schedule: it submits no task until it is unpaused.",
         _SCHEDULE,
         errors=(404,),
         tag="place",
@@ -125,7 +125,7 @@ CALLS = [
         "/api/schedules/{name}/unpause",
         "unpause_schedule",
         unpause_schedule,
-        "Go on with its next tick from now.",
+        "Unpause a schedule: it goes on with its next tick from now.",
         _SCHEDULE,
         errors=(404,),
         tag="place",
@@ -145,7 +145,7 @@ CALLS = [
         "/api/queues",
         "queues",
         queues,
-        "What is unfinished, by queue.",
+        "All queues, with their unfinished tasks.",
         {200: ("All queues.", shapes.Queues)},
         tag="place",
     ),
@@ -154,7 +154,7 @@ CALLS = [
         "/api/queues/{name}/pause",
         "pause_queue",
         pause_queue,
-        "Let nobody start anything of a queue until it is unpaused; what runs goes on.",
+        "Pause a queue: workers start no task of it until it is unpaused; running tasks go on.",
         _QUEUE,
         tag="place",
     ),
@@ -163,7 +163,7 @@ CALLS = [
         "/api/queues/{name}/drain",
         "drain_queue",
         pause_queue,
-        "The same as pause: `running` says how many are still at work, and it is drained when that is 0.",
+        "The same as pause: `running` says how many tasks still run; the queue is drained when it is 0.",
         _QUEUE,
         tag="place",
     ),
@@ -172,7 +172,7 @@ CALLS = [
         "/api/queues/{name}/unpause",
         "unpause_queue",
         unpause_queue,
-        "Let a queue go on.",
+        "Unpause a queue.",
         _QUEUE,
         tag="place",
     ),
@@ -190,18 +190,18 @@ CALLS = [
         "/api/stats",
         "stats",
         stats,
-        "How many tasks there are, by state and reason, and what the workers manage.",
+        "How many tasks there are, by state and reason, and the throughput of the workers.",
         {200: ("Numbers.", shapes.StatsShape)},
         tag="place",
     ),
-    ApiRoute("GET", "/healthz", "healthz", healthz, "Whether this process answers.", _WELL, open=True, tag="place"),
+    ApiRoute("GET", "/healthz", "healthz", healthz, "Whether this process answers.", _HEALTHY, open=True, tag="place"),
     ApiRoute(
         "GET",
         "/readyz",
         "readyz",
         readyz,
         "Whether the database answers and is of this version.",
-        _WELL,
+        _HEALTHY,
         open=True,
         tag="place",
     ),

@@ -1,4 +1,4 @@
-"""Hooks: `POST /api/hooks/{name}`. The signature is the key."""
+"""Hooks: `POST /api/hooks/{name}`. The signature of the request takes the place of a key."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
 from onward.server.schema import shapes
 
 
-async def receive(asked: RequestContext) -> ApiResponse:
-    """Check the signature over the bytes as they came, then do what the hook is for."""
-    hook = asked.edge.hooks.get(asked.path["name"])
+async def receive(context: RequestContext) -> ApiResponse:
+    """Check the signature over the bytes as they came, then call the function of the hook."""
+    hook = context.server.hooks.get(context.path["name"])
     if hook is None:
-        raise NotFound(f"there is no hook {asked.path['name']!r:.80}; `@app.hook(NAME, secret=…)` makes one")
-    edge = asked.edge
-    headers = {name.lower(): value for name, value in asked.request.headers.items()}
+        raise NotFound(f"there is no hook {context.path['name']!r:.80}; `@app.hook(NAME, secret=…)` makes one")
+    server = context.server
+    headers = {name.lower(): value for name, value in context.request.headers.items()}
     hook.check_head(headers)  # before a byte of the body is read
-    data = await edge.lobby.read(asked.request, edge.body_limit)
-    hook.event(headers, data, None, edge.now())  # before anything else looks at the bytes
-    async with edge.room.working(len(data)):
-        event = hook.event(headers, data, await bodies.apart(data, lambda: bodies.parse(data)), edge.now())
-        await _do(hook, event)
+    data = await server.unverified_body_limiter.read(context.request, server.body_limit)
+    hook.event(headers, data, None, server.now())  # verify the signature before the bytes are parsed
+    async with server.body_limiter.processing(len(data)):
+        event = hook.event(headers, data, await bodies.run_off_loop(data, lambda: bodies.parse(data)), server.now())
+        await _run(hook, event)
     return ApiResponse({"id": event.id})
 
 
-async def _do(hook: Hook, event: Event) -> None:
+async def _run(hook: Hook, event: Event) -> None:
     try:
         async with asyncio.timeout(hook.timeout):
             if inspect.iscoroutinefunction(hook.function):
@@ -42,18 +42,18 @@ async def _do(hook: Hook, event: Event) -> None:
         raise Problem(
             503,
             "hook_timeout",
-            f"hook {hook.name!r} took longer than {hook.timeout:g} s; a task is the place for long work",
+            f"hook {hook.name!r} took longer than {hook.timeout:g} s; submit a task for long work",
         ) from None
 
 
-CALLS = [
+ROUTES = [
     ApiRoute(
         "POST",
         "/api/hooks/{name}",
         "hook",
         receive,
         "A signed request from outside, for a hook of the app (`@app.hook`).",
-        {200: ("It was taken.", shapes.Received)},
+        {200: ("The hook accepted it.", shapes.Received)},
         errors=(401, 404, 408, 409, 410, 413, 415, 422, 429),
         open=True,
         tag="hooks",

@@ -1,4 +1,4 @@
-"""Calls that only tell: who asks, what can be asked for, and how a task came to where it is."""
+"""Routes that only read: the caller, the handlers, usage, the system, and how a task came to its state."""
 
 from __future__ import annotations
 
@@ -29,55 +29,55 @@ Kind = Literal[
 
 
 class Who(Shape):
-    """Who asks, as the server sees it: what a console may show."""
+    """The caller as the server sees it, for a console."""
 
-    name: str = Field(description="What the key is called; empty where no key was shown.")
-    key: str | None = Field(description="The id of the key; null where no key was shown.")
+    name: str = Field(description="The name of the key; empty without a key.")
+    key: str | None = Field(description="The id of the key; null without a key.")
     scopes: list[str]
     tenant: str | None
-    agent: str | None = Field(description="The agent whose own key it is.")
-    version: str = Field(description="Of the server.")
+    agent: str | None = Field(description="The agent that the key belongs to.")
+    version: str = Field(description="The version of the server.")
 
 
 class HandlerShape(Shape):
-    """What does tasks of a name."""
+    """The handler of a task name."""
 
     name: str
     doc: str
     schema_: dict[str, Any] = Field(serialization_alias="schema", description="JSON schema of the input.")
     kind: Literal["task", "agent"]
     queue: str
-    here: bool = Field(description="Whether the process that answers has it.")
-    workers: int = Field(description="Living workers that have it.")
-    version: str | None = Field(description="Of Onward, as those workers have it.")
+    here: bool = Field(description="Whether the process that answers has this handler.")
+    workers: int = Field(description="How many living workers have it.")
+    version: str | None = Field(description="The Onward version of those workers.")
 
 
 class Handlers(Shape):
-    """All of them, by name."""
+    """All handlers, by name."""
 
     handlers: list[HandlerShape]
 
 
 class BarShape(Shape):
-    """Something that takes time. Its kind and its `seq` name it; times are seconds since 1970."""
+    """A part of a task that takes time. `kind` and `seq` together identify it; times are seconds since 1970."""
 
     kind: Kind
     name: str
-    seq: int = Field(description="The record that began it; of a turn, that of its question to the model.")
+    seq: int = Field(description="The record that began it; for a turn, the record of its call to the model.")
     last: int = Field(description="The last record about it.")
     start: float
     end: float | None
     state: Literal["ok", "failed", "killed", "running", "waiting", "retried", "in_doubt", "undone", "denied"]
     attempt: int
-    parent: int | None = Field(description="The `seq` of the shift or the turn that it lies in.")
+    parent: int | None = Field(description="The `seq` of the shift or turn that contains it.")
     depth: int
     child_id: str | None
-    until: float | None = Field(description="When it is to end, where that was said.")
+    until: float | None = Field(description="When it should end, where that is known.")
     text: str
 
 
 class MarkShape(Shape):
-    """Something that takes none."""
+    """A moment in a task."""
 
     kind: str
     at: float
@@ -86,32 +86,33 @@ class MarkShape(Shape):
 
 
 class TimelineShape(Shape):
-    """A journal as a waterfall. With `after`, the bars and marks that changed since, to be put in the place of those there were."""
+    """The journal as a waterfall. With `after`, only the bars and marks that changed since: they replace the ones with the same
+    kind and `seq`."""
 
     task_id: str
     from_: float = Field(serialization_alias="from")
-    until: float | None = Field(description="When it ended.")
-    seq: int = Field(description="The last record that is in it: what to ask for next, as `after`.")
+    until: float | None = Field(description="When the task ended.")
+    seq: int = Field(description="The last record included; send it as `after` in the next request.")
     bars: list[BarShape]
     marks: list[MarkShape]
 
 
 class SinceQuery(Shape):
-    """After which record."""
+    """Only what changed after this record."""
 
     after: Seq = 0
 
 
 class WholeRecord(RecordShape):
-    """One record, with what went in and what came out, where that is known. What is too long is left out (`truncated`), and `text` is
-    how it begins."""
+    """One record, with its input and output where they are known. A record that is too long is left out (`truncated`), and
+    `text` is its beginning."""
 
     input: Any
     output: Any
     error: dict[str, Any] | None
     attempts: int | None
     effect_key: str | None
-    size: int = Field(description="Bytes of all that it has to tell.")
+    size: int = Field(description="The size of the record in bytes.")
     truncated: bool
     text: str | None
 
@@ -128,19 +129,19 @@ class TurnShape(Shape):
     input_tokens: int | None
     output_tokens: int | None
     cost_usd: float | None
-    text: str = Field(description="How the answer begins.")
-    tools: list[str] = Field(description="What it asked for.")
+    text: str = Field(description="The beginning of the model's answer.")
+    tools: list[str] = Field(description="The tools that the model called.")
 
 
 class TurnPage(Shape):
-    """Turns in order; `next` is for `after`, null when there are no more just now."""
+    """Turns in order; send `next` as `after`. It is null when there are no more turns yet."""
 
     turns: list[TurnShape]
     next: int | None
 
 
 class WholeTurn(TurnShape):
-    """Exactly what the model saw, and what it said."""
+    """The exact messages that the model received, and its reply."""
 
     messages: list[dict[str, Any]]
     reply: dict[str, Any]
@@ -153,7 +154,8 @@ class TurnQuery(SinceQuery):
 
 
 class UsageRow(Shape):
-    """What one group took. `unknown` is how many of its tasks, or of its calls, did not tell all of it, which is not in the sums."""
+    """The model usage of one group. `unknown` counts its tasks, or calls, that did not report all of their usage; the sums
+    leave that out."""
 
     group: str
     tasks: int
@@ -165,15 +167,17 @@ class UsageRow(Shape):
 
 
 class UsageReport(Shape):
-    """What models took; the dearest first, days in order."""
+    """Model usage: the most expensive group first, days in order."""
 
     by: str
     rows: list[UsageRow]
-    complete: bool = Field(description="False when there are more tasks than the 10,000 newest, which were looked at.")
+    complete: bool = Field(
+        description="False when there are more than 10,000 tasks: only the newest 10,000 are counted."
+    )
 
 
 class UsageQuery(Shape):
-    """By what, and of tasks that were submitted when."""
+    """The grouping, and when the tasks were submitted."""
 
     by: Literal["agent", "model", "key", "day"] = "agent"
     since: Moment | None = None
@@ -181,7 +185,7 @@ class UsageQuery(Shape):
 
 
 class Finding(Shape):
-    """One thing that was looked at; `fine` is null for what is neither right nor wrong."""
+    """One check; `fine` is null for what is neither right nor wrong."""
 
     name: str
     fine: bool | None
@@ -189,90 +193,96 @@ class Finding(Shape):
 
 
 class SystemShape(Shape):
-    """The system as a whole: what `onward doctor` finds, and all that it looks at."""
+    """The system as a whole: the findings of `onward doctor`, and the facts behind them."""
 
     database: str
     store: Literal["sqlite", "postgres"]
     tables: int = Field(
-        description="The number of the newest migration there is; `tables_wanted` is that of this program."
+        description="The number of the newest migration in the database; `tables_wanted` is the newest that this program has."
     )
     tables_wanted: int
     skew_s: float = Field(description="Seconds by which this machine's clock is behind the database's.")
     bytes: int
     stats: StatsShape
-    settings: dict[str, Any] = Field(description="With what is secret masked.")
+    settings: dict[str, Any] = Field(description="Secret values are masked.")
     version: str
     python: str
     fine: bool
     checks: list[Finding]
 
 
-async def whoami(asked: RequestContext) -> ApiResponse:
-    """`GET /api/whoami`: for whoever has a key, whatever it is good for."""
-    caller = asked.door.caller
-    told = {"name": caller.name, "key": caller.key, "tenant": caller.tenant, "agent": caller.agent}
-    return ApiResponse({**told, "scopes": sorted(caller.scopes), "version": asked.edge.version})
+async def whoami(context: RequestContext) -> ApiResponse:
+    """`GET /api/whoami`: for every key, whatever its scopes are."""
+    caller = context.service.caller
+    fields = {"name": caller.name, "key": caller.key, "tenant": caller.tenant, "agent": caller.agent}
+    return ApiResponse({**fields, "scopes": sorted(caller.scopes), "version": context.server.version})
 
 
-async def handlers(asked: RequestContext) -> ApiResponse:
+async def handlers(context: RequestContext) -> ApiResponse:
     """`GET /api/handlers`."""
-    return ApiResponse({"handlers": [dataclasses.asdict(one) for one in await asked.door.handlers()]})
+    return ApiResponse({"handlers": [dataclasses.asdict(handler) for handler in await context.service.handlers()]})
 
 
-async def timeline(asked: RequestContext) -> ApiResponse:
+async def timeline(context: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/timeline`."""
-    found = await asked.door.timeline(asked.path["id"], asked.query.after)
-    return ApiResponse(timeline_json(found))
+    return ApiResponse(timeline_json(await context.service.timeline(context.path["id"], context.query.after)))
 
 
-async def record(asked: RequestContext) -> ApiResponse:
+async def record(context: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/records/{seq}`."""
-    return ApiResponse(whole_record_json(await asked.door.record(asked.path["id"], _number(asked.path["seq"]))))
+    return ApiResponse(
+        whole_record_json(await context.service.record(context.path["id"], _parse_number(context.path["seq"])))
+    )
 
 
-async def turns(asked: RequestContext) -> ApiResponse:
+async def turns(context: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/turns`."""
-    query: TurnQuery = asked.query
-    found = await asked.door.turns(asked.path["id"], query.after, query.limit)
-    last = found[-1].turn if len(found) == query.limit else None
-    return ApiResponse({"turns": [turn_json(one) for one in found], "next": last})
+    query: TurnQuery = context.query
+    page = await context.service.turns(context.path["id"], query.after, query.limit)
+    last = page[-1].turn if len(page) == query.limit else None
+    return ApiResponse({"turns": [turn_json(view) for view in page], "next": last})
 
 
-async def turn(asked: RequestContext) -> ApiResponse:
+async def turn(context: RequestContext) -> ApiResponse:
     """`GET /api/tasks/{id}/turns/{n}`."""
-    found = await asked.door.turn(asked.path["id"], _number(asked.path["n"]))
-    return ApiResponse({**turn_json(found.view), "messages": found.messages, "reply": found.reply})
+    whole = await context.service.turn(context.path["id"], _parse_number(context.path["n"]))
+    return ApiResponse({**turn_json(whole.view), "messages": whole.messages, "reply": whole.reply})
 
 
-async def usage(asked: RequestContext) -> ApiResponse:
+async def usage(context: RequestContext) -> ApiResponse:
     """`GET /api/usage`."""
-    query: UsageQuery = asked.query
+    query: UsageQuery = context.query
     since, until = (None if at is None else at.timestamp() for at in (query.since, query.until))
-    found = await asked.door.usage(query.by, since, until)
-    return ApiResponse(dataclasses.asdict(found))
+    return ApiResponse(dataclasses.asdict(await context.service.usage(query.by, since, until)))
 
 
-async def system(asked: RequestContext) -> ApiResponse:
+async def system(context: RequestContext) -> ApiResponse:
     """`GET /api/system`."""
-    found = await asked.door.system(asked.edge.settings, asked.edge.version)
-    return ApiResponse({**dataclasses.asdict(found), "fine": found.fine})
+    health = await context.service.system(context.server.settings, context.server.version)
+    return ApiResponse({**dataclasses.asdict(health), "fine": health.fine})
 
 
-def _number(text: str) -> int:
-    """What stands in a path; 0, which nothing has, for what is none."""
+def _parse_number(text: str) -> int:
+    """The number in a path; 0, which no record or turn has, when it is not a number."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
 
 
-CALLS = [
+ROUTES = [
     ApiRoute(
-        "GET", "/api/whoami", "whoami", whoami, "Who asks, and what they may do.", {200: ("You.", Who)}, tag="access"
+        "GET",
+        "/api/whoami",
+        "whoami",
+        whoami,
+        "The caller, and what it may do.",
+        {200: ("The caller.", Who)},
+        tag="access",
     ),
     ApiRoute(
         "GET",
         "/api/handlers",
         "handlers",
         handlers,
-        "What can be asked for, and what it takes.",
+        "All handlers, and the input that each takes.",
         {200: ("All handlers.", Handlers)},
         tag="place",
     ),
@@ -281,7 +291,7 @@ CALLS = [
         "/api/usage",
         "usage",
         usage,
-        "What models took, by agent, model, key or day.",
+        "Model usage by agent, model, key or day.",
         {200: ("Sums.", UsageReport)},
         query=UsageQuery,
         tag="agents",
@@ -291,8 +301,8 @@ CALLS = [
         "/api/system",
         "system",
         system,
-        "The database, the settings, the versions, and what `onward doctor` finds.",
-        {200: ("All of it.", SystemShape)},
+        "The database, the settings, the versions, and the findings of `onward doctor`.",
+        {200: ("The system.", SystemShape)},
         tag="place",
     ),
     ApiRoute(
@@ -300,7 +310,7 @@ CALLS = [
         "/api/tasks/{id}/timeline",
         "timeline",
         timeline,
-        "How a task came to where it is, as a waterfall: queue, shifts, turns, steps, waits.",
+        "The history of a task as a waterfall: queue, shifts, turns, steps, waits.",
         {200: ("Bars and marks.", TimelineShape)},
         query=SinceQuery,
         errors=(404,),
@@ -310,7 +320,7 @@ CALLS = [
         "/api/tasks/{id}/records/{seq}",
         "record",
         record,
-        "One record, with what went in and what came out.",
+        "One record, with its input and output.",
         {200: ("The record.", WholeRecord)},
         errors=(404,),
     ),
@@ -319,7 +329,7 @@ CALLS = [
         "/api/tasks/{id}/turns",
         "turns",
         turns,
-        "The turns of an agent, each in a few words.",
+        "The turns of an agent, in brief.",
         {200: ("Turns in order.", TurnPage)},
         query=TurnQuery,
         errors=(404,),
@@ -330,7 +340,7 @@ CALLS = [
         "/api/tasks/{id}/turns/{n}",
         "turn",
         turn,
-        "Exactly what the model saw in a turn, and what it said.",
+        "The exact messages that the model received in a turn, and its reply.",
         {200: ("The turn.", WholeTurn)},
         errors=(404,),
         tag="agents",

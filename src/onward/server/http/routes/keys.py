@@ -1,4 +1,4 @@
-"""Calls about who may ask, and who did what: keys and the audit."""
+"""Routes for keys and the audit log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onward.service.serialize import entry_json, key_json
 
 
 class NewKey(Shape):
-    """A key that is asked for. Without a tenant it is that of whoever asks."""
+    """A key to create. Without `tenant` it gets the tenant of the caller."""
 
     name: Name
     scopes: Annotated[list[Literal["read", "submit", "decide", "admin"]], Field(min_length=1, max_length=4)]
@@ -23,7 +23,7 @@ class NewKey(Shape):
 
 
 class KeyShape(Shape):
-    """A key: all but the key itself."""
+    """A key, without its token."""
 
     id: str
     name: str
@@ -38,8 +38,8 @@ class KeyShape(Shape):
 
 
 class MadeKey(KeyShape):
-    """A key that was made. `token` is what goes behind `Authorization: Bearer`; it is shown this once. `webhook_secret` signs the
-    webhooks that the key's tenant gives at submit, where the server sends any."""
+    """A key that was created. `token` goes after `Authorization: Bearer`; it is shown only in this response. `webhook_secret`
+    signs the webhooks that the key's tenant gives at submit, where the server sends webhooks."""
 
     token: str
     webhook_secret: str | None
@@ -52,7 +52,7 @@ class KeyList(Shape):
 
 
 class EntryShape(Shape):
-    """Who did what to what. `hash` is the SHA-256 of this entry with that of the one before it."""
+    """One entry of the audit log: who did what to which subject. `hash` is the SHA-256 of this entry and the hash before it."""
 
     number: int
     at: float
@@ -67,56 +67,57 @@ class EntryShape(Shape):
 
 
 class EntryPage(Shape):
-    """Entries in order; `next` is for `after` (or `before`, where that was asked), null when there are no more just now."""
+    """Entries in order; send `next` as `after` (or as `before`, if the request had `before`). It is null when there are no more
+    entries yet."""
 
     entries: list[EntryShape]
     next: int | None
 
 
 class AuditQuery(Shape):
-    """After which entry, in order; or before which, the newest first."""
+    """Entries after a number, in order; or before a number, the newest first."""
 
     after: Seq = 0
     before: Seq | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
-async def list_(asked: RequestContext) -> ApiResponse:
+async def list_(context: RequestContext) -> ApiResponse:
     """`GET /api/keys`."""
-    return ApiResponse({"keys": [key_json(key) for key in await asked.door.keys()]})
+    return ApiResponse({"keys": [key_json(key) for key in await context.service.keys()]})
 
 
-async def create(asked: RequestContext) -> ApiResponse:
+async def create(context: RequestContext) -> ApiResponse:
     """`POST /api/keys`."""
-    body: NewKey = asked.body
-    made = await asked.door.create_key(
+    body: NewKey = context.body
+    new_key = await context.service.create_key(
         body.name, body.scopes, tenant=body.tenant, agent=body.agent, expires=body.expires_s
     )
-    secret = asked.door.service.subscriptions.secret_of(made.key.tenant)
-    told = {**key_json(made.key), "token": made.token, "webhook_secret": secret}
-    return ApiResponse(told, 201, {"Cache-Control": "no-store"})
+    secret = context.server.service.subscriptions.secret_of(new_key.key.tenant)
+    payload = {**key_json(new_key.key), "token": new_key.token, "webhook_secret": secret}
+    return ApiResponse(payload, 201, {"Cache-Control": "no-store"})
 
 
-async def revoke(asked: RequestContext) -> ApiResponse:
+async def revoke(context: RequestContext) -> ApiResponse:
     """`POST /api/keys/{id}/revoke`."""
-    return ApiResponse(key_json(await asked.door.revoke_key(asked.path["id"])))
+    return ApiResponse(key_json(await context.service.revoke_key(context.path["id"])))
 
 
-async def audit(asked: RequestContext) -> ApiResponse:
+async def audit(context: RequestContext) -> ApiResponse:
     """`GET /api/audit`."""
-    query: AuditQuery = asked.query
-    found = await asked.door.audit(query.after, query.limit, query.before)
-    last = found[-1].number if len(found) == query.limit else None
-    return ApiResponse({"entries": [entry_json(entry) for entry in found], "next": last})
+    query: AuditQuery = context.query
+    page = await context.service.audit(query.after, query.limit, query.before)
+    next_ = page[-1].number if len(page) == query.limit else None
+    return ApiResponse({"entries": [entry_json(entry) for entry in page], "next": next_})
 
 
-CALLS = [
+ROUTES = [
     ApiRoute(
         "GET",
         "/api/keys",
         "keys",
         list_,
-        "All keys, without the keys themselves.",
+        "All keys, without their tokens.",
         {200: ("Keys.", KeyList)},
         tag="access",
     ),
@@ -125,10 +126,10 @@ CALLS = [
         "/api/keys",
         "create_key",
         create,
-        "Make a key; it is shown this once.",
+        "Create a key. Its token is shown only in this response.",
         {201: ("The key.", MadeKey)},
         body=NewKey,
-        needs=(ADMIN,),
+        scopes=(ADMIN,),
         errors=(413, 415, 422),
         tag="access",
     ),
@@ -137,7 +138,7 @@ CALLS = [
         "/api/keys/{id}/revoke",
         "revoke_key",
         revoke,
-        "Let a key open nothing any more; it takes effect within two seconds.",
+        "Revoke a key: within two seconds the server refuses requests with it.",
         {200: ("The key.", KeyShape)},
         errors=(404,),
         tag="access",
@@ -147,7 +148,7 @@ CALLS = [
         "/api/audit",
         "audit",
         audit,
-        "Who did what to what, in order.",
+        "The audit log: who did what to which subject, in order.",
         {200: ("Entries.", EntryPage)},
         query=AuditQuery,
         tag="access",

@@ -1,4 +1,4 @@
-"""Calls that go on: streams of one task, of several, of all. What they do is in `server/live/sse.py`."""
+"""Routes that stream: progress of one task, of several, of all. The streams themselves are in `server/live/sse.py`."""
 
 from __future__ import annotations
 
@@ -9,75 +9,77 @@ from pydantic import Field
 from onward.core.caller import Caller
 from onward.errors import OnwardError
 from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
-from onward.server.live import sse as stream
+from onward.server.live import sse
 from onward.server.schema import shapes
 
 if TYPE_CHECKING:
-    from onward.server.http.app import Edge
+    from onward.server.http.app import ServerState
 
 LAST_SEEN = {
-    "Last-Event-ID": "Go on after this, as the last `id:` said; an EventSource sends it by itself when it comes back."
+    "Last-Event-ID": "Go on after this cursor, the last `id:` that the client saw. An EventSource sends it by itself when it reconnects."
 }
 
 
 class ProgressQuery(Shape):
-    """Which tasks, and after which cursor."""
+    """The tasks to follow, and the cursor to go on after."""
 
     task_id: Annotated[list[shapes.Name], Field(max_length=1000, default_factory=list)]
     all: bool = False
     after: Annotated[str, Field(pattern=r"^[0-9]{1,15}(,[0-9]{1,15})*$", max_length=2000)] | None = None
 
 
-async def progress(asked: RequestContext) -> ApiResponse:
+async def progress(context: RequestContext) -> ApiResponse:
     """`GET /api/progress`."""
-    query: ProgressQuery = asked.query
-    edge, allowed = asked.edge, still_allowed(asked)
+    query: ProgressQuery = context.query
+    server, allowed = context.server, still_allowed(context)
     if query.all:
-        return ApiResponse(response=await stream.everything(asked.door, edge.feed, query.task_id, allowed))
-    cursor = asked.header("last-event-id") or query.after
-    return ApiResponse(response=await stream.progress(asked.door, edge.feed, query.task_id, cursor, allowed))
+        return ApiResponse(response=await sse.everything(context.service, server.feed, query.task_id, allowed))
+    cursor = context.header("last-event-id") or query.after
+    return ApiResponse(response=await sse.progress(context.service, server.feed, query.task_id, cursor, allowed))
 
 
-async def records(asked: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/events` for whoever wants a stream."""
-    cursor = asked.header("last-event-id") or (str(asked.query.after) if asked.query.after else None)
-    feed = asked.edge.feed
-    return ApiResponse(response=await stream.records(asked.door, feed, asked.path["id"], cursor, still_allowed(asked)))
+async def records(context: RequestContext) -> ApiResponse:
+    """`GET /api/tasks/{id}/events` as a stream."""
+    cursor = context.header("last-event-id") or (str(context.query.after) if context.query.after else None)
+    feed = context.server.feed
+    return ApiResponse(
+        response=await sse.records(context.service, feed, context.path["id"], cursor, still_allowed(context))
+    )
 
 
-def wants_stream(asked: RequestContext) -> bool:
+def wants_sse(context: RequestContext) -> bool:
     """Whether the client asks for events rather than JSON."""
-    return stream.MEDIA in (asked.header("accept") or "")
+    return sse.MEDIA in (context.header("accept") or "")
 
 
-def still_allowed(asked: RequestContext) -> stream.StillAllowed:
-    """Whether whoever began a stream may still have it."""
-    return check(asked.edge, asked.door.caller)
+def still_allowed(context: RequestContext) -> sse.StillAllowed:
+    """A function that tells whether the caller of this request may still read the stream."""
+    return key_check(context.server, context.service.caller)
 
 
-def check(edge: Edge, caller: Caller) -> stream.StillAllowed:
-    """Ask the gate again. While it cannot answer, nothing changes."""
+def key_check(server: ServerState, caller: Caller) -> sse.StillAllowed:
+    """A function that asks the authenticator again. While the store does not answer, the caller stays allowed."""
 
     async def allowed() -> bool:
         try:
-            return await edge.gate.still(caller)
+            return await server.authenticator.still_valid(caller)
         except OnwardError:
             return True
 
     return allowed
 
 
-CALLS = [
+ROUTES = [
     ApiRoute(
         "GET",
         "/api/progress",
         "progress",
         progress,
-        "What happens to one task, or several, as it happens; with `all`, to the newest tasks, all to come, and these. Ends with the tasks.",
-        {200: ("Server-sent events.", str), 204: ("All of it was seen, and nothing more will come.", None)},
+        "Live progress of one task or several; with `all`, of the newest tasks, of all new ones, and of these. Ends when the tasks end.",
+        {200: ("Server-sent events.", str), 204: ("The client has seen all events, and no more will come.", None)},
         query=ProgressQuery,
         headers=LAST_SEEN,
         errors=(404,),
-        media=stream.MEDIA,
+        media=sse.MEDIA,
     ),
 ]

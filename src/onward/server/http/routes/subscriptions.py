@@ -1,4 +1,4 @@
-"""Calls about subscriptions and deliveries: who hears of what, and what came of it."""
+"""Routes for subscriptions to events, and for their deliveries."""
 
 from __future__ import annotations
 
@@ -17,34 +17,42 @@ State = Literal["pending", "delivered", "failed"]
 
 
 class NewSubscription(Shape):
-    """Which events go where."""
+    """The events to send, and the URL to send them to."""
 
     url: Annotated[str, Field(min_length=1, max_length=2048, examples=["https://example.com/hook"])]
     types: Annotated[list[Type], Field(min_length=1, max_length=100)]
-    tenant: Annotated[Name | None, Field(description="Of whose tasks; of all, where the key has no tenant.")] = None
+    tenant: Annotated[
+        Name | None,
+        Field(
+            description="The tenant whose tasks it covers. Without it: the tenant of the key, or all tasks if the key has none."
+        ),
+    ] = None
 
 
 class SubscriptionShape(Shape):
-    """Who hears of what."""
+    """A subscription: the events of which tasks go to which sink."""
 
     id: str
     types: list[str]
-    tenant: Annotated[str | None, Field(description="Of whose tasks: null for all, empty for those without a tenant.")]
+    tenant: Annotated[
+        str | None,
+        Field(description="The tenant whose tasks it covers: null for all tasks, empty for tasks without a tenant."),
+    ]
     sink: str
     created_at: Time
     offered_at: Time | None
-    disabled: Annotated[str | None, Field(description="Why nothing is sent any more.")]
-    dropped: Annotated[int, Field(description="Events that were dropped because too many waited.")]
+    disabled: Annotated[str | None, Field(description="Why it is disabled.")]
+    dropped: Annotated[int, Field(description="How many events were dropped because too many were waiting.")]
 
 
 class MadeSubscription(SubscriptionShape):
-    """The same, with the secret that signs what is sent. It is not shown again."""
+    """A new subscription, with the secret that signs its deliveries. The secret is not shown again."""
 
     secret: str
 
 
 class SubscriptionPage(Shape):
-    """Subscriptions by their ids."""
+    """Subscriptions, ordered by id."""
 
     subscriptions: list[SubscriptionShape]
     next: str | None
@@ -58,7 +66,7 @@ class PageQuery(Shape):
 
 
 class DeliveryShape(Shape):
-    """One event on its way to one receiver."""
+    """The delivery of one event to one receiver."""
 
     id: str
     subscription: str
@@ -68,7 +76,7 @@ class DeliveryShape(Shape):
     state: State
     sink: str | None
     attempts: int
-    said: Annotated[str | None, Field(description="What came of the last attempt.")]
+    said: Annotated[str | None, Field(description="The result of the last attempt.")]
     at: Time
     due_at: Time | None
     done_at: Time | None
@@ -91,48 +99,48 @@ class DeliveryQuery(PageQuery):
     subscription: Name | None = None
 
 
-async def make(asked: RequestContext) -> ApiResponse:
+async def make(context: RequestContext) -> ApiResponse:
     """`POST /api/subscriptions`."""
-    body: NewSubscription = asked.body
-    made = await asked.door.subscribe(body.url, body.types, tenant=body.tenant)
-    return ApiResponse(subscription_json(made) | {"secret": made.secret}, 201)
+    body: NewSubscription = context.body
+    subscription = await context.service.subscribe(body.url, body.types, tenant=body.tenant)
+    return ApiResponse(subscription_json(subscription) | {"secret": subscription.secret}, 201)
 
 
-async def list_(asked: RequestContext) -> ApiResponse:
+async def list_(context: RequestContext) -> ApiResponse:
     """`GET /api/subscriptions`."""
-    found, cursor = await asked.door.subscriptions(asked.query.limit, asked.query.cursor)
-    return ApiResponse({"subscriptions": [subscription_json(one) for one in found], "next": cursor})
+    page, cursor = await context.service.subscriptions(context.query.limit, context.query.cursor)
+    return ApiResponse({"subscriptions": [subscription_json(subscription) for subscription in page], "next": cursor})
 
 
-async def remove(asked: RequestContext) -> ApiResponse:
+async def remove(context: RequestContext) -> ApiResponse:
     """`DELETE /api/subscriptions/{id}`."""
-    await asked.door.unsubscribe(asked.path["id"])
+    await context.service.unsubscribe(context.path["id"])
     return ApiResponse(response=Response(status_code=204))
 
 
-async def deliveries(asked: RequestContext) -> ApiResponse:
+async def deliveries(context: RequestContext) -> ApiResponse:
     """`GET /api/deliveries`."""
-    said = asked.query.model_dump()
-    task_id = said.pop("task_id")
-    found, cursor = await asked.door.deliveries(**said | {"task": said["task"] or task_id})
-    return ApiResponse({"deliveries": [delivery_json(one) for one in found], "next": cursor})
+    params = context.query.model_dump()
+    task_id = params.pop("task_id")
+    page, cursor = await context.service.deliveries(**params | {"task": params["task"] or task_id})
+    return ApiResponse({"deliveries": [delivery_json(delivery) for delivery in page], "next": cursor})
 
 
-async def redeliver(asked: RequestContext) -> ApiResponse:
+async def redeliver(context: RequestContext) -> ApiResponse:
     """`POST /api/deliveries/{id}/redeliver`."""
-    return ApiResponse(delivery_json(await asked.door.redeliver(asked.path["id"])), 202)
+    return ApiResponse(delivery_json(await context.service.redeliver(context.path["id"])), 202)
 
 
-CALLS = [
+ROUTES = [
     ApiRoute(
         "POST",
         "/api/subscriptions",
         "subscribe",
         make,
-        "Have events sent to a URL, signed, from now on.",
-        {201: ("Made. Keep the secret.", MadeSubscription)},
+        "Subscribe a URL to events; the server signs each delivery.",
+        {201: ("Created. Keep the secret.", MadeSubscription)},
         body=NewSubscription,
-        needs=(ADMIN,),
+        scopes=(ADMIN,),
         errors=(413, 415, 422),
         tag="events",
     ),
@@ -141,7 +149,7 @@ CALLS = [
         "/api/subscriptions",
         "subscriptions",
         list_,
-        "Who hears of what.",
+        "All subscriptions that the caller may see.",
         {200: ("A page of subscriptions.", SubscriptionPage)},
         query=PageQuery,
         tag="events",
@@ -151,8 +159,8 @@ CALLS = [
         "/api/subscriptions/{id}",
         "unsubscribe",
         remove,
-        "Tell of nothing more.",
-        {204: ("Gone.", None)},
+        "Delete a subscription: it receives no more events.",
+        {204: ("Deleted.", None)},
         errors=(404,),
         tag="events",
     ),
@@ -161,7 +169,7 @@ CALLS = [
         "/api/deliveries",
         "deliveries",
         deliveries,
-        "Events on their way out, newest first.",
+        "Deliveries of events, newest first.",
         {200: ("A page of deliveries.", DeliveryPage)},
         query=DeliveryQuery,
         tag="events",
@@ -172,7 +180,7 @@ CALLS = [
         "redeliver",
         redeliver,
         "Send an event again now: the same id, the same bytes.",
-        {202: ("It is due.", DeliveryShape)},
+        {202: ("It will be sent now.", DeliveryShape)},
         errors=(404, 409),
         tag="events",
     ),

@@ -1,4 +1,4 @@
-"""queues, workers, stats, message, and what `list` and `show` tell beside."""
+"""queues, workers, stats, message, and more of `list` and `show`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.cli.conftest import Run, controls, submitted
 
 
 def test_a_queue_is_paused_also_before_anything_was_submitted(onward: Run, db: str) -> None:
-    assert onward("queues", "--db", db).err.endswith("\nnothing is unfinished, and no queue is paused or has a limit\n")
-    said = onward("queues", "pause", "mail", "--db", db)
-    assert said.out == "queue mail is paused until: onward queues unpause mail\n"
+    assert onward("queues", "--db", db).err.endswith("\nno unfinished tasks, and no queue is paused or has a limit\n")
+    output = onward("queues", "pause", "mail", "--db", db)
+    assert output.out == "queue mail is paused until: onward queues unpause mail\n"
     submitted(onward, db, "greet", '"you"', "--anyway", "--queue", "mail")
     header, row = onward("queues", "--db", db).out.splitlines()
     assert header.split() == ["QUEUE", "STATE", "WAITING", "RUNNING", "OLDEST"]
     assert row.split()[:4] == ["mail", "paused", "1", "0"]
-    (told,) = onward("queues", "--db", db, "--json").json["queues"]
-    assert (told["name"], told["paused"], told["reasons"]) == ("mail", True, {"queued": 1})
+    (document,) = onward("queues", "--db", db, "--json").json["queues"]
+    assert (document["name"], document["paused"], document["reasons"]) == ("mail", True, {"queued": 1})
     doctor = onward("doctor", "--db", db)
     assert "paused, 1 task waiting: onward queues unpause mail" in doctor.out
     assert onward("queues", "unpause", "mail", "--db", db).out == "queue mail goes on; 1 task waiting\n"
@@ -29,9 +29,9 @@ def test_a_queue_is_paused_also_before_anything_was_submitted(onward: Run, db: s
 
 
 def test_names_of_queues_are_harmless(onward: Run, db: str) -> None:
-    said = onward("queues", "pause", "a[bold]\u202e", "--db", db)
-    assert said.status == 2, "a name is printable"
-    assert controls(said.err.rstrip("\n")) == []
+    output = onward("queues", "pause", "a[bold]\u202e", "--db", db)
+    assert output.status == 2, "a name is printable"
+    assert controls(output.err.rstrip("\n")) == []
     assert "[bold]" in onward("queues", "pause", "a[bold]", "--db", db).out
 
 
@@ -42,18 +42,18 @@ def test_workers(onward: Run, crew: str, db: str) -> None:
     assert "0 of 100" in row
     assert "left" in row
     assert "greet" in row
-    (told,) = onward("workers", "--db", crew, "--json").json["workers"]
-    assert told["alive"] is True
-    assert "greet" in told["handlers"]
+    (document,) = onward("workers", "--db", crew, "--json").json["workers"]
+    assert document["alive"] is True
+    assert "greet" in document["handlers"]
 
 
 def test_stats(onward: Run, db: str) -> None:
     submitted(onward, db, "greet", '"you"', "--anyway")
-    said = onward("stats", "--db", db)
-    assert "pending    1" in said.out
-    assert "0 tasks wait for a person" in said.out
-    told = onward("stats", "--db", db, "--json").json
-    assert (told["states"]["pending"], told["reasons"], told["exact"]) == (1, {"queued": 1}, True)
+    output = onward("stats", "--db", db)
+    assert "pending    1" in output.out
+    assert "0 tasks wait for a person" in output.out
+    document = onward("stats", "--db", db, "--json").json
+    assert (document["states"]["pending"], document["reasons"], document["exact"]) == (1, {"queued": 1}, True)
 
 
 def test_list_looks_for_something(onward: Run, db: str) -> None:
@@ -94,8 +94,8 @@ def talked(db: str) -> tuple[str, str, str]:
 
 def test_a_word_to_an_agent(onward: Run, talked: tuple[str, str, str]) -> None:
     db, pending, ended = talked
-    said = onward("message", pending[-8:], "Leave the database alone.", "--db", db)
-    assert said.out.startswith("said: it reads it before its next turn  task ")
+    output = onward("message", pending[-8:], "Leave the database alone.", "--db", db)
+    assert output.out.startswith("sent: the agent reads it before its next turn  task ")
     assert onward("message", pending, "again", "--key", "k", "--json", "--db", db).json["task_id"] == pending
     late = onward("message", ended, "hello", "--db", db)
     assert (late.status, "goes on where it ended" in late.sentence) == (2, True)
@@ -105,7 +105,7 @@ def test_a_word_to_an_agent(onward: Run, talked: tuple[str, str, str]) -> None:
 
 def test_a_word_to_any_other_task(onward: Run, db: str) -> None:
     task_id = submitted(onward, db, "greet", '"you"', "--anyway")
-    assert "as the signal 'message', if it asks for it" in onward("message", task_id, "hello", "--db", db).out
+    assert "as the signal 'message', if it waits for that" in onward("message", task_id, "hello", "--db", db).out
 
 
 def test_what_it_took_is_shown(onward: Run, talked: tuple[str, str, str]) -> None:

@@ -1,4 +1,4 @@
-"""All that match: the filters together, the count before the deed, and what a fork, a drain or a patch would do."""
+"""Commands with --all: filters and confirmation; and fork, drain, patch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.terminal import terminal
 
 @pytest.fixture
 def many(onward: Run, db: str) -> dict[str, str]:
-    """Tasks that nobody does, by what is special about them."""
+    """Tasks without a worker, by a short name."""
 
     def submit(*words: str) -> str:
         return submitted(onward, db, *words, "--anyway", "--priority", "1")
@@ -29,7 +29,7 @@ def many(onward: Run, db: str) -> dict[str, str]:
     }
 
 
-def found(onward: Run, db: str, many: dict[str, str], *words: str) -> set[str]:
+def matching(onward: Run, db: str, many: dict[str, str], *words: str) -> set[str]:
     ids = {task["task_id"] for task in onward("list", *words, "--db", db, "--json").json["tasks"]}
     return {name for name, task_id in many.items() if task_id in ids}
 
@@ -51,12 +51,12 @@ def test_filters_hold_together_and_repeated_ones_take_any(onward: Run, db: str, 
         ("--since", "1h", "--until", "2h"): set(),
         ("--key", "letter-1"): {"mail"},
     }.items():
-        assert found(onward, db, many, *words) == names, words
+        assert matching(onward, db, many, *words) == names, words
 
 
 def test_each_says_why_it_is_where_it_is(onward: Run, db: str, many: dict[str, str]):
-    told = onward("list", "--name", "deploy", "--db", db, "--json").json["tasks"]
-    assert {task["why"]["text"] for task in told} == {
+    document = onward("list", "--name", "deploy", "--db", db, "--json").json["tasks"]
+    assert {task["why"]["text"] for task in document} == {
         "no worker does deploy in queue fast", "no worker does deploy in queue default"
     }  # fmt: skip
 
@@ -65,23 +65,23 @@ def test_each_says_why_it_is_where_it_is(onward: Run, db: str, many: dict[str, s
 
 
 def test_nothing_is_done_before_a_yes(onward: Run, db: str, many: dict[str, str]):
-    said = onward("cancel", "--all", "--state", "pending", "--name", "deploy", "--db", db)
-    assert said.status == 2
-    assert "2 tasks would be cancelled" in said.sentence
-    assert "--yes" in said.sentence
-    told = onward("cancel", "--all", "--name", "deploy", "--db", db, "--json")
-    assert (told.status, told.json["matched"], told.json["done"]) == (2, 2, 0)
-    assert found(onward, db, many, "--state", "cancelled") == set()
+    output = onward("cancel", "--all", "--state", "pending", "--name", "deploy", "--db", db)
+    assert output.status == 2
+    assert "2 tasks would be cancelled" in output.sentence
+    assert "--yes" in output.sentence
+    output = onward("cancel", "--all", "--name", "deploy", "--db", db, "--json")
+    assert (output.status, output.json["matched"], output.json["done"]) == (2, 2, 0)
+    assert matching(onward, db, many, "--state", "cancelled") == set()
 
 
 def test_all_that_match_and_nothing_else(onward: Run, db: str, many: dict[str, str]):
-    told = onward("prioritize", "--all", "--label", "team=web", "7", "--yes", "--db", db, "--json").json
-    assert (told["matched"], told["done"], told["refused"]) == (2, 2, [])
+    document = onward("prioritize", "--all", "--label", "team=web", "7", "--yes", "--db", db, "--json").json
+    assert (document["matched"], document["done"], document["refused"]) == (2, 2, [])
     tasks = onward("list", "--db", db, "--json").json["tasks"]
     assert {task["task_id"] for task in tasks if task["priority"] == 7} == {many["eu"], many["mail"]}
-    said = onward("cancel", "--all", "--yes", "--name", "deploy", "--db", db)
-    assert "cancelled: 2 tasks" in said.out
-    assert found(onward, db, many, "--state", "cancelled") == {"eu", "us"}
+    output = onward("cancel", "--all", "--yes", "--name", "deploy", "--db", db)
+    assert "cancelled: 2 tasks" in output.out
+    assert matching(onward, db, many, "--state", "cancelled") == {"eu", "us"}
     assert "paused: 2 tasks" in onward("pause", "--all", "--name", "mail", "--yes", "--db", db).out
     assert "resumed: 2 tasks" in onward("resume", "--all", "--reason", "paused", "--yes", "--db", db).out
     none = onward("cancel", "--all", "--name", "nobody", "--yes", "--db", db)
@@ -91,9 +91,9 @@ def test_all_that_match_and_nothing_else(onward: Run, db: str, many: dict[str, s
 
 def test_what_refuses_is_named_and_the_others_go_on(onward: Run, db: str, many: dict[str, str]):
     onward("cancel", many["eu"], "--db", db)
-    told = onward("pause", "--all", "--name", "deploy", "--yes", "--db", db, "--json").json
-    assert (told["matched"], told["done"]) == (2, 1)
-    (refused,) = told["refused"]
+    document = onward("pause", "--all", "--name", "deploy", "--yes", "--db", db, "--json").json
+    assert (document["matched"], document["done"]) == (2, 1)
+    (refused,) = document["refused"]
     assert refused["task_id"] == many["eu"]
     assert refused["code"] == "state_conflict"
 
@@ -106,28 +106,28 @@ def test_what_has_ended_is_forgotten_and_the_rest_says_why(onward: Run, db: str,
     with closing(sqlite3.connect(db.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute("UPDATE onward_outcomes SET finished_at = finished_at - 100")
     assert "2 tasks would be pruned" in onward("prune", "--all", "--name", "deploy", "--db", db).sentence
-    said = onward("prune", "--all", "--label", "team=web", "--yes", "--db", db)
-    assert "pruned: 1 task of 2" in said.out
-    assert "is not ended and cannot be pruned; cancel it first" in said.err
+    output = onward("prune", "--all", "--label", "team=web", "--yes", "--db", db)
+    assert "pruned: 1 task of 2" in output.out
+    assert "is not ended and cannot be pruned; cancel it first" in output.err
     assert onward("prune", many["us"], "--db", db, "--json").json == {"task_id": many["us"], "pruned": 1}
     assert onward("show", many["us"], "--db", db).status == 4
-    assert found(onward, db, many, "--name", "deploy") == set()
+    assert matching(onward, db, many, "--name", "deploy") == set()
 
 
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["cancel", "--all", "--yes"], "needs something to match"),
+        (["cancel", "--all", "--yes"], "needs a filter"),
         (["cancel", "abcd", "--state", "failed"], "--state goes with --all, not with an id"),
         (["cancel"], "the following arguments are required: ID"),
         (["cancel", "--all", "--state", "asleep", "--yes"], "one of pending"),
     ],
 )
 def test_half_a_wish_is_refused(words, part, onward: Run, db: str, many: dict[str, str]):
-    said = onward(*words, "--db", db)
-    assert said.status == 2
-    assert part in said.sentence
-    assert found(onward, db, many, "--state", "pending") == set(many)
+    output = onward(*words, "--db", db)
+    assert output.status == 2
+    assert part in output.sentence
+    assert matching(onward, db, many, "--state", "pending") == set(many)
 
 
 def test_a_person_is_asked_with_the_count(onward: Run, db: str, many: dict[str, str]):
@@ -136,7 +136,7 @@ def test_a_person_is_asked_with_the_count(onward: Run, db: str, many: dict[str, 
             screen.look(lambda page: "cancel 2 tasks? [y/N]" in page)
             screen.type(f"{answer}\n")
             assert screen.status() == (0 if answer == "y" else 2)
-        assert found(onward, db, many, "--state", "cancelled") == cancelled
+        assert matching(onward, db, many, "--state", "cancelled") == cancelled
 
 
 # ── ids ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,13 +144,13 @@ def test_a_person_is_asked_with_the_count(onward: Run, db: str, many: dict[str, 
 
 def test_an_id_that_fits_several_lists_them(onward: Run, db: str, many: dict[str, str]):
     common = many["eu"][:4]
-    said = onward("show", common, "--db", db)
-    assert said.status == 2
-    assert all(f"{many[name]} (" in said.sentence for name in many)
-    assert f"{many['eu']} (deploy, pending)" in said.sentence
-    told = onward("show", common, "--db", db, "--json").json["error"]
-    assert told["code"] == "ambiguous"
-    assert set(told["candidates"]) == set(many.values())
+    output = onward("show", common, "--db", db)
+    assert output.status == 2
+    assert all(f"{many[name]} (" in output.sentence for name in many)
+    assert f"{many['eu']} (deploy, pending)" in output.sentence
+    document = onward("show", common, "--db", db, "--json").json["error"]
+    assert document["code"] == "ambiguous"
+    assert set(document["candidates"]) == set(many.values())
     assert onward("show", many["eu"][-6:].upper(), "--db", db, "--json").json["task_id"] == many["eu"]
 
 
@@ -160,9 +160,9 @@ def test_keys_are_shortened_too(onward: Run, db: str):
         for name in ("ada", "bob", "bob")
     ]
     assert "is revoked" in onward("keys", "revoke", ids[0][-5:], "--db", db).out
-    said = onward("keys", "revoke", "bob", "--db", db)
-    assert "fits more than one key" in said.sentence
-    assert f"{ids[1]} (bob)" in said.sentence
+    output = onward("keys", "revoke", "bob", "--db", db)
+    assert "fits more than one key" in output.sentence
+    assert f"{ids[1]} (bob)" in output.sentence
 
 
 # ── looking first ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -171,26 +171,31 @@ def test_keys_are_shortened_too(onward: Run, db: str):
 def test_a_fork_can_be_looked_at_first(onward: Run, crew: str):
     task_id = onward("submit", "flaky", "--wait", "--json", "--db", crew).json["task_id"]
     before = len(onward("list", "--name", "flaky", "--limit", "1000", "--json", "--db", crew).json["tasks"])
-    told = onward("fork", task_id, "--at", "1", "--preview", "--json", "--db", crew).json
-    assert (told["forked"], told["at"], told["keeps"]) == (None, 1, 1)
-    said = onward("fork", task_id, "--at", "1", "--preview", "--db", crew)
-    assert f"onward fork {task_id[-8:]} --at 1 --yes" in said.err
+    document = onward("fork", task_id, "--at", "1", "--preview", "--json", "--db", crew).json
+    assert (document["forked"], document["at"], document["keeps"]) == (None, 1, 1)
+    output = onward("fork", task_id, "--at", "1", "--preview", "--db", crew)
+    assert f"onward fork {task_id[-8:]} --at 1 --yes" in output.err
     assert len(onward("list", "--name", "flaky", "--limit", "1000", "--json", "--db", crew).json["tasks"]) == before
 
 
 def test_one_record_whole(onward: Run, crew: str):
     task_id = onward("submit", "greet", '"you"', "--wait", "--json", "--db", crew).json["task_id"]
-    told = onward("show", task_id, "--record", "1", "--json", "--db", crew).json
-    assert (told["seq"], told["kind"], told["input"], told["truncated"]) == (1, "task.submitted", "you", False)
+    document = onward("show", task_id, "--record", "1", "--json", "--db", crew).json
+    assert (document["seq"], document["kind"], document["input"], document["truncated"]) == (
+        1,
+        "task.submitted",
+        "you",
+        False,
+    )
     assert "record 1  task.submitted" in onward("show", task_id, "--record", "1", "--db", crew).out
     assert onward("show", task_id, "--record", "99", "--db", crew).status == 4
 
 
 def test_a_handler_whole(onward: Run, crew: str):
-    told = onward("handlers", "greet", "--json", "--db", crew).json
-    assert (told["name"], told["kind"], told["workers"]) == ("greet", "task", 1)
-    assert "name" in json.dumps(told["schema"])
-    assert "1 worker does it" in onward("handlers", "greet", "--db", crew).out
+    document = onward("handlers", "greet", "--json", "--db", crew).json
+    assert (document["name"], document["kind"], document["workers"]) == ("greet", "task", 1)
+    assert "name" in json.dumps(document["schema"])
+    assert "1 worker has it" in onward("handlers", "greet", "--db", crew).out
     unknown = onward("handlers", "gret", "--db", crew)
     assert unknown.status == 4
     assert "greet" in unknown.sentence
@@ -199,8 +204,8 @@ def test_a_handler_whole(onward: Run, crew: str):
 def test_a_patch_reaches_the_state(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "janitor", '"/tmp/a"')
     fact = {"append_facts": [{"key": "region", "value": "eu", "source": "me"}]}
-    told = onward("patch", task_id[-8:], json.dumps(fact), "--json", "--db", crew).json
-    assert [known["key"] for known in told["known_facts"]] == ["region"]
+    document = onward("patch", task_id[-8:], json.dumps(fact), "--json", "--db", crew).json
+    assert [known["key"] for known in document["known_facts"]] == ["region"]
     assert "region" in onward("state", task_id, "--db", crew).out
     assert onward("patch", task_id, "[1]", "--db", crew).status == 2
     onward("cancel", task_id, "--db", crew)

@@ -1,0 +1,49 @@
+"""The proof of a demo: claims about its task, and whether each holds. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+from onward.core.record import Record
+from onward.core.task import Task
+from onward.service.serialize import record_json, task_json
+
+KILLED = -9
+"""The exit status of a process that was ended by signal 9."""
+
+Claim = tuple[str, bool]
+"""A sentence, and whether it holds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """The task and its journal. Each demo adds what it knows from elsewhere, and its claims."""
+
+    task: Task
+    records: list[Record]
+
+    @cached_property
+    def claims(self) -> list[Claim]:
+        return self._claims()
+
+    @property
+    def holds(self) -> bool:
+        return all(true for _, true in self.claims)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "holds": self.holds,
+            "claims": [{"claim": sentence, "holds": true} for sentence, true in self.claims],
+            **self._figures(),
+            "task": task_json(self.task),
+            "journal": [record_json(record) for record in self.records],
+        }
+
+    def _claims(self) -> list[Claim]:
+        raise NotImplementedError
+
+    def _figures(self) -> dict[str, Any]:
+        """The counts of this demo as JSON."""
+        raise NotImplementedError
