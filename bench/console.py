@@ -57,13 +57,13 @@ async def filled(app: Onward, tasks: int) -> None:
         "INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) "
         "SELECT task_id, 2, 0, 'task.completed', '', (SELECT data FROM onward_journal LIMIT 1), finished_at FROM onward_outcomes",
         f"DELETE FROM onward_queue WHERE task_id IN {where}",
-        "VACUUM ANALYZE" if not hasattr(store, "_writing") else "ANALYZE",
+        "VACUUM ANALYZE" if not hasattr(store._db, "writing") else "ANALYZE",
     ]
     for statement in statements:
-        if hasattr(store, "_writing"):
-            await store._writing(lambda c, statement=statement: list(c.execute(statement)))
+        if hasattr(store._db, "writing"):
+            await store._db.writing(lambda c, statement=statement: list(c.execute(statement)))
         else:
-            async with store._connection() as connection:
+            async with store._db.connection() as connection:
                 await connection.execute(statement)
 
 

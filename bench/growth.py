@@ -37,7 +37,8 @@ from onward.core.record import COMPLETED
 from onward.core.task import NewTask, State
 from onward.engine.worker.presence import machine_id
 from onward.errors import TaskFailed
-from onward.store.port.core import Batch, End, WorkerRow
+from onward.store.port.core import Batch, End
+from onward.store.port.workers import WorkerRow
 
 AIM = 1.5
 DAY = 86_400.0
@@ -246,7 +247,9 @@ async def side(url: str) -> Any:
 
         async def claim() -> float:
             await store.submit([new() for _ in range(20)])
-            await store.join(WorkerRow(me, machine_id(), "here", os.getpid(), 10, ("claimed",), (), "", "0"), 3600.0)
+            await store.workers.join(
+                WorkerRow(me, machine_id(), "here", os.getpid(), 10, ("claimed",), (), "", "0"), 3600.0
+            )
             began = time.perf_counter()
             (first,) = await store.claim(me, "default", ["claimed"], 1)
             taken = time.perf_counter() - began
@@ -254,7 +257,7 @@ async def side(url: str) -> Any:
             for one in [first, *rest]:
                 entry = (one.id, one.shift + 1, one.shift, COMPLETED, "", b'{"result":1}', time.time())
                 await store.save(me, Batch([entry], [End(one.id, State.COMPLETED, 1, one.shift + 1)]))
-            await store.leave(me)
+            await store.workers.leave(me)
             return taken
 
         async def ten_steps() -> None:

@@ -61,7 +61,7 @@ class Killer:
                 task.cancelled() or task.exception()
             crash.install(None)
             self._dead = False
-            await self._app.store.rescue([worker.id])
+            await self._app.store.workers.rescue([worker.id])
             async with self._app.worker():
                 return await asyncio.wait_for(end, 60)
         finally:

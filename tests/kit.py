@@ -21,8 +21,10 @@ from onward.core.record import Entry
 from onward.core.task import NewTask, State, Task
 from onward.engine.background import spawn
 from onward.engine.worker.worker import Worker
-from onward.store.port.core import Batch, Claimed, End, Store, Wait, WorkerRow
-from onward.store.sqlite.store import MEMORY, SqliteStore
+from onward.store.port.core import Batch, Claimed, End, Store, Wait
+from onward.store.port.workers import WorkerRow
+from onward.store.sqlite.file import MEMORY
+from onward.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
 
@@ -74,7 +76,7 @@ def row(worker: str, **over: Any) -> WorkerRow:
 
 async def join(store: Store, *workers: str, lease: float = 10.0) -> None:
     for worker in workers:
-        await store.join(row(worker), lease)
+        await store.workers.join(row(worker), lease)
 
 
 async def submit(store: Store, *tasks: NewTask) -> list[str]:
@@ -132,8 +134,8 @@ async def dense(store: Store, task_id: str) -> bool:
 async def sql(store: Any, statement: str) -> list[tuple[Any, ...]]:
     """Past the port, into the tables: to plant what must not be there, and to look at what no verb tells."""
     if isinstance(store, SqliteStore):
-        return await store._writing(lambda c: [tuple(found) for found in c.execute(statement)])
-    async with store._connection() as connection:
+        return await store._db.writing(lambda c: [tuple(found) for found in c.execute(statement)])
+    async with store._db.connection() as connection:
         return [tuple(found) for found in await connection.fetch(statement)]
 
 
@@ -245,11 +247,16 @@ def value(record: r.Record) -> Any:
 
 
 class Through:
-    """A store in front of another: every verb goes through, but for those that a test replaces with its own."""
+    """A store in front of another: every verb goes through, but for those that a test replaces with its own. A verb of another port
+    has a dotted name, as `workers.join`."""
 
     def __init__(self, store: Any, **verbs: Any) -> None:
         self._store = store
-        self.__dict__.update(verbs)
+        for name, verb in verbs.items():
+            port, _, rest = name.rpartition(".")
+            if port and port not in self.__dict__:
+                self.__dict__[port] = Through(getattr(store, port, None))
+            (self.__dict__[port].__dict__ if port else self.__dict__)[rest] = verb
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -303,7 +310,7 @@ class Lab:
                 task.cancel()
         await calm()
         worker.threads.close()
-        await self.store.rescue([worker.id])
+        await self.store.workers.rescue([worker.id])
 
     async def stop(self) -> None:
         while self.workers:

@@ -280,7 +280,7 @@ async def _kill(app: MemoryApp, worker: Worker, tasks: list[asyncio.Task[Any]]) 
         task.cancelled() or task.exception()
     worker.threads.close()
     app._dead = False
-    await app.store.rescue([worker.id])
+    await app.store.workers.rescue([worker.id])
 
 
 async def _stop(app: MemoryApp, worker: Worker) -> None:
@@ -343,7 +343,7 @@ async def _unfinished(app: Onward) -> list[Task]:
 
 async def _has_due_events(app: Onward) -> bool:
     """Whether there are due events for a function of this app."""
-    lanes = await app.store.lanes() or ()
+    lanes = await app.store.outbox.lanes() or ()
     return any(lane.due_in <= 0 and lane.name.removeprefix(FUNCTION_PREFIX) in app._listeners for lane in lanes)
 
 

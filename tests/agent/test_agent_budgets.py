@@ -245,7 +245,7 @@ async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkey
 
         async def shut() -> str:
             """See to it that the next call has to wait."""
-            await app.store.shut_for("scripted", 60.0, "enough")
+            await app.store.quotas.shut("scripted", 60.0, "enough")
             return "shut"
 
         model = spender([[("shut", {})], "done"])

@@ -19,7 +19,7 @@ from onward.core.control import NotNow
 from onward.core.task import Reason
 from onward.engine.shift.quota import within_quota
 from onward.errors import UsageError
-from onward.store.sqlite.store import SqliteStore
+from onward.store.shared.quotas import Quotas
 from onward.testing import MemoryApp, crashes, drain, memory_app
 from rig.aimock import AIMock
 from rig.processes import Child
@@ -84,7 +84,7 @@ async def test_one_is_told_and_all_wait_for_the_reset(slots: int) -> None:
         assert len(provider.refused) <= slots
         assert (len(provider.answered), min(provider.answered) >= reset) == (20, True)
         assert len(set(provider.answered)) > 10, "they do not all come in the same moment"
-        assert await app.store.shut("provider") is None
+        assert await app.store.quotas.get("provider") is None
 
 
 async def test_the_count_would_tell_if_nobody_looked_first(mine: MemoryApp, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ async def test_the_count_would_tell_if_nobody_looked_first(mine: MemoryApp, monk
     async def nothing(*_: Any) -> None:
         pass
 
-    monkeypatch.setattr(SqliteStore, "shut", nothing)
+    monkeypatch.setattr(Quotas, "get", nothing)
     provider = Provider(mine.clock)
     provider.reset = mine.clock.now() + 600
     await mine.submit_many(mine.agent("devops", model=provider), [f"goal {number}" for number in range(20)])
@@ -141,7 +141,7 @@ async def test_a_provider_that_is_only_down_is_tried_by_policy(mine: MemoryApp) 
     await drain(mine)
     assert (await handle.get()).state is State.FAILED
     assert len(model.asked) == 6
-    assert await mine.store.shut("scripted") is None
+    assert await mine.store.quotas.get("scripted") is None
 
 
 @pytest.mark.parametrize("after", [0, 0.0, -3, float("inf"), float("nan"), "soon"])

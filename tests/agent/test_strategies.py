@@ -19,7 +19,7 @@ from onward.core.journal.checkpoint import STRATEGIES
 from onward.engine.context.context import Context
 from onward.engine.shift.reads import DeferringSteps
 from onward.errors import BadSetting
-from onward.store.writer import MOST_DEFERRED
+from onward.store.writer import MAX_DEFERRED
 from onward.testing import Killed, MemoryApp, crashes, drain
 from tests.kit import Lab, dense, value
 
@@ -115,7 +115,7 @@ async def killed_everywhere(strategy: str) -> tuple[list[str], set[str], int]:
         await drain(app)
         assert await handle.result(timeout=1) == "done", app.killed_at
         assert await dense(app.store, handle.id)
-        assert await app.store.census() == []
+        assert await app.store.health.census() == []
         wrong += broken_promises(world, strategy, app.killed_at)
         again |= world.again
         points += 1
@@ -269,12 +269,12 @@ async def test_reads_without_end_are_written_now_and_then(lab: Lab) -> None:
         async def read() -> int:
             return 1
 
-        for _ in range(3 * MOST_DEFERRED):
+        for _ in range(3 * MAX_DEFERRED):
             await ctx.step(read, effect="read")
         return len(await lab.store.journal(ctx.task_id, limit=10_000))
 
     written = (await lab.run(work)).result
-    assert written >= 2 * MOST_DEFERRED
+    assert written >= 2 * MAX_DEFERRED
 
 
 async def test_a_worker_that_lost_its_task_learns_it_at_the_next_record(lab: Lab) -> None:

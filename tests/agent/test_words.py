@@ -125,7 +125,7 @@ async def test_nobody_is_told_yes_whose_word_comes_too_late_to_be_read(app: Onwa
         assert await handle.result(timeout=60) == "read it"
     assert len(sent) == 1
     assert heard(model) == [0, 1]
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 async def test_who_waits_goes_on_waiting_and_reads_it_then(app: Onward) -> None:
@@ -288,7 +288,7 @@ async def test_it_is_seen_when_a_task_completes_with_a_word_that_nobody_read(
     app: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof of the one about the last moment: a store that does not look loses it."""
-    for module in ("sqlite.control", "postgres.control"):
+    for module in ("sqlite.store", "postgres.save"):
         monkeypatch.setattr(
             f"onward.store.{module}.check_heard", _look_away if "sqlite" in module else _look_away_async
         )
@@ -350,7 +350,7 @@ async def test_the_store_counts_a_word_and_wakes_nobody(store: Store) -> None:
     from onward.core.task import NEVER, Message
     from tests.kit import new, row
 
-    await store.join(row("w1"), 60)
+    await store.workers.join(row("w1"), 60)
     (sent,) = await store.submit([new()])
     (claimed,) = await store.claim("w1", "default", ["work"], 1)
     from onward.store.port.core import Batch, Wait

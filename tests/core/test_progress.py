@@ -291,9 +291,9 @@ async def test_the_store_knows_what_a_late_reader_needs(told_app: Onward) -> Non
         await task.result(60)
     records = await told_app.service.journal(task.id)
     for cut in range(len(records) + 1):
-        found = await told_app.store.lead(task.id, cut)
+        found = await told_app.store.tails.lead(task.id, cut)
         assert found == progress.lead(records[:cut]), cut
         assert told(task.id, records[cut:], found) == [
             one for one in told(task.id, records) if isinstance(one, Update) and one.seq > cut
         ]
-    assert await told_app.store.lead("nobody", 5) == progress.Lead()
+    assert await told_app.store.tails.lead("nobody", 5) == progress.Lead()

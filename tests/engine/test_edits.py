@@ -375,7 +375,7 @@ async def test_a_harmful_edit_parks_before_anything_happens(lab: Lab, edit: str)
         assert "without asking for step 'b'" in parked
     else:
         assert (finding.verdict, finding.detail) == (Verdict.PARKS, parked)
-    assert await lab.store.census() == []
+    assert await lab.store.health.census() == []
 
 
 @pytest.mark.parametrize("edit", HARMLESS)

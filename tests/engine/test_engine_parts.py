@@ -24,8 +24,8 @@ from onward.engine.worker.lease import Heartbeat, Lease
 from onward.engine.worker.presence import CONFIRM_ABSENCE_S, PresenceWatch, machine_id
 from onward.engine.worker.watchdog import Watchdog
 from onward.errors import StoreUnavailable
-from onward.store.nudge import PAUSE, Datagrams, Hub, send_datagrams
-from onward.store.port.core import Beat
+from onward.store.nudge import SEND_EVERY_S, Datagrams, Hub, send_datagrams
+from onward.store.port.workers import Beat
 from tests.kit import HandClock, Through, calm, eventually, row
 
 # ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -85,13 +85,14 @@ class FakeStore:
     def __init__(self) -> None:
         self.beats: list[float] = []
         self.away = False
+        self.workers = self
 
-    def twin(self) -> FakeStore:
+    def clone(self) -> FakeStore:
         return self
 
     async def open(self, *, migrate: bool | None = None) -> None: ...
 
-    async def beat(self, worker: str, lease: float, rate: float, *_: Any) -> Beat:
+    async def heartbeat(self, worker: str, lease: float, rate: float, *_: Any) -> Beat:
         if self.away:
             raise StoreUnavailable("away")
         self.beats.append(time.monotonic())
@@ -320,7 +321,7 @@ async def test_a_busy_process_sends_few_nudges() -> None:
         hub.nudge("ready")
         hub.nudge("ended")
     assert sent == [{"ready"}], "the first goes out at once"
-    await asyncio.sleep(PAUSE * 3)
+    await asyncio.sleep(SEND_EVERY_S * 3)
     assert sent == [{"ready"}, {"ready", "ended"}], "those of the next moment together"
     hub.close()
 
@@ -338,7 +339,7 @@ async def test_a_store_in_front_of_a_store() -> None:
     """The tests' own tool: what is replaced is replaced, the rest goes through."""
     store = FakeStore()
     assert Through(store, inline=True).inline is True
-    assert (await Through(store).beat("w", 1, 0)).alive
+    assert (await Through(store).workers.heartbeat("w", 1, 0)).alive
 
 
 # ── work within a time ───────────────────────────────────────────────────────────────────────────────────────────────

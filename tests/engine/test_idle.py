@@ -262,7 +262,7 @@ async def test_workers_of_several_machines_take_turns_at_looking_for_absent_ones
         return rows
 
     for number in range(many):
-        store: Any = Through(None, one_machine=False, inline=False, workers=workers)
+        store: Any = Through(None, one_machine=False, inline=False, **{"workers.list": workers})
         upkeep = Maintenance(
             store,
             clock,
@@ -291,7 +291,7 @@ async def test_where_the_kernel_watches_nobody_takes_turns() -> None:
     async def workers() -> Any:
         return [row("w0", machine=machine_id(), pid=1, address="lock"), row("w1", address="")]
 
-    store: Any = Through(None, one_machine=False, inline=False, workers=workers)
+    store: Any = Through(None, one_machine=False, inline=False, **{"workers.list": workers})
     upkeep = Maintenance(
         store,
         clock,
@@ -319,7 +319,7 @@ async def test_a_look_tells_what_upkeep_has_to_do(store: Store, time: Any) -> No
     assert (await store.wake()).children
     time.move(11)
     assert (await store.wake()).lost, "its lease has ended"
-    await store.beat("w1", 10, 0)
+    await store.workers.heartbeat("w1", 10, 0)
     assert not (await store.wake()).lost
     await store.claim("w1", "default", ["work"], 1)
     assert not (await store.wake()).lost
@@ -338,7 +338,7 @@ async def test_a_look_names_the_queues_with_work_for_these_handlers(store: Store
 @only_postgres
 async def test_orphans_are_found_from_parent_to_parent(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some parents at a time; every orphan is found after a few calls."""
-    monkeypatch.setattr("onward.store.shared.limits.PARENTS", 3)
+    monkeypatch.setattr("onward.store.shared.tasks.MAX_PARENTS", 3)
     parents = await submit(store, *[new() for _ in range(10)])
     children = [new(parent=parent) for parent in parents for _ in range(2)]
     await submit(store, *children)
@@ -351,6 +351,6 @@ async def test_orphans_are_found_from_parent_to_parent(store: Any, monkeypatch: 
 
 def test_the_number_of_connections_is_a_setting() -> None:
     app = Onward("postgresql://nobody@127.0.0.1/none", connections=5)
-    assert app.store._most == 3, "beside the heartbeat's and the one that listens"  # type: ignore[attr-defined]
+    assert app.store._db._max_connections == 3, "beside the heartbeat's and the one that listens"  # type: ignore[attr-defined]
     with pytest.raises(BadSetting, match="4 or more"):
         Onward("sqlite://:memory:", connections=3)

@@ -88,7 +88,7 @@ async def test_one_deploy_per_service(app: Onward) -> None:
         assert [await task.result(60) for task in tasks] == [one["version"] for one in inputs]
     assert most == {"web": 1, "shop": 1, "mail": 1}
     assert (await tasks[0].get()).group == "web"
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 async def test_a_free_place_is_taken_at_once(lab: Lab) -> None:

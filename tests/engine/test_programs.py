@@ -176,7 +176,7 @@ class World:
             assert least <= count <= most, (name, count)
         assert records[-1].kind == r.COMPLETED
         assert await dense(self.real, task_id)
-        assert await self.real.census() == []
+        assert await self.real.health.census() == []
 
 
 def _run(examples: int, *, chance: bool = False) -> None:

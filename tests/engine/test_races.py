@@ -108,7 +108,7 @@ async def _races(url: str, count: int, seed: int) -> collections.Counter[str]:
                 break
             await asyncio.sleep(0.05)
         assert await _open(app) == []
-        assert await app.store.census() == []
+        assert await app.store.health.census() == []
     return met
 
 

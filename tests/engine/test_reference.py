@@ -43,7 +43,7 @@ async def judge(app: Onward, task: Any, home: Path, *, doubted: bool, killed_at:
     assert (r.DOUBTED in kinds) == doubted
     tasks, _ = await app.list()
     assert sorted(one.task for one in tasks) == ["helper", "reference"], "the child was started once"
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ async def test_changed_code_parks_the_task(lab: Lab, after: Any, reason: str) ->
     last = (await lab.store.journal(task.task_id))[-1]
     assert last.kind == r.PARKED
     assert reason in value(last)["reason"]
-    assert await lab.store.census() == []
+    assert await lab.store.health.census() == []
     lab.clock.jump(1e6)
     assert (await lab.settled(task.task_id)).reason == "parked", "never guessed at, however long it takes"
 

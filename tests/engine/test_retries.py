@@ -121,7 +121,7 @@ async def test_a_failed_task_on_every_store(app: Onward) -> None:
         with pytest.raises(TaskFailed, match=r"always \(attempt 2 of the task\)"):
             await lost.result(timeout=60)
     assert calls == [0, 0, 0]
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────────

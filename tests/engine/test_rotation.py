@@ -20,7 +20,6 @@ from onward.core.record import Record
 from onward.core.state import AgentState, Fact, StatePatch
 from onward.errors import BadSetting, CannotFork, UnfitCheckpoint
 from onward.store.port.core import Batch, Store
-from onward.store.port.trimming import Trimming
 from onward.testing import crashes, drain, memory_app
 from tests.kit import Lab, Time, begun, dense, entry, next_id, sql
 
@@ -66,8 +65,7 @@ async def written(store: Store, rounds: int) -> str:
 
 
 async def trim(store: Store, task_id: str, keep: int, before: float = ALWAYS) -> int:
-    assert isinstance(store, Trimming)
-    return await store.trim(task_id, keep, before)
+    return await store.pruning.trim(task_id, keep, before)
 
 
 async def test_what_kept_checkpoints_stand_for_is_dropped(store: Store) -> None:
@@ -92,7 +90,7 @@ async def test_what_kept_checkpoints_stand_for_is_dropped(store: Store) -> None:
     assert await trim(store, task_id, keep=3) == 0, "and nothing comes back"
     assert [one.seq for one in await store.journal(task_id, None)] == [after[-1].seq]
     assert await dense(store, task_id)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_fewer_than_are_kept_leave_all_as_it_is(store: Store) -> None:
@@ -178,7 +176,7 @@ async def test_rotation_keeps_so_many_and_breaks_nothing(app: Onward, keep: int)
         assert whole(records) == list(range(6 - keep + 1, 7))
         steps = [record.dropped for record in records if record.kind == r.STEP_DONE]
         assert [bool(number) for number in steps] == [True] * (6 - keep + 1) + [False] * (keep - 1)
-        assert await app.store.census() == []
+        assert await app.store.health.census() == []
         assert (await app.replay(handle.id)).agrees
         with pytest.raises(CannotFork, match=r"the records before checkpoint \d were dropped; the nearest"):
             await app.fork(handle.id, at=4)
@@ -200,7 +198,7 @@ async def test_killed_anywhere_with_rotation(strategy: str) -> None:
         records = await journal(app, handle.id)
         assert whole(records)[-1:] == [6], app.killed_at
         assert await dense(app.store, handle.id)
-        assert await app.store.census() == []
+        assert await app.store.health.census() == []
         assert (await app.replay(handle.id)).agrees
         points += 1
     assert points > 40
@@ -259,13 +257,13 @@ async def test_wherever_it_is_rotated_the_result_is_the_same(
                         await ctx.checkpoint(at)
                         state = await ctx.patch(state)
                     elif trims:
-                        await app.store.trim(ctx.task_id, 1, ALWAYS)
+                        await app.store.pruning.trim(ctx.task_id, 1, ALWAYS)
                 return [seen, state.model_dump(mode="json")]
 
             handle = await app.submit(run)
             assert await drain(app) == []
             records = await journal(app, handle.id)
-            assert await app.store.census() == []
+            assert await app.store.health.census() == []
             assert (await app.replay(handle.id)).agrees
             told = sorted((record.kind, record.key) for record in records)
             return await handle.result(), told, whole(records)
@@ -295,7 +293,7 @@ async def test_what_a_living_task_needs_stays(lab: Lab) -> None:
     await lab.settled(task_id)
     await lab.app.signal(task_id, "early", 7)
     await lab.settled(task_id, no_more="asleep")
-    await lab.store.trim(task_id, 1, ALWAYS)  # type: ignore[attr-defined]
+    await lab.store.pruning.trim(task_id, 1, ALWAYS)  # type: ignore[attr-defined]
     (ask,) = await lab.app.asks()
     assert ask.text == "Go on?"
     await lab.app.answer(ask.id, "yes")

@@ -97,7 +97,7 @@ async def test_the_same_on_every_store(url: str, fail_at: int) -> None:
             with pytest.raises(TaskFailed, match=f"step {fail_at} fails"):
                 await killer.until(lambda task=task: task.result(60))  # type: ignore[misc]
             assert outside.told() == expected(fail_at), killer.killed_at
-            assert await app.store.census() == []
+            assert await app.store.health.census() == []
         if killer.killed_at is None:
             break
     assert number > 2 * fail_at

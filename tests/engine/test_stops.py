@@ -284,7 +284,7 @@ async def test_a_stop_names_what_it_waits_for_and_goes_on(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(slow.store, "claim", silent)
-    monkeypatch.setattr(slow.store, "leave", no_answer)
+    monkeypatch.setattr(slow.store.workers, "leave", no_answer)
     handle = await slow.submit(deaf)
     worker = slow.make_worker()
     await worker.start()
@@ -306,13 +306,13 @@ async def test_a_stop_names_what_it_waits_for_and_goes_on(
 
 @not_memory
 async def test_a_stop_in_the_middle_of_a_start_begins_nothing(slow: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, join = Gate(), slow.store.join
+    gate, join = Gate(), slow.store.workers.join
 
     async def late(*args: Any) -> Any:
         await gate()
         return await join(*args)
 
-    monkeypatch.setattr(slow.store, "join", late)
+    monkeypatch.setattr(slow.store.workers, "join", late)
     _handlers(slow)
     before = asyncio.all_tasks()
     worker = slow.make_worker()
@@ -322,7 +322,7 @@ async def test_a_stop_in_the_middle_of_a_start_begins_nothing(slow: Onward, monk
     gate.opened.set()
     await asyncio.wait_for(starting, 60)
     assert _left(before) == []
-    assert await slow.store.workers() == []
+    assert await slow.store.workers.list() == []
 
 
 def _left(before: set[asyncio.Task[Any]]) -> list[str]:

@@ -144,7 +144,7 @@ async def _survives(name: str, where: str) -> None:
         if "step" in where:
             assert r.STEP_FAILED in await lab.kinds(bad)
         assert (await lab.run(good)).result == "fine"
-        assert await lab.store.census() == []
+        assert await lab.store.health.census() == []
         await lab.stop()
 
 
@@ -190,7 +190,7 @@ async def test_stop_hands_back_at_the_next_step_without_burning_an_attempt(app: 
     assert (task.state, task.reason, task.attempt, task.worker) == (State.PENDING, "queued", 1, None)
     assert (await kinds(app.store, handle.id))[-1] == r.HANDED_BACK
     assert await crashes(app.store, handle.id) == 0
-    assert await app.store.workers() == []
+    assert await app.store.workers.list() == []
     async with app.worker():
         assert await handle.result(timeout=60) == [1, [0, 1, 2, 3]]
     assert ran == [0, 1, 2, 3], "no step was run twice"

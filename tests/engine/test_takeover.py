@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 from typing import Any
 
 import pytest
@@ -50,11 +51,11 @@ async def test_a_worker_that_was_declared_dead_drops_its_work_and_starts_anew(ap
         handle = await app.submit(work)
         await began.wait()
         name = worker.id
-        await app.store.rescue([name])
+        await app.store.workers.rescue([name])
         await asyncio.wait_for(left.wait(), 60)
         assert await handle.result(timeout=60) == 2
         assert worker.id not in {name, ""}
-        assert [w.id for w in await app.store.workers()] == [worker.id]
+        assert [w.id for w in await app.store.workers.list()] == [worker.id]
     assert (await kinds(app.store, handle.id)).count(r.SHIFT) == 2
 
 
@@ -63,21 +64,21 @@ async def test_the_tasks_of_a_worker_whose_lease_ended_are_freed_by_another(lab:
     async def work(ctx: Any) -> str:
         return str(await ctx.step(lambda: "done", name="s"))
 
-    await lab.store.join(row("ghost", names=("work",)), 10)
+    await lab.store.workers.join(row("ghost", names=("work",)), 10)
     task_id = await lab.submit(work)
     await lab.store.claim("ghost", "default", ["work"], 1)
     await lab.start()
     start = lab.clock.time
     assert (await lab.ended(task_id)).result == "done"
     assert 10 <= lab.clock.time - start < 25, "after its lease and not before"
-    assert [w.id for w in await lab.store.workers()] == [lab.worker.id]
+    assert [w.id for w in await lab.store.workers.list()] == [lab.worker.id]
 
 
 async def test_a_worker_cut_off_from_its_store_starts_nothing_new(clock: HandClock) -> None:
     """It fences itself by its own clock before others may take over."""
     lab = Lab(clock)
     away = False
-    plain = lab.store.beat
+    plain = lab.store.workers.heartbeat
     ran: list[float] = []
 
     async def beat(*args: Any) -> Any:
@@ -85,7 +86,7 @@ async def test_a_worker_cut_off_from_its_store_starts_nothing_new(clock: HandClo
             raise StoreUnavailable("away")
         return await plain(*args)
 
-    lab.app._join(Through(lab.store, beat=beat))  # type: ignore[arg-type]
+    lab.app._join(Through(lab.store, **{"workers.heartbeat": beat}))  # type: ignore[arg-type]
 
     @lab.app.task
     async def work(ctx: Any) -> int:
@@ -115,7 +116,7 @@ async def test_a_worker_cut_off_from_its_store_tries_no_step_again(clock: HandCl
     """An attempt is as good as a step: its effect must not happen after others may have taken over."""
     lab = Lab(clock)
     away = False
-    plain = lab.store.beat
+    plain = lab.store.workers.heartbeat
     tried: list[float] = []
 
     async def beat(*args: Any) -> Any:
@@ -123,7 +124,7 @@ async def test_a_worker_cut_off_from_its_store_tries_no_step_again(clock: HandCl
             raise StoreUnavailable("away")
         return await plain(*args)
 
-    lab.app._join(Through(lab.store, beat=beat))  # type: ignore[arg-type]
+    lab.app._join(Through(lab.store, **{"workers.heartbeat": beat}))  # type: ignore[arg-type]
 
     @lab.app.task
     async def work(ctx: Any) -> int:
@@ -200,12 +201,14 @@ async def test_tasks_that_a_lost_answer_left_with_us_are_given_back(clock: HandC
         await lab.stop()
 
 
-@pytest.mark.parametrize("verb", ["claim", "save", "wake", "journal", "beat", "rescue", "workers", "get"])
+@pytest.mark.parametrize(
+    "verb", ["claim", "save", "wake", "journal", "workers.heartbeat", "workers.rescue", "workers.list", "get"]
+)
 async def test_an_outage_of_the_store_is_no_failure_of_a_task(clock: HandClock, verb: str) -> None:
     """Every verb fails now and then: the work goes on, no attempt is burned and no step is lost or done twice."""
     lab = Lab(clock)
     real = lab.store
-    plain, calls = getattr(real, verb), 0
+    plain, calls = operator.attrgetter(verb)(real), 0
     ran: list[int] = []
 
     async def flaky(*args: Any, **options: Any) -> Any:
@@ -241,15 +244,15 @@ async def test_an_outage_of_the_store_is_no_failure_of_a_task(clock: HandClock, 
         assert await clock.until(result(task_id)) == 1
         assert ran == [0, 1, 2, 3, 4, 5]
         assert await dense(real, task_id)
-        assert calls > 1 or verb in {"rescue", "workers"}
+        assert calls > 1 or verb in {"workers.rescue", "workers.list"}
         await lab.stop()
 
 
-@pytest.mark.parametrize("verb", ["claim", "save", "beat"])
+@pytest.mark.parametrize("verb", ["claim", "save", "workers.heartbeat"])
 async def test_an_answer_that_is_lost_is_found_again(clock: HandClock, verb: str) -> None:
     """The store did what it was asked and could not say so."""
     lab = Lab(clock)
-    plain, calls, ran = getattr(lab.store, verb), 0, []  # type: ignore[var-annotated]
+    plain, calls, ran = operator.attrgetter(verb)(lab.store), 0, []  # type: ignore[var-annotated]
 
     async def lossy(*args: Any, **options: Any) -> Any:
         nonlocal calls
@@ -277,7 +280,7 @@ async def test_an_answer_that_is_lost_is_found_again(clock: HandClock, verb: str
         assert (task.state, task.result) == (State.COMPLETED, 1)
         assert ran == [0, 1, 2, 3, 4]
         assert await dense(lab.store, task.task_id)
-        assert await lab.store.census() == []
+        assert await lab.store.health.census() == []
         await lab.stop()
 
 
@@ -348,7 +351,7 @@ async def test_poison_is_quarantined_and_a_person_can_free_it(lab: Lab) -> None:
         r.QUARANTINED,
         "it ended its worker 4 times in a row, the last time alone",
     )
-    assert await lab.store.census() == []
+    assert await lab.store.health.census() == []
     cured = True
     await lab.app.resume(bad)
     assert (await lab.ended(bad)).result == "cured"
@@ -532,7 +535,7 @@ async def test_whoever_left_something_behind_after_all_is_not_quarantined(app: O
             worker = f"w{number}"
             await join(app.store, worker)
             (held,) = await claim(app.store, worker, names=["work"], alone=number == 3)
-            await app.store.rescue([worker])
+            await app.store.workers.rescue([worker])
             late = entry(held, key=f"s{number}", data=b'{"ms":0,"result":"late"}')
             assert await app.store.save(worker, Batch([late])) == set()
         assert await crashes(app.store, handle.id) == 4

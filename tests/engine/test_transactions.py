@@ -102,7 +102,7 @@ async def test_a_failure_leaves_nothing(shop: Onward, how: str) -> None:
         assert ended.state is State.FAILED
         assert "never mind" in ended.error["message"]  # type: ignore[index]
         assert await stock(shop) == 100
-        assert await shop.store.census() == []
+        assert await shop.store.health.census() == []
 
 
 async def test_a_cancel_in_the_middle_wins_and_leaves_nothing(shop: Onward) -> None:
@@ -181,7 +181,7 @@ async def test_killed_anywhere_news_from_inside_leave_no_gap_in_the_journal() ->
         handle = await app.submit(tells)
         await drain(app)
         assert await handle.result(timeout=1) == "done", app.killed_at
-        assert await app.store.census() == [], app.killed_at
+        assert await app.store.health.census() == [], app.killed_at
 
 
 @pytest.mark.parametrize("how", ["an artifact cannot be left", "nothing can be kept"])

@@ -249,7 +249,7 @@ async def test_a_hundred_signals_race_with_the_falling_asleep(app: Onward) -> No
         await asyncio.gather(*[send(task) for task in tasks])
         for task in tasks:
             assert await task.result(60) == list(range(10))
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 async def test_twenty_people_answer_at_once_and_one_wins(app: Onward) -> None:
@@ -340,7 +340,7 @@ async def test_cancel_reaches_the_whole_tree(app: Onward) -> None:
         tasks, _ = await app.list()
         assert {one.state for one in tasks} == {State.CANCELLED}
         assert len(tasks) == 13
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 async def test_a_child_shares_the_deadline_of_its_parent() -> None:
@@ -499,7 +499,7 @@ async def test_pause_and_resume_of_a_tree(app: Onward) -> None:
         count = len(ran)
         await asyncio.sleep(0.1)
         assert len(ran) == count, "nothing runs"
-        assert await app.store.census() == []
+        assert await app.store.health.census() == []
         await app.resume(task.id)
         assert await task.result(60) == ["done"] * 3
         assert len(ran) == len(set(ran)) == 300, "and nothing ran twice"

@@ -76,7 +76,7 @@ class Place:
         store = open_store(self.direct or self.url)
         await store.open()
         try:
-            census = await store.census()
+            census = await store.health.census()
         finally:
             await store.close()
         return verdict.judge(self.look(), self.ledger.read(), acked, census, poison=poison)

@@ -93,7 +93,7 @@ async def census(place: Place) -> list[tuple[str, str]]:
     store = open_store(place.url)
     await store.open()
     try:
-        return list(await store.census())
+        return list(await store.health.census())
     finally:
         await store.close()
 

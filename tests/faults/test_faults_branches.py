@@ -128,7 +128,7 @@ async def trial(place: Place, seeds: range, **options: Any) -> tuple[Run, Crew, 
                 for pid in list(crew.alive):
                     crew.thaw(pid)
             await asyncio.to_thread(crew.stop)
-        census = await app.store.census()
+        census = await app.store.health.census()
         assert not census or options, census
     return run, crew, counts
 

@@ -85,7 +85,7 @@ async def killed(
             struck.set()
             await feeding
             await asyncio.to_thread(crew.stop)
-            assert await app.store.census() == []
+            assert await app.store.health.census() == []
             return ids, len(crew.died)
 
 

@@ -21,7 +21,7 @@ async def test_heart_survives_a_strange_error(
 ) -> None:
     place = Place("sqlite", f"sqlite:///{tmp_path / 'onward.db'}", tmp_path)
     async with place.app(lease_s=0.6, heartbeat_s=0.1, poll_s=0.05) as app:
-        beat, beats = app.store.beat, 0
+        beat, beats = app.store.workers.heartbeat, 0
 
         async def strange(*args: Any) -> Any:
             nonlocal beats
@@ -30,7 +30,7 @@ async def test_heart_survives_a_strange_error(
                 raise error
             return await beat(*args)
 
-        monkeypatch.setattr(app.store, "beat", strange)
+        monkeypatch.setattr(app.store.workers, "heartbeat", strange)
         client = Client(app, random.Random(28))
         async with app.worker() as worker:
             name = worker.id

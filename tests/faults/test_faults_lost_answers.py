@@ -75,7 +75,7 @@ async def test_the_answer_of_a_statement_is_lost(
         for _ in range(10 if prove else 2):
             proxy.cut_after_commit(1, matching=STATEMENTS[verb], any=True)
             if verb in {"rescue", "workers"}:  # a worker that died: only then is there something to rescue
-                await app.store.join(row(f"dead{lost}"), -1.0)
+                await app.store.workers.join(row(f"dead{lost}"), -1.0)
             await client.submit(STORY)
             await client.submit(STORY)
             for task_id in client.acked:

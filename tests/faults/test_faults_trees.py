@@ -90,7 +90,7 @@ async def test_tree_under_random_kills(place: Place, prove: bool, tell: Callable
             assert await root.result(240) == total
             assert await _count(app, State.COMPLETED) == total, "nobody was started twice"
             await _cancelled(app, widths, total)
-            assert await app.store.census() == []
+            assert await app.store.health.census() == []
         finally:
             killing.cancel()
             await asyncio.to_thread(workers.close)

@@ -50,7 +50,7 @@ async def test_one_that_stands_still_in_a_transaction_behind_a_pooler_blocks_nob
     await held.open()
     async with pooled_place.app(lease_s=LEASE, heartbeat_s=0.2) as app:
         task = await app.submit("story", {"acts": [{"act": "step", "name": "s", "ms": 1}]})
-        loan = held._connection()
+        loan = held._db.connection()
         connection = await loan.__aenter__()
         await connection.execute("SELECT 1 FROM onward_queue FOR UPDATE")
         async with app.worker():

@@ -122,7 +122,7 @@ async def test_a_task_in_doubt_ends_and_its_doubt_is_answered_later(url: str, bl
         for other in (await app.list())[0]:
             await _ended(app, other.task_id)
             assert await app.doubts(other.task_id) == []
-        assert await app.store.census() == []
+        assert await app.store.health.census() == []
 
 
 @not_memory

@@ -30,9 +30,9 @@ async def test_what_is_filled_in_is_sound(case: Case, fresh_url: str, kind: str)
         fill(fresh_url, [*growth.statements(words, case), *growth.churn(words, case)], tidy=False)
     store = open_store(fresh_url)
     await store.open()
-    assert await store.census() == []
-    assert (await store.ended(1000))[:3] == ((119, 1, 0) if case.ended else (30, 0, 0))
-    found = {one.reason: one.tasks for one in await store.unfinished()}
+    assert await store.health.census() == []
+    assert (await store.overview.ended(1000))[:3] == ((119, 1, 0) if case.ended else (30, 0, 0))
+    found = {one.reason: one.tasks for one in await store.overview.unfinished()}
     assert found == ({"queued": 7, "asleep": 5} if case.ended else {})
     await store.close()
 

@@ -107,7 +107,7 @@ async def subscribed(app: Onward, subscription: str, tenant: str | None) -> None
     row = SubscriptionRow(
         subscription, None, tenant or "", "task.completed", kinds, "https://192.0.2.1/", "url:https://192.0.2.1:443"
     )
-    await app.store.subscribe(row)
+    await app.store.outbox.subscribe(row)
 
 
 async def subscribed_again(app: Onward, of: Belongings) -> None:
@@ -124,7 +124,7 @@ async def subscribed_again(app: Onward, of: Belongings) -> None:
 async def settle(app: Onward, tenant: str | None) -> Belongings:
     """Submit what a tenant has, and wait until nothing moves any more. Needs a worker."""
     door = AuthorizedService(app.service, caller(tenant, ALL if tenant else WORK))
-    await app.store.watch(busy=False)
+    await app.store.outbox.watch(busy=False)
     subscription = app._ids()
     await subscribed(app, subscription, tenant)
     asker, done = await door.submit(

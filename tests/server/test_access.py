@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import operator
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -538,11 +539,13 @@ async def test_who_may_see_and_who_may_not_take_the_same_way(app: Onward) -> Non
     def counted(name: str) -> Any:
         async def verb(*given: Any, **more: Any) -> Any:
             asked.append(name)
-            return await getattr(real, name)(*given, **more)
+            return await operator.attrgetter(name)(real)(*given, **more)
 
         return verb
 
-    spied = Through(real, **{name: counted(name) for name in ("get", "journal", "asks", "purse", "contents", "send")})
+    spied = Through(
+        real, **{name: counted(name) for name in ("get", "journal", "listing.asks", "budgets.get", "contents", "send")}
+    )
     app._join(spied)
     door = AuthorizedService(app.service, caller("globex"))
     for name, verb in VERBS.items():

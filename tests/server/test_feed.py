@@ -18,7 +18,7 @@ from tests.kit import claim, entry, eventually, join, new, only_memory, submit
 
 
 def feed_of(store: Store, **over: Any) -> Feed:
-    return Feed(store, SystemClock(), **{"streams": 100, "closing": asyncio.Event()} | over)
+    return Feed(store.tails, SystemClock(), **{"streams": 100, "closing": asyncio.Event()} | over)
 
 
 async def begun(store: Store, count: int) -> list[Claimed]:
@@ -40,7 +40,7 @@ async def write(
                 batch.entries.append(entry(one, at[one.id], data=data))
         if batch.entries:
             assert await store.save("w1", batch) == set()
-            store.news()
+            store.tails.announce()
         await asyncio.sleep(rng.choice([0, 0, 0.002, 0.01]))
 
 
@@ -178,19 +178,19 @@ async def _true(value: Any) -> bool:
 async def test_one_question_for_all_who_follow(store: Store) -> None:
     held, feed = await begun(store, 5), feed_of(store)
     asked: list[int] = []
-    tails = store.tails
+    tails = store.tails.read
 
     async def counted(after: Any, limit: int = 500) -> Any:
         asked.append(len(after))
         return await tails(after, limit)
 
-    store.tails = counted  # type: ignore[method-assign]
+    store.tails.read = counted  # type: ignore[method-assign]
     followers = [feed.follow({one.id: 2}) for one in held for _ in range(20)]
     for follower in followers:
         assert await follower.next(0) == []
     asked.clear()
     await store.save("w1", Batch([entry(one) for one in held]))
-    store.news()
+    store.tails.announce()
     for follower in followers:
         assert [tail.record.seq for tail in await follower.next(5)] == [3]
     assert len(asked) <= 3, asked

@@ -294,7 +294,7 @@ async def test_a_key_that_is_revoked_while_it_waits_is_told_nothing(app: Onward)
 
 async def _held(app: Onward, wanted: int) -> bool:
     """Whether so many wait for the end of a task, and have looked at it."""
-    hub: Any = app.store._hub  # type: ignore[attr-defined]
+    hub: Any = app.store._nudges.hub  # type: ignore[attr-defined]
     return len([one for one in hub._listeners.get("ended", ()) if "Event.set" in repr(one)]) == wanted
 
 

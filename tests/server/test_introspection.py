@@ -38,7 +38,7 @@ async def test_handlers_of_this_process_and_of_others(app: Onward, client: Clien
 
     app.agent("fixer", model=ScriptedModel([]), instructions="You fix.", description="Fixes things.")
     far = b'{"queue": "far", "deadline": null, "input": {"type": "object", "description": "Far away."}}'
-    await app.store.offer([("distant", far)])
+    await app.store.handlers.register([("distant", far)])
     distant, fixer, sends = (await client.get("/api/handlers")).json()["handlers"]
     assert (distant["name"], distant["doc"], distant["here"], distant["queue"]) == (
         "distant",
@@ -200,7 +200,7 @@ async def test_why(app: Onward, client: Client) -> None:
         await app.pause_queue("slow")
         assert (await client.get(f"/api/tasks/{second}")).json()["why"]["text"] == "queue slow is paused"
         await app.unpause_queue("slow")
-    await app.store.offer([])
+    await app.store.handlers.register([])
     async with app.worker(queues=["other", "slow"], slots=1):
         await app.service.wait(second, 20)
     third, fourth = [(await app.submit(asks, "sleep")).id for _ in range(2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import re
 from typing import Any
 
@@ -105,11 +106,11 @@ def spied(store: Store, asked: list[str]) -> Any:
     def counted(name: str) -> Any:
         async def verb(*given: Any) -> Any:
             asked.append(name)
-            return await getattr(store, name)(*given)
+            return await operator.attrgetter(name)(store)(*given)
 
         return verb
 
-    return Through(store, **{name: counted(name) for name in ("key", "has_keys", "use_key")})
+    return Through(store, **{name: counted(name) for name in ("keys.get", "keys.exist", "keys.mark_used")})
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ async def test_without_keys_everybody_is_the_same_and_the_first_key_shuts_the_do
         assert await one.caller(None) == ANYBODY
         assert await one.still_valid(ANYBODY)
     assert await gate.caller(None) == ANYBODY
-    assert asked == ["has_keys", "has_keys"], "once for each process, and not for each request"
+    assert asked == ["keys.exist", "keys.exist"], "once for each process, and not for each request"
     made = await Keys(store).create("ada", ["read"])
     time.move(CACHE_TTL_S)
     for one in (gate, other):
@@ -147,7 +148,7 @@ async def test_without_keys_everybody_is_the_same_and_the_first_key_shuts_the_do
     for one in (gate, other):
         await refused(one, None)
         await refused(one, bearer(made.token))
-    assert asked.count("has_keys") == 4, "once shut, it stays shut"
+    assert asked.count("keys.exist") == 4, "once shut, it stays shut"
 
 
 async def test_a_key_that_is_shown_counts_also_where_none_is_needed(gate: KeyAuthenticator) -> None:
@@ -220,7 +221,7 @@ async def test_a_wrong_secret_takes_the_way_of_an_unknown_key(
         for _ in range(2):
             await refused(gate, bearer(text))
         ways.append((list(asked), list(compared)))
-    assert ways[0] == ways[1] == (["key", "key"], [(32, 32), (32, 32)])
+    assert ways[0] == ways[1] == (["keys.get", "keys.get"], [(32, 32), (32, 32)])
 
 
 async def test_a_request_costs_no_query_and_a_revocation_counts_within_two_seconds(
@@ -257,7 +258,7 @@ async def test_what_stays_open_asks_once_for_all_of_a_key(
         asked.clear()
         for _ in range(50):
             assert await gate.still_valid(caller)
-        assert asked == ["key"]
+        assert asked == ["keys.get"]
 
 
 async def test_a_key_ends_at_its_time_and_not_at_the_next_look(
@@ -281,10 +282,10 @@ async def test_when_a_key_was_used_is_noted_beside_the_request_and_once_a_minute
         return key.last_used_at == time.now
 
     for _ in range(130):
-        before = asked.count("use_key")
+        before = asked.count("keys.mark_used")
         await gate.caller(bearer(made.token))
         await asyncio.sleep(0)
-        if asked.count("use_key") > before:
+        if asked.count("keys.mark_used") > before:
             assert await eventually(written)
             noted.append(time.now - begun)
         time.move(1)
@@ -310,7 +311,7 @@ async def test_a_database_that_is_away_lets_nobody_in(spied: Any, clock: HandClo
     async def away(*_given: Any) -> Any:
         raise StoreUnavailable("away")
 
-    gate = KeyAuthenticator(Keys(Through(store, key=away, has_keys=away)), clock)
+    gate = KeyAuthenticator(Keys(Through(store, **{"keys.get": away, "keys.exist": away})), clock)
     for header in (None, bearer(made.token)):
         with pytest.raises(StoreUnavailable):
             await gate.caller(header)

@@ -175,7 +175,7 @@ async def test_what_a_checkpoint_stands_for_is_named(app: Onward) -> None:
     async with served(app) as (client, _, _), app.worker():
         task = await app.submit(long)
         await task.result(60)
-        assert await app.store.trim(task.id, 1, 4e9) > 0  # type: ignore[attr-defined]
+        assert await app.store.pruning.trim(task.id, 1, 4e9) > 0  # type: ignore[attr-defined]
         progress = await all_events(client, PROGRESS, task_id=task.id)
         records = await all_events(client, f"/api/tasks/{task.id}/events")
         late = await all_events(client, PROGRESS, str(int(records[-1].id) - 1), task_id=task.id)
@@ -548,7 +548,7 @@ async def test_a_client_that_takes_nothing_is_dropped_and_may_come_back(
 @only_memory
 async def test_a_reader_survives_a_database_that_is_away(steps: Onward) -> None:
     async with served(steps) as (client, edge, _), steps.worker():
-        whole, away = steps.store.tails, 3
+        whole, away = steps.store.tails.read, 3
 
         async def sometimes(*args: Any) -> Any:
             nonlocal away
@@ -557,7 +557,7 @@ async def test_a_reader_survives_a_database_that_is_away(steps: Onward) -> None:
                 raise StoreUnavailable("it is away")
             return await whole(*args)
 
-        edge.feed.store.tails = sometimes  # type: ignore[method-assign]
+        edge.feed.store.read = sometimes  # type: ignore[method-assign]
         task = await steps.submit("walk", {"n": 2})
         found = await all_events(client, PROGRESS, task_id=task.id)
         assert found[-1].data["status"] == "completed"

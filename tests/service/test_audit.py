@@ -21,7 +21,7 @@ from tests.server.tenants import caller, town
 
 async def chain(store: Any) -> None:
     for n in range(12):
-        await store.write_down(AuditEvent("cancel", f"task{n}", "acme" if n % 2 else None, "k", "Ada", {"n": n}))
+        await store.audit.append(AuditEvent("cancel", f"task{n}", "acme" if n % 2 else None, "k", "Ada", {"n": n}))
 
 
 async def tamper(store: Any, statement: str) -> None:
@@ -31,7 +31,7 @@ async def tamper(store: Any, statement: str) -> None:
             await sql(store, f"DROP TRIGGER onward_audit_{name}")
         await sql(store, statement)
         return
-    async with store._connection() as connection, connection.transaction():
+    async with store._db.connection() as connection, connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute(statement)
 
@@ -121,9 +121,9 @@ async def test_nothing_is_written_down_of_what_was_refused_or_only_looked_at(app
 async def test_many_writers_make_one_chain(store: Store, open_another: Any) -> None:
     stores = [store, *[await open_another() for _ in range(3)]]
     await asyncio.gather(
-        *(one.write_down(AuditEvent("cancel", f"{n}.{m}", None)) for n, one in enumerate(stores) for m in range(25))
+        *(one.audit.append(AuditEvent("cancel", f"{n}.{m}", None)) for n, one in enumerate(stores) for m in range(25))
     )
-    found = await store.audit(0, 1000)
+    found = await store.audit.entries(0, 1000)
     assert [entry.number for entry in found] == list(range(1, 101))
     assert found[0].before == BEGINNING
     assert [entry.before for entry in found[1:]] == [entry.hash for entry in found[:-1]]
@@ -133,7 +133,7 @@ async def test_many_writers_make_one_chain(store: Store, open_another: Any) -> N
 
 async def test_the_table_refuses_to_be_changed(store: Store) -> None:
     await chain(store)
-    before = await store.audit(0, 100)
+    before = await store.audit.entries(0, 100)
     statements = [
         "UPDATE onward_audit SET name = 'Eve'",
         "DELETE FROM onward_audit",
@@ -144,7 +144,7 @@ async def test_the_table_refuses_to_be_changed(store: Store) -> None:
     for statement in statements:
         with pytest.raises(Exception, match="only ever added to"):
             await sql(store, statement)
-    assert await store.audit(0, 100) == before
+    assert await store.audit.entries(0, 100) == before
 
 
 @pytest.mark.parametrize("column", ["at", "tenant", "key", "name", "action", "subject", "data", "before", "hash"])
@@ -179,14 +179,14 @@ async def test_a_chain_that_was_cut_off_or_made_anew_is_told_by_a_head_that_was_
     await chain(app.store)
     head = (await app.service.audit.verify()).head
     assert (await app.service.audit.verify(head)).sound
-    await app.store.write_down(AuditEvent("cancel", "more"))
+    await app.store.audit.append(AuditEvent("cancel", "more"))
     assert (await app.service.audit.verify(head)).sound
     await tamper(app.store, "DELETE FROM onward_audit WHERE number > 5")
     assert (await app.service.audit.verify()).sound, "a chain cannot tell of its own end"
     verdict = await app.service.audit.verify(head)
     assert (verdict.broken, verdict.why) == (6, "entry 12 was there, and is gone")
     for n in range(20):
-        await app.store.write_down(AuditEvent("cancel", f"anew{n}"))
+        await app.store.audit.append(AuditEvent("cancel", f"anew{n}"))
     verdict = await app.service.audit.verify(head)
     assert (verdict.broken, verdict.why) == (12, "entry 12 is not the one that was noted")
     with pytest.raises(UsageError, match="NUMBER:HASH"):

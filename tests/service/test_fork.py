@@ -52,7 +52,7 @@ async def test_what_came_before_is_inherited_and_what_came_after_is_done_anew(la
     assert await dense(lab.store, fork.id)
     assert (await lab.app.get(origin.task_id)) == origin
     assert (await lab.app.replay(fork.id)).agrees
-    assert await lab.store.census() == []
+    assert await lab.store.health.census() == []
 
 
 async def test_every_place_where_it_can_be_cut_leads_to_the_same_end(lab: Lab) -> None:

@@ -16,7 +16,7 @@ from onward.service.health import Doctor
 from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store
 from onward.store.port.overview import Unfinished
-from onward.store.shared import census
+from onward.store.shared import health as census
 from onward.store.sqlite import file as sqlite_file
 from tests.kit import HandClock, Through, begun, eventually, new, not_memory, only_file, sql, submit
 from tests.store.test_store_readers import ended_before
@@ -27,6 +27,7 @@ class Counts:
 
     def __init__(self, clock: HandClock, tasks: int) -> None:
         self.asked, self._clock, self._tasks = 0, clock, tasks
+        self.overview = self
 
     async def unfinished(self) -> list[Unfinished]:
         self.asked += 1
@@ -78,7 +79,7 @@ async def test_the_doctor_reads_no_history_unless_it_goes_deep(store: Store, clo
     await begun(store)
     ids = await ended_before(store, 500)
     await sql(store, f"DELETE FROM onward_journal WHERE seq = 3 AND task_id = '{ids[5]}'")
-    quick: Any = Through(store, census=refused, list=refused)
+    quick: Any = Through(store, **{"health.census": refused, "listing.list": refused})
     (tasks,) = [check for check in await doctor(quick, clock).checks() if check.name == "tasks"]
     assert (tasks.fine, "--deep" in tasks.detail) == (True, True)
     seen: list[int] = []
@@ -86,16 +87,16 @@ async def test_the_doctor_reads_no_history_unless_it_goes_deep(store: Store, clo
         check for check in await doctor(store, clock).checks(deep=True, seen=seen.append) if check.name == "tasks"
     ]
     assert (tasks.fine, tasks.detail) == (False, f"{ids[5]} ended without an ending in its journal")
-    assert seen == [census.RECORDS]
+    assert seen == [census.SLICE_RECORDS]
 
 
 @not_memory
 async def test_others_read_between_the_slices_of_a_census(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "RECORDS", 5)
+    monkeypatch.setattr(census, "SLICE_RECORDS", 5)
     await ended_before(store, 100)
     (task_id,) = await submit(store)
     first = asyncio.Event()
-    whole = asyncio.ensure_future(store.census(lambda _: first.set()))
+    whole = asyncio.ensure_future(store.health.census(lambda _: first.set()))
     await first.wait()
     assert await store.get(task_id) is not None
     assert not whole.done(), "a reader came in between"
@@ -121,8 +122,8 @@ async def test_what_waits_for_people_is_counted_not_listed(app: Onward) -> None:
 
 async def test_more_ended_tasks_than_are_counted_are_estimated(store: Store) -> None:
     await ended_before(store, 400)
-    assert await store.ended(1000) == (400, 0, 0, True)
-    completed, *_, exact = await store.ended(100)
+    assert await store.overview.ended(1000) == (400, 0, 0, True)
+    completed, *_, exact = await store.overview.ended(100)
     assert not exact
     assert 100 <= completed <= 1600, "by the size of the table, also before the server has counted its rows"
 
@@ -135,7 +136,9 @@ async def test_the_doctor_names_a_log_that_cannot_be_shortened(tmp_path: Path, m
     async with Onward(f"sqlite:///{path}") as app:
 
         async def log() -> tuple[bool, str]:
-            return next((fine, text) for name, fine, text in await app.store.doctor() if name == "write-ahead log")
+            return next(
+                (fine, text) for name, fine, text in await app.store.health.doctor() if name == "write-ahead log"
+            )
 
         async def work() -> None:
             for _ in range(30):

@@ -89,7 +89,7 @@ async def test_children_go_with_the_task_that_started_them(lab: Lab) -> None:
         await lab.app.prune(below.task_id)
     assert await lab.app.prune(task.task_id) == 2
     assert await lab.app.list() == ([], None)
-    assert await lab.store.census() == []
+    assert await lab.store.health.census() == []
 
 
 async def test_what_goes_on_is_not_forgotten(lab: Lab) -> None:
@@ -135,7 +135,7 @@ async def test_a_worker_forgets_what_is_old_enough(clock: HandClock) -> None:
         assert {task.task_id for task in (await app.list())[0]} == {young.id, stays.id}
         await app.signal(stays.id, "go", 7)
         assert await clock.until(stays.result()) == 7
-        assert await app.store.census() == []
+        assert await app.store.health.census() == []
 
 
 async def test_one_that_cannot_be_forgotten_is_in_nobodys_way(
@@ -152,14 +152,14 @@ async def test_one_that_cannot_be_forgotten_is_in_nobodys_way(
         for task in tasks:
             await clock.until(task.result())
         clock.jump(DAY)
-        prune, large = app.store.prune, tasks[2].id  # type: ignore[attr-defined]
+        prune, large = app.store.pruning.prune, tasks[2].id  # type: ignore[attr-defined]
 
         async def too_long(ids: Any, age: float) -> Any:
             if large in ids:
                 raise StoreUnavailable("it took too long")
             return await prune(ids, age)
 
-        monkeypatch.setattr(app.store, "prune", too_long)
+        monkeypatch.setattr(app.store.pruning, "prune", too_long)
         assert await app.service.pruner.prune_old(100) == 4
         assert [task.task_id for task in (await app.list())[0]] == [large]
 
@@ -246,7 +246,7 @@ async def test_pruning_all_the_time_strands_nobody(app: Onward, monkeypatch: pyt
         gone = await pruning
     assert gone == 60 + sum(n for _, n in tasks)
     assert await app.list() == ([], None)
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 def _files(folder: Path) -> list[str]:

@@ -218,7 +218,7 @@ async def test_a_month_of_hours_is_a_moment(clock: HandClock) -> None:
         assert (task.task, task.input, task.priority, task.queue) == ("work", {"n": 1}, 5, "default")
         assert task.labels == {"a": "b", "schedule": "s", "tick": ticks[-1]}
         assert task.key == f"schedule:s:{ticks[-1]}"
-        assert (await app.store.census()) == []
+        assert (await app.store.health.census()) == []
 
 
 async def test_the_clocks_of_berlin_change_under_a_living_schedule(clock: HandClock) -> None:
@@ -281,7 +281,7 @@ async def test_a_year_of_missed_minutes_comes_in_rounds(clock: HandClock) -> Non
         assert await chore.look() == 0.0, "there is more"
         assert await chore.look() == 0.0
         assert await chore.look() > 0
-        assert (await app.store.depth("default")).waiting == 2500, "a schedule passes the bound of its queue"
+        assert (await app.store.queues.depth("default")).waiting == 2500, "a schedule passes the bound of its queue"
         with pytest.raises(QueueFull):
             await app.submit("work")
 
@@ -308,11 +308,11 @@ async def test_who_was_beaten_to_some_ticks_has_not_missed_the_others(clock: Han
     beaten = True
 
     async def turn(name: str, *args: Any) -> bool:
-        return not beaten and await app.store.turn(name, *args)
+        return not beaten and await app.store.schedules.advance(name, *args)
 
     async with app:
         await app.save_schedules()
-        chore, other = ticker(app, clock, Through(app.store, turn=turn)), ticker(app, clock)
+        chore, other = ticker(app, clock, Through(app.store, **{"schedules.advance": turn})), ticker(app, clock)
         await chore.look()
         await other.look()
         clock.time = (clock.time // 3600 + 1) * 3600 + 600
@@ -361,11 +361,11 @@ async def test_a_time_zone_that_this_machine_does_not_know_holds_up_nobody(clock
     app.schedule("good", "work", every="1h")
     async with app:
         await app.save_schedules()
-        (good,) = (await app.store.schedules()).rows
+        (good,) = (await app.store.schedules.list()).rows
         for number in range(SCHEDULES_PER_LOOK + 1):
             name = f"bad{number}"
             bad = good._replace(name=name, cron="0 * * * *", every=None, timezone="Mars/Phobos", next_at=1.0)
-            await app.store.turn(name, None, bad)
+            await app.store.schedules.advance(name, None, bad)
         chore = ticker(app, clock)
         await chore.look()
         clock.jump(3600)
@@ -382,14 +382,14 @@ async def test_an_answer_that_was_lost_doubles_nothing(clock: HandClock) -> None
     app.schedule("s", "work", every="1h", missed="all")
 
     async def turn(*args: Any) -> bool:
-        await app.store.turn(*args)
+        await app.store.schedules.advance(*args)
         raise StoreUnavailable("the line is dead")
 
     async with app:
         await app.save_schedules()
         clock.jump(3600)
         with pytest.raises(StoreUnavailable):
-            await ticker(app, clock, Through(app.store, turn=turn)).look()
+            await ticker(app, clock, Through(app.store, **{"schedules.advance": turn})).look()
         await ticker(app, clock).look()
         assert len(await fired(app)) == 1
 
@@ -413,7 +413,7 @@ async def test_a_worker_saves_the_schedules_of_its_app_and_does_their_tasks(app:
     assert task.key == f"schedule:sum:{task.labels['tick']}"
     tick = datetime.datetime.fromisoformat(task.labels["tick"]).timestamp()
     assert task.created_at >= tick, "never before its time"
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 async def test_a_worker_outlives_a_store_that_is_away(lab: Lab, caplog: Any) -> None:
@@ -424,10 +424,10 @@ async def test_a_worker_outlives_a_store_that_is_away(lab: Lab, caplog: Any) -> 
     async def schedules(*, soonest: int | None = None) -> Any:
         if away and soonest is not None:
             raise StoreUnavailable("the line is dead")
-        return await real.schedules(soonest=soonest)
+        return await real.schedules.list(soonest=soonest)
 
     real = lab.store
-    lab.app.store = Through(real, schedules=schedules)
+    lab.app.store = Through(real, **{"schedules.list": schedules})
     await lab.start()
     await lab.clock.until(lab.clock.sleep(11))
     assert await fired(lab.app) == []
@@ -470,9 +470,9 @@ async def test_what_was_changed_in_code_is_changed_in_the_store(clock: HandClock
         store = first.store
         plain = await saved(store, cron="0 3 * * *")
         assert plain.next_at == moment("2026-07-02T03:00")
-        before = await store.schedules()
+        before = await store.schedules.list()
         assert await saved(store, cron="0 3 * * *") == plain
-        assert await store.schedules() == before, "nothing to write"
+        assert await store.schedules.list() == before, "nothing to write"
 
         clock.time = moment("2026-07-02T12:00")
         changed = await saved(store, cron="0 3 * * *", input=[1], missed="once", queue="slow", deadline=9)
@@ -545,13 +545,13 @@ async def test_a_change_looks_again_when_a_tick_was_quicker(clock: HandClock) ->
 
         async def schedules(**options: Any) -> Any:
             nonlocal looked
-            table = await real.schedules(**options)
+            table = await real.schedules.list(**options)
             if (looked := looked + 1) == 1:
                 clock.jump(3600)
                 await other.look()
             return table
 
-        app.service.schedules._store = Through(real, schedules=schedules)  # type: ignore[assignment]
+        app.service.schedules._store = Through(real, **{"schedules.list": schedules})  # type: ignore[assignment]
         paused = await app.pause_schedule("s")
         assert (looked, paused.paused) == (2, True)
         assert paused.last_at is not None, "the tick is not forgotten"

@@ -91,7 +91,7 @@ async def test_eight_workers_fire_each_tick_once(store: Store, open_another: Any
     await declared(store)
     await race([await open_another() for _ in range(WORKERS)], time)
     assert faults(await ticks(store), wanted(start, time.now)) == []
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @not_memory
@@ -101,9 +101,9 @@ async def test_the_judge_sees_ticks_that_come_twice(store: Store, open_another: 
     def careless(real: Store) -> Any:
         async def turn(name: str, seen: str | None, to: Any, tasks: Any = ()) -> bool:
             await real.submit([task._replace(key=None) for task in tasks])
-            return await real.turn(name, seen, to)
+            return await real.schedules.advance(name, seen, to)
 
-        return Through(real, turn=turn)
+        return Through(real, **{"schedules.advance": turn})
 
     start = time.now
     await declared(store)
@@ -158,7 +158,7 @@ async def test_the_judge_sees_what_two_transactions_would_do(store: Store, time:
         if order == "submit first":
             await store.submit([task._replace(key=None) for task in tasks])
             crash.crashpoint("planted")
-        done = await store.turn(name, seen, to)
+        done = await store.schedules.advance(name, seen, to)
         if order == "move first":
             crash.crashpoint("planted")
             await store.submit(tasks)
@@ -166,7 +166,7 @@ async def test_the_judge_sees_what_two_transactions_would_do(store: Store, time:
 
     start = time.now
     await declared(store)
-    assert await crashing(Through(store, turn=turn), time, "planted", 3) > 0
+    assert await crashing(Through(store, **{"schedules.advance": turn}), time, "planted", 3) > 0
     found = faults(await ticks(store), wanted(start, time.now))
     assert any(("is lost" if order == "move first" else "times") in fault for fault in found)
 
@@ -215,4 +215,4 @@ async def test_kill_9_in_the_middle_of_a_tick(url: str) -> None:
             await eventually(enough)
         after = await moments()
         assert after == [before[0] + n for n in range(len(after))], "one after the other, each once"
-        assert await app.store.census() == []
+        assert await app.store.health.census() == []

@@ -211,12 +211,12 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back(url: str) -> None
         with pytest.raises(QueueFull, match="come back in 30 s"):
             await app.submit("nothing")
         await app.submit("nothing", queue="other")
-        await app.store.join(row("w1"), 10)
-        await app.store.beat("w1", 10, 0.1)
+        await app.store.workers.join(row("w1"), 10)
+        await app.store.workers.heartbeat("w1", 10, 0.1)
         with pytest.raises(QueueFull) as full:
             await app.submit("nothing")
         assert full.value.retry_after == 5, "half a task at a tenth of a task a second"
-        await app.store.beat("w1", 10, 1000.0)
+        await app.store.workers.heartbeat("w1", 10, 1000.0)
         with pytest.raises(QueueFull) as full:
             await app.submit("nothing")
         assert full.value.retry_after == 1

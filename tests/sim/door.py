@@ -10,34 +10,48 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import dataclasses
+import functools
 import inspect
+import operator
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, get_type_hints
 
 from onward.core import record as r
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port.core import Store
-from onward.store.port.pruning import Pruning
 from onward.store.shared.predecessor import WitnessLost
 from tests.sim.loop import Process, SimLoop
 from tests.sim.watch import Watch
 from tests.sim.weather import Weather
 
-VERBS = [name for port in (Store, Pruning) for name, _ in inspect.getmembers(port, inspect.iscoroutinefunction)]
-LOCAL = {"open", "close", "attend"}
+
+def _verbs(port: type) -> list[str]:
+    return [name for name, _ in inspect.getmembers(port, inspect.iscoroutinefunction)]
+
+
+def _ports() -> Iterator[tuple[str, type]]:
+    """The ports that the Store hands out, by the names of its attributes."""
+    for name, member in inspect.getmembers(Store, lambda member: isinstance(member, property)):
+        port = get_type_hints(member.fget)["return"]
+        if getattr(port, "_is_protocol", False):
+            yield name, port
+
+
+PORTS = dict(_ports())
+LOCAL = {"open", "close", "workers.attend"}
 REPEATABLE = {
     "submit",
     "save",
-    "beat",
-    "join",
-    "leave",
+    "workers.heartbeat",
+    "workers.join",
+    "workers.leave",
     "release",
-    "rescue",
+    "workers.rescue",
     "wake",
-    "offer",
-    "limit",
+    "handlers.register",
+    "queues.set_limits",
     "prioritize",
     "get",
 }
@@ -166,7 +180,7 @@ class Network:
         answer: Any
         self.watch.before(message.verb, message.args, message.kwargs)
         try:
-            answer = drive(getattr(self.store, message.verb)(*message.args, **message.kwargs))
+            answer = drive(operator.attrgetter(message.verb)(self.store)(*message.args, **message.kwargs))
         except (OnwardError, WitnessLost) as error:
             answer = error
         except Exception as error:
@@ -229,30 +243,26 @@ class Network:
 class Door:
     """The Store as one process sees it. The verbs are added below, from the protocol."""
 
-    where, one_machine, inline, hears, apart = "the simulated store", False, True, True, True
+    where, one_machine, inline, receives_nudges, out_of_process = "the simulated store", False, True, True, True
 
     def __init__(self, network: Network, process: Process) -> None:
         self.network, self.process = network, process
         self.cut_until = 0.0
         self.listeners: dict[str, list[Callable[[], None]]] = {}
         network.doors.append(self)
+        for name, port in PORTS.items():
+            setattr(self, name, PortDoor(self, name, port))
 
     async def open(self, *, migrate: bool | None = None) -> None: ...
 
     async def close(self) -> None: ...
 
-    async def attend(self, worker: str) -> str:
-        return ""
-
-    def twin(self) -> Door:
+    def clone(self) -> Door:
         return self
 
     def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
         self.heard(topic)
         self.network.nudge(self, topic)
-
-    def news(self) -> None:
-        """Nobody follows."""
 
     def heard(self, topic: str) -> None:
         for callback in list(self.listeners.get(topic, ())):
@@ -263,14 +273,28 @@ class Door:
         return lambda: self.listeners[topic].remove(callback)
 
 
-def _verb(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    async def call(self: Door, *args: Any, **kwargs: Any) -> Any:
-        return await self.network.send(self, name, args, kwargs)
+class PortDoor:
+    """A port of the Store as one process sees it."""
 
-    call.__name__ = name
+    def __init__(self, door: Door, name: str, port: type) -> None:
+        for verb in _verbs(port):
+            setattr(self, verb, functools.partial(_send, door, f"{name}.{verb}"))
+
+    def announce(self) -> None:
+        """No process follows."""
+
+
+async def _send(door: Door, verb: str, /, *args: Any, **kwargs: Any) -> Any:
+    return "" if verb in LOCAL else await door.network.send(door, verb, args, kwargs)
+
+
+def _method(verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def call(self: Door, *args: Any, **kwargs: Any) -> Any:
+        return await _send(self, verb, *args, **kwargs)
+
     return call
 
 
-for _name in VERBS:
+for _name in _verbs(Store):
     if _name not in LOCAL:
-        setattr(Door, _name, _verb(_name))
+        setattr(Door, _name, _method(_name))

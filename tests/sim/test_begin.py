@@ -18,7 +18,8 @@ from onward.core import record as r
 from onward.core.ids import Ids
 from onward.core.task import NewTask, State
 from onward.errors import StoreUnavailable
-from onward.store.port.core import Batch, End, WorkerRow
+from onward.store.port.core import Batch, End
+from onward.store.port.workers import WorkerRow
 from onward.store.sqlite.lane import Threaded
 from onward.store.sqlite.store import SqliteStore
 
@@ -34,7 +35,7 @@ async def _two_stores(path: Path) -> list[SqliteStore]:
     ids = Ids(lambda: 1.0, random.Random(1))
     await stores[0].submit([NewTask(ids(), "work", b"{}", b"{}", "default", 0, 0.0, None, "") for _ in range(TASKS)])
     for number, store in enumerate(stores):
-        await store.join(WorkerRow(f"w{number}", "here", "here", number, 9, ("work",), (), "", "1"), 60)
+        await store.workers.join(WorkerRow(f"w{number}", "here", "here", number, 9, ("work",), (), "", "1"), 60)
     return stores
 
 
@@ -43,7 +44,8 @@ async def _work(store: SqliteStore, worker: str, done: list[str], errors: Counte
         try:
             claimed = await store.claim(worker, "default", ["work"], 1)
             if not claimed and not any(
-                row for row in await store.list(state=State.PENDING, task=None, queue=None, limit=1, before=None)
+                row
+                for row in await store.listing.list(state=State.PENDING, task=None, queue=None, limit=1, before=None)
             ):
                 return
             for one in claimed:
@@ -66,7 +68,7 @@ async def _race(path: Path) -> Counter[str]:
         if not errors:
             assert sorted(set(done)) == sorted(done)
             assert len(done) == TASKS
-            assert await stores[0].census() == []
+            assert await stores[0].health.census() == []
         return errors
     finally:
         for store in stores:

@@ -20,7 +20,10 @@ from tests.sim.picture import Entry, Picture, Row
 
 LETTING_GO = {r.HANDED_BACK, r.RETRY, r.PARKED, r.QUARANTINED}
 OUTSIDERS = {"submit": {r.SUBMITTED}, "cancel": {r.CANCEL, r.CANCELLED}, "resume": {r.RESUMED}}
-READERS = {"journal", "get", "list", "depth", "workers", "offered", "absent", "census", "version", "doctor", "offer"}
+READERS = {
+    *("journal", "get", "version", "listing.list", "queues.depth", "workers.list", "workers.absent"),
+    *("handlers.registered", "handlers.register", "health.census", "health.doctor"),
+}
 
 
 class Broken(Exception):
@@ -58,7 +61,7 @@ class Watch:
 
     @property
     def connection(self) -> Any:
-        return self._store._write._connection  # type: ignore[union-attr]
+        return self._store._db.writer._connection  # type: ignore[union-attr]
 
     def digest(self) -> str:
         return self._hash.hexdigest()
@@ -81,7 +84,7 @@ class Watch:
 
     def before(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._alone = kwargs.get("alone", False)
-        if verb == "rescue":
+        if verb == "workers.rescue":
             dead, lease = args[0], args[1] if len(args) > 1 else kwargs.get("lease")
             now = self._now()
             ended = {worker for worker, until in self.leases.items() if lease is not None and until < now}
@@ -103,9 +106,9 @@ class Watch:
         self.note(f"{process.name} {verb} {_brief(verb, args)} -> {_brief_answer(answer)}")
         if verb == "claim":
             self._judge_choice(args, answer)
-        if verb == "prune":
+        if verb == "pruning.prune":
             self._judge_prune(answer)
-        if verb != "beat" or any(args[3:]):  # a heartbeat that confirms a pause
+        if verb != "workers.heartbeat" or any(args[3:]):  # a heartbeat that confirms a pause
             for record in self._new_records():
                 self._judge(process, verb, *record)
             self._compare_queue(verb, args, answer)
@@ -240,7 +243,7 @@ class Watch:
             )
         }
         before, self.queue = self.queue, found
-        if verb == "leave" and any(row.worker == args[0] for row in found.values()):
+        if verb == "workers.leave" and any(row.worker == args[0] for row in found.values()):
             self.fault(f"worker {args[0]} left and still holds tasks")
         if verb == "save":
             for id_ in {wait.id for wait in args[1].waits} - answer:
@@ -265,7 +268,7 @@ class Watch:
             self.fault(f"{what} says attempt {new.attempt}, the journal says {task.attempt}")
         if old.worker != new.worker:
             self._judge_owner(verb, args, task, old, new, what)
-        elif verb not in {"wake", "prioritize", "resume", "save", "release", "pause", "beat", "send"}:
+        elif verb not in {"wake", "prioritize", "resume", "save", "release", "pause", "workers.heartbeat", "send"}:
             self.fault(f"{what} was changed by {verb}: {old} -> {new}")
         if verb == "wake" and (old.due_at is None or old.due_at > self._now()):
             self.fault(f"{what} was woken at {self._now()} although {old}")
@@ -299,15 +302,15 @@ class Watch:
                     f"{what} was claimed {'alone' if self._alone else 'among others'} after {old.crashes} crashes"
                 )
             self.seen["a suspect ran alone"] += self._alone
-        elif verb == "rescue":
+        elif verb == "workers.rescue":
             self._judge_rescue(task, old, new, what)
-        elif verb in {"release", "leave"} and old.worker != args[0]:
+        elif verb in {"release", "workers.leave"} and old.worker != args[0]:
             self.fault(f"{what} was freed by {verb} of another worker")
         elif verb == "release":
             self.seen["a stranger was given back"] += 1
         elif verb == "save" and task.records[-1].kind not in LETTING_GO:
             self.fault(f"{what} was freed by a save that ends with {task.records[-1].kind}")
-        elif verb not in {"save", "leave"}:
+        elif verb not in {"save", "workers.leave"}:
             self.fault(f"{what} was freed by {verb}")
 
     def _judge_rescue(self, task: Picture, old: Row, new: Row, what: str) -> None:
@@ -333,7 +336,7 @@ class Watch:
             if old == new:
                 continue
             task, what = self.tasks[id_], f"the outcome of task {id_[-4:]}"
-            pruned = verb == "prune" and new is None and id_ in self.pruned
+            pruned = verb == "pruning.prune" and new is None and id_ in self.pruned
             if old is not None and not (pruned or (new is None and old[0] == "failed" and verb == "resume")):
                 self.fault(f"{what} changed with {verb}: {old} -> {new}")
             if new is not None and (f"task.{new[0]}", new[1], new[2]) != (task.ended, task.attempt, task.head):
@@ -352,9 +355,9 @@ class Watch:
                 )
 
     def _compare_workers(self, process: Process, verb: str, args: tuple[Any, ...]) -> None:
-        if verb in {"beat", "join", "leave", "rescue"}:
+        if verb in {"workers.heartbeat", "workers.join", "workers.leave", "workers.rescue"}:
             self.leases = dict(self.connection.execute("SELECT id, lease_until FROM onward_workers"))
-        if verb == "join":
+        if verb == "workers.join":
             mine = self.workers_of.setdefault(process, [])
             if args[0].id not in mine:
                 mine.append(args[0].id)
@@ -379,7 +382,7 @@ def _brief(verb: str, args: tuple[Any, ...]) -> str:
             return " ".join([args[0][-4:], *[f"{e[0][-4:]}#{e[1]}" for e in args[1].entries]])
         case "submit":
             return " ".join(f"{new.id[-4:]} {new.task} {new.input.decode()}" for new in args[0])
-        case "join":
+        case "workers.join":
             return args[0].id[-4:]
     return " ".join(
         arg[-4:] if isinstance(arg, str) else str([a[-4:] for a in arg]) if isinstance(arg, list) else str(arg)

@@ -68,7 +68,7 @@ class Office:
     async def send_all(self, rounds: int = 50) -> None:
         for _ in range(rounds):
             await self.send()
-            if not any(lane.due_in <= 0 for lane in await self.store.lanes() or ()):
+            if not any(lane.due_in <= 0 for lane in await self.store.outbox.lanes() or ()):
                 return
         raise AssertionError("there is always more to send")
 

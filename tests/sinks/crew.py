@@ -16,23 +16,21 @@ from onward.store.port.outbox import DELIVERED, Settled
 def plant(fault: str, app: Onward) -> None:
     """What the proof has to see."""
     if fault == "marked first":
-        take = app.store.take
+        take = app.store.outbox.take
 
         async def take_and_mark(lane: str, room: int, holder: str, lease: float) -> Any:
             taken = await take(lane, room, holder, lease)
-            await app.store.settle_deliveries(
-                holder, [Settled(one.key, one.attempts, DELIVERED, 0.0, "") for one in taken]
-            )
+            await app.store.outbox.settle(holder, [Settled(one.key, one.attempts, DELIVERED, 0.0, "") for one in taken])
             crash.crashpoint("deliver.marked")
             return taken
 
-        app.store.take = take_and_mark  # type: ignore[method-assign]
+        app.store.outbox.take = take_and_mark  # type: ignore[method-assign]
     if fault == "new bytes":
         made, body = itertools.count(), relay_module.body
 
         async def forgets(holder: str, bodies: Any) -> None: ...
 
-        app.store.keep_bodies = forgets  # type: ignore[method-assign]
+        app.store.outbox.keep_bodies = forgets  # type: ignore[method-assign]
         relay_module.body = lambda event: body(event)[:-1] + b', "n":%d}' % next(made)  # type: ignore[assignment]
 
 

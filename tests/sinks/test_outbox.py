@@ -20,6 +20,7 @@ from onward.core.task import State
 from onward.errors import UsageError
 from onward.store.port.core import Store
 from onward.store.port.outbox import Key
+from onward.store.sqlite.store import SqliteStore
 from tests.kit import Time, claim, completion, eventually, not_memory, only_file, only_postgres, row, sql, together
 from tests.sinks.conftest import Office
 from tests.sinks.receiver import Receiver
@@ -186,7 +187,7 @@ async def test_whoever_is_fenced_tells_nobody(office: Office, receiver: Receiver
 
 async def test_many_at_once_each_with_its_own(office: Office, receiver: Receiver) -> None:
     await office.app.submit_many("work", [None] * 5, webhook=receiver.url())
-    await office.store.join(row("w1"), 1e9)
+    await office.store.workers.join(row("w1"), 1e9)
     held = await claim(office.store, "w1", 5)
     assert await office.store.save("w1", together(*map(completion, held))) == set()
     await office.send_all()
@@ -210,17 +211,17 @@ async def test_without_a_subscription_there_is_no_trigger(fresh_url: str) -> Non
 
 async def _triggers(store: Any) -> list[str]:
     table = "SELECT tgname FROM pg_trigger WHERE tgname LIKE 'onward_outbox%' ORDER BY 1"
-    if not hasattr(store, "_pool"):
+    if isinstance(store, SqliteStore):
         table = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'onward_outbox%' ORDER BY 1"
     return [str(name) for (name,) in await sql(store, table)]
 
 
 @only_file
 async def test_a_trigger_of_another_version_is_made_anew(store: Store) -> None:
-    await store.watch(busy=True)
+    await store.outbox.watch(busy=True)
     await sql(store, "DROP TRIGGER onward_outbox_tasks")
     await sql(store, "CREATE TRIGGER onward_outbox_tasks AFTER INSERT ON onward_journal BEGIN SELECT 1; END")
-    await store.watch(busy=False)
+    await store.outbox.watch(busy=False)
     ((text,),) = await sql(store, "SELECT sql FROM sqlite_master WHERE name = 'onward_outbox_tasks'")
     assert "onward_subscriptions" in text
     assert await _triggers(store) == ["onward_outbox_busy", "onward_outbox_tasks"]

@@ -43,7 +43,7 @@ class Ears:
 async def busy_tasks(office: Office, count: int, steps: int) -> None:
     """Tasks with many records, written together."""
     await office.app.submit_many("work", [None] * count)
-    await office.store.join(row("w1"), 1e9)
+    await office.store.workers.join(row("w1"), 1e9)
     held = await claim(office.store, "w1", count)
     assert len(held) == count
     batch = together(*[Batch([entry(one, ahead)]) for one in held for ahead in range(1, steps + 1)])
@@ -71,7 +71,7 @@ async def test_two_relays_share_the_work_and_keep_the_order(office: Office) -> N
     await office.app.save_subscriptions()
     await busy_tasks(office, 12, 6)
     pair = [office.relay(), office.relay()]
-    while any(lane.due_in <= 0 for lane in await office.store.lanes() or ()):
+    while any(lane.due_in <= 0 for lane in await office.store.outbox.lanes() or ()):
         await asyncio.gather(*[office.send(one) for one in pair])
     assert len(ears.events) == len({one.id for one in ears.events}) == 12 * 9
     assert ears.in_order()
@@ -126,7 +126,7 @@ async def test_what_a_dead_relay_had_is_sent_by_another_when_its_lease_ends(offi
     office.app.on(r.COMPLETED, name="ears")(ears)
     await office.app.save_subscriptions()
     await office.complete()
-    taken = await office.store.take("on:ears", 8, "somebody who died", relay_module.LEASE_S)
+    taken = await office.store.outbox.take("on:ears", 8, "somebody who died", relay_module.LEASE_S)
     assert [one.attempts for one in taken] == [1]
     await office.send_all()
     assert not ears.events
@@ -137,7 +137,7 @@ async def test_what_a_dead_relay_had_is_sent_by_another_when_its_lease_ends(offi
     assert len(ears.events) == 1
     from onward.store.port.outbox import FAILED, Settled
 
-    await office.store.settle_deliveries("somebody who died", [Settled(taken[0].key, 1, FAILED, 0.0, "late")])
+    await office.store.outbox.settle("somebody who died", [Settled(taken[0].key, 1, FAILED, 0.0, "late")])
     assert [one.state for one in await office.deliveries()] == ["delivered"], "a word that comes late changes nothing"
 
 

@@ -18,7 +18,7 @@ from onward.engine.context.secrets import learn
 from onward.engine.worker import relay as relay_module
 from onward.errors import StoreUnavailable
 from onward.store.postgres import outbox as postgres_outbox
-from onward.store.sqlite import outbox as sqlite_outbox
+from onward.store.shared import outbox as shared_outbox
 from tests.kit import eventually, only_postgres, sql
 from tests.sinks.conftest import Office
 
@@ -48,8 +48,7 @@ async def test_what_is_old_goes_also_when_nothing_is_to_be_sent(office: Office) 
 
 
 async def test_what_is_old_goes_as_fast_as_it_comes(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sqlite_outbox, postgres_outbox):
-        monkeypatch.setattr(module, "SOME", 2)
+    monkeypatch.setattr(shared_outbox, "MAX_SWEPT", 2)
     office.app.on(r.COMPLETED, name="f")(lambda event: None)
     await office.app.save_subscriptions()
     for _ in range(7):
@@ -91,7 +90,7 @@ async def test_what_was_written_for_a_subscription_that_was_just_removed_goes(of
     record = (
         "INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES ($1, $2, $2, $3, '', '{}', 1e9)"
     )
-    async with office.store._connection() as connection:  # type: ignore[attr-defined]
+    async with office.store._db.connection() as connection:  # type: ignore[attr-defined]
         async with connection.transaction():
             await connection.execute(record, held.id, held.shift + 1, r.COMPLETED)
             await office.app.subscriptions.remove("on:f")
@@ -102,14 +101,14 @@ async def test_what_was_written_for_a_subscription_that_was_just_removed_goes(of
         await office.send(relay)
         office.time.move(100)
     assert [one.subscription for one in await office.deliveries()] == ["on:other"]
-    assert await office.store.lanes() == []
+    assert await office.store.outbox.lanes() == []
 
 
 @only_postgres
 async def test_a_worker_whose_subscriptions_cannot_be_written_does_not_start(
     app: Onward, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_outbox, "TRIES", 1)
+    monkeypatch.setattr(postgres_outbox, "MAX_TRIES", 1)
     before = {thread.name for thread in threading.enumerate()}
     app.task(name="work")(lambda ctx: 1)
     app.on(r.COMPLETED, name="f")(lambda event: None)
@@ -121,7 +120,7 @@ async def test_a_worker_whose_subscriptions_cannot_be_written_does_not_start(
             with pytest.raises(StoreUnavailable, match="long transaction"):
                 await app.make_worker().start()
         await connection.close()
-        assert await app.store.workers() == [], "and nothing of it is left behind"
+        assert await app.store.workers.list() == [], "and nothing of it is left behind"
     left = {task.get_name() for task in asyncio.all_tasks()} | {thread.name for thread in threading.enumerate()}
     assert not [name for name in left - before if name.startswith("onward-") and "reader" not in name]
 
@@ -130,14 +129,14 @@ async def test_a_worker_whose_subscriptions_cannot_be_written_does_not_start(
 async def test_who_adds_to_the_audit_does_not_wait_for_the_first_subscription(
     office: Office, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_outbox, "TRIES", 1)
+    monkeypatch.setattr(postgres_outbox, "MAX_TRIES", 1)
     await sql(office.store, "DROP TRIGGER IF EXISTS onward_outbox_tasks ON onward_journal")
     connection = await asyncpg.connect(url)
     async with connection.transaction():
         await connection.execute("LOCK TABLE onward_journal IN ROW EXCLUSIVE MODE")
-        watching = asyncio.ensure_future(office.store.watch(busy=False))
+        watching = asyncio.ensure_future(office.store.outbox.watch(busy=False))
         await eventually(lambda: connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
-        await office.store.write_down(AuditEvent("pause", "queue", None, None, "ann", {}))
+        await office.store.audit.append(AuditEvent("pause", "queue", None, None, "ann", {}))
         assert not watching.done()
     with contextlib.suppress(StoreUnavailable):  # its second may be over by now
         await watching

@@ -175,7 +175,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def join(self) -> None:
         name = f"w{self.next()}"
-        self.do(self.store.join(row(name), LEASE))
+        self.do(self.store.workers.join(row(name), LEASE))
         self.workers[name] = self.now + LEASE
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -383,7 +383,7 @@ class Machine(RuleBasedStateMachine):
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def beaten(self, worker: str) -> None:
-        beat = self.do(self.store.beat(worker, LEASE, 0.0))
+        beat = self.do(self.store.workers.heartbeat(worker, LEASE, 0.0))
         assert (beat.alive, beat.now) == (True, self.now)
         assert beat.held == {t.id for t in self.tasks.values() if t.worker == worker and t.ended is None}
         self.workers[worker] = self.now + LEASE
@@ -403,7 +403,7 @@ class Machine(RuleBasedStateMachine):
         self.rescued([], LEASE / 2 if late else None)
 
     def rescued(self, named: list[str], lease: float | None) -> None:
-        freed = self.do(self.store.rescue(named, lease))
+        freed = self.do(self.store.workers.rescue(named, lease))
         gone = {*named, *(w for w, until in self.workers.items() if lease is not None and until < self.now)}
         self.workers = {w: until for w, until in self.workers.items() if w not in gone}
         found = [t for t in self.tasks.values() if t.ended is None and t.worker in gone]
@@ -417,7 +417,7 @@ class Machine(RuleBasedStateMachine):
     @rule(number=index)
     def leave(self, number: int) -> None:
         worker = self.pick(self.workers, number)
-        self.do(self.store.leave(worker))
+        self.do(self.store.workers.leave(worker))
         del self.workers[worker]
         for task in self.tasks.values():
             if task.worker == worker and task.ended is None:
@@ -458,7 +458,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_census_is_empty(self) -> None:
-        assert self.do(self.store.census()) == []
+        assert self.do(self.store.health.census()) == []
 
     @invariant()
     def readers_see_it(self) -> None:

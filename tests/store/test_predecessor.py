@@ -30,7 +30,7 @@ async def test_a_record_without_its_predecessor_is_refused(store: Store, caplog:
     await forget(store, held, after=3)
     with caplog.at_level(logging.ERROR):
         assert await store.save("w1", Batch([entry(held, 3)])) == {held.id}
-    assert [one.seq for one in await store.journal(held.id)] == [1, 2, 3]
+    assert [record.seq for record in await store.journal(held.id)] == [1, 2, 3]
     assert f"task {held.id}: record 5 cannot be written, because record 4" in caplog.text
     assert "lost its last commits" in caplog.text
 
@@ -48,14 +48,14 @@ async def test_neighbours_in_the_same_commit_are_written(store: Store) -> None:
     await join(store, "w1")
     await submit(store, *[new() for _ in range(40)])
     held = await claim(store, "w1", 40)
-    assert await store.save("w1", Batch([entry(one, 1) for one in held])) == set()
+    assert await store.save("w1", Batch([entry(task, 1) for task in held])) == set()
     lost = held[::3]
-    for one in lost:
-        await forget(store, one, after=2)
-    assert await store.save("w1", Batch([entry(one, 2) for one in held])) == {one.id for one in lost}
-    for one in held:
-        assert await dense(store, one.id)
-        assert len(await store.journal(one.id)) == (2 if one in lost else 4)
+    for task in lost:
+        await forget(store, task, after=2)
+    assert await store.save("w1", Batch([entry(task, 2) for task in held])) == {task.id for task in lost}
+    for task in held:
+        assert await dense(store, task.id)
+        assert len(await store.journal(task.id)) == (2 if task in lost else 4)
 
 
 @pytest.mark.parametrize("ending", ["end", "wait"])
@@ -68,13 +68,13 @@ async def test_a_settle_without_its_predecessor_settles_nothing(store: Store, en
     if ending == "end":
         batch = together(completion(held, 2), completion(other, 2))
     else:
-        waits = [Wait(one.id, None, "queued", 1) for one in (held, other)]
-        batch = Batch([entry(one, 2, r.HANDED_BACK, "", b"{}") for one in (held, other)], waits=waits)
+        waits = [Wait(task.id, None, "queued", 1) for task in (held, other)]
+        batch = Batch([entry(task, 2, r.HANDED_BACK, "", b"{}") for task in (held, other)], waits=waits)
     assert await store.save("w1", batch) == {held.id}
     assert await kinds(store, held.id) == [r.SUBMITTED, r.SHIFT]
     assert (await store.get(held.id)).state is State.RUNNING  # type: ignore[union-attr]
     assert (await store.get(other.id)).state is (State.COMPLETED if ending == "end" else State.PENDING)  # type: ignore[union-attr]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_the_same_number_of_another_shift_is_not_the_predecessor(store: Store, time: Any) -> None:
@@ -91,7 +91,7 @@ async def test_the_same_number_of_another_shift_is_not_the_predecessor(store: St
     assert await store.save("w2", Batch([fine], known={second.id: second.claimed_at})) == set()
     assert await store.save("w1", Batch([late], known={first.id: first.claimed_at})) == {first.id}, "it is another's"
     assert await store.save("w1", Batch([after(first, 2, at=5.0)], known={first.id: 3.0})) == {first.id}
-    assert [one.at for one in await store.journal(first.id, after=2)] == [4.0]
+    assert [record.at for record in await store.journal(first.id, after=2)] == [4.0]
 
 
 async def test_a_commit_whose_answer_was_lost_is_found_although_the_next_has_no_room(store: Store) -> None:
@@ -106,13 +106,13 @@ async def test_a_transaction_without_its_predecessor_writes_nothing(store: Store
     held = await begun(store)
     await sql(store, "DROP TABLE IF EXISTS paid")
     await sql(store, "CREATE TABLE paid (n integer)")
-    await store.save("w1", Batch([one := after(held, 1, at=7.0)], known={held.id: held.claimed_at}))
+    await store.save("w1", Batch([task := after(held, 1, at=7.0)], known={held.id: held.claimed_at}))
 
     async def pay(connection: Any, entry: Entry) -> Entry:
         await connection.execute("INSERT INTO paid VALUES (1)")
         return entry
 
-    assert await store.transact(lambda c: pay(c, after(held, 2, at=8.0)), 5, one[6])
+    assert await store.transact(lambda c: pay(c, after(held, 2, at=8.0)), 5, task[6])
     await forget(store, held, after=3)
     assert not await store.transact(lambda c: pay(c, after(held, 3, at=9.0)), 5, 8.0)
     assert not await store.transact(lambda c: pay(c, after(held, 2, at=9.0)), 5, 6.0), "the predecessor is another"

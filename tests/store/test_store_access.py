@@ -8,14 +8,14 @@ import pytest
 
 from onward.core.task import State
 from onward.store.port.core import Store
-from onward.store.sqlite.overview import listed as as_json
+from onward.store.sqlite.database import bind
 from onward.store.sqlite.store import SqliteStore
 from tests.kit import begun, claim, completion, join, new, only_postgres, sql, submit
 
 
 async def listed(store: Store, whose: str | None, state: State | None = None, **over: Any) -> list[str]:
     asked: dict[str, Any] = {"task": None, "queue": None, "limit": 100, "before": None}
-    return [task.task_id for task in await store.list(state=state, whose=whose, **asked | over)]
+    return [task.task_id for task in await store.listing.list(state=state, whose=whose, **asked | over)]
 
 
 async def test_whose(store: Store) -> None:
@@ -24,7 +24,7 @@ async def test_whose(store: Store) -> None:
     for whose, seen in (("acme", [acme.id]), ("globex", [globex.id]), ("", [plain.id]), ("nobody", [])):
         assert await listed(store, whose) == await listed(store, whose, State.PENDING) == seen
         assert await listed(store, whose, State.COMPLETED) == await listed(store, whose, State.FAILED) == []
-        assert [one.id for one in (acme, globex, plain) if await store.get(one.id, whose) is not None] == seen
+        assert [task.id for task in (acme, globex, plain) if await store.get(task.id, whose) is not None] == seen
     assert await listed(store, None) == [plain.id, globex.id, acme.id]
     await join(store, "w1")
     for held in await claim(store):
@@ -50,18 +50,24 @@ async def test_a_child_is_of_the_tenant_of_its_parent_whatever_is_said(store: St
     parent = new(tenant="acme", group="acme")
     await submit(store, parent)
     group = "g" if grouped else None
-    one = new(parent=parent.id, group=group)
+    task = new(parent=parent.id, group=group)
     many = [new(parent=parent.id, group=group) for _ in range(2)]
     keyed = new(parent=parent.id, group=group, key=f"{parent.id}:x")
-    await submit(store, one)
+    await submit(store, task)
     await submit(store, *many)
     await submit(store, keyed)
-    for child in (one, *many, keyed):
+    for child in (task, *many, keyed):
         found = await store.get(child.id)
         assert found is not None
         assert (found.tenant, found.group) == ("acme", group)
-    assert {kin.id for kin in await store.kin([parent.id], below=True)} == {one.id, keyed.id, *[t.id for t in many]}
-    assert [(kin.id, kin.parent, kin.task) for kin in await store.kin([one.id])] == [(one.id, parent.id, "work")]
+    assert {kin.id for kin in await store.listing.kin([parent.id], below=True)} == {
+        task.id,
+        keyed.id,
+        *[t.id for t in many],
+    }
+    assert [(kin.id, kin.parent, kin.task) for kin in await store.listing.kin([task.id])] == [
+        (task.id, parent.id, "work")
+    ]
 
 
 async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
@@ -73,26 +79,27 @@ async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
         await submit(store, new(tenant=tenant, group=tenant))
     held = await begun(store)
     rest = await claim(store)
-    for one in (held, *rest):
-        said = entry(one, kind=QUESTION, data=b'{"question":"how?"}')
-        await store.save("w1", Batch([said], waits=[Wait(one.id, float("inf"), "question", 1)]))
-    by = {whose: {ask.task_id for ask in await store.asks(whose=whose)} for whose in ("acme", "", "globex", None)}
+    for task in (held, *rest):
+        said = entry(task, kind=QUESTION, data=b'{"question":"how?"}')
+        await store.save("w1", Batch([said], waits=[Wait(task.id, float("inf"), "question", 1)]))
+    by = {
+        whose: {ask.task_id for ask in await store.listing.asks(whose=whose)} for whose in ("acme", "", "globex", None)
+    }
     assert [len(by[whose]) for whose in ("acme", "", "globex", None)] == [1, 2, 0, 3]
     assert by["acme"] | by[""] == by[None]
 
 
 async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> None:
     """However many tasks others have."""
-    from onward.store.port.overview import listing
     from onward.store.postgres.execute import S as P
-    from onward.store.postgres.overview import escaped
+    from onward.store.shared.search import listing
     from onward.store.sqlite.execute import S as L
 
     name, values = listing(10, None, {"whose": "acme"})
     assert (name, listing(1, None, {"whose": "acme", "state": State.COMPLETED})[0]) == ("list_tenant", "list_tenant")
     if isinstance(store, SqliteStore):
-        plan = await store._reading(
-            lambda c: [row[3] for row in c.execute(f"EXPLAIN QUERY PLAN {L[name].sql}", L[name](**as_json(values)))]
+        plan = await store._db.reading(
+            lambda c: [row[3] for row in c.execute(f"EXPLAIN QUERY PLAN {L[name].sql}", bind(L[name], values))]
         )
         assert any("onward_tasks_tenant (tenant=?" in line for line in plan), plan
         scans = [line for line in plan if line.startswith("SCAN") and "json_each" not in line]
@@ -105,9 +112,9 @@ async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> Non
         "SELECT 'x' || n, 'work', 'default', 0, n, '', 'null', '{}', CASE WHEN n % 100 = 0 THEN 'acme' ELSE 'globex' END FROM generate_series(1, 20000) n",
     )
     await sql(store, "ANALYZE onward_tasks")
-    async with store._connection() as connection:
+    async with store._db.connection() as connection:
         statement = await connection.prepare(P[name].sql)
-        plan = str(await statement.explain(*P[name](**escaped(values))))
+        plan = str(await statement.explain(*P[name](**values)))
     assert "onward_tasks_tenant" in plan, plan
     assert "Seq Scan on onward_tasks" not in plan, plan
 

@@ -184,7 +184,7 @@ async def test_commit_and_the_task_is_there_and_runs(app: Onward, url: str, borr
         assert (task.state, task.input, task.priority, task.labels) == (State.PENDING, {"name": "you"}, 3, {"a": "b"})
     async with app.worker():
         assert await handle.result(timeout=60) == "hello you"
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 @both
@@ -216,7 +216,7 @@ async def test_the_same_key_is_the_same_task(app: Onward, url: str, borrow: Any)
             await app.submit("nothing", 2, key="k", connection=owner.connection)
         await owner.rollback()
     assert await sql(app.store, "SELECT count(*) FROM onward_queue") == [(2,)]
-    assert await app.store.census() == []
+    assert await app.store.health.census() == []
 
 
 @both
@@ -248,7 +248,7 @@ async def test_an_id_sent_again_after_its_task_has_ended_changes_nothing(store: 
         (answer,) = await store.submit([wanted], owner.connection)
         await owner.commit()
     assert answer.id == wanted.id
-    assert await store.census() == []
+    assert await store.health.census() == []
     assert (await store.get(wanted.id)).state is State.COMPLETED  # type: ignore[union-attr]
 
 
@@ -309,5 +309,5 @@ async def test_a_group_and_its_turn(store: Store, url: str, borrow: Any) -> None
         await store.submit([new(group="small") for _ in range(2)], borrowed.connection)
         await borrowed.commit()
     await join(store, "w1")
-    first = [(await store.get(one.id)).group for one in await claim(store, room=4)]  # type: ignore[union-attr]
+    first = [(await store.get(task.id)).group for task in await claim(store, room=4)]  # type: ignore[union-attr]
     assert sorted(first) == ["big", "big", "small", "small"]

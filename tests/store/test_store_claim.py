@@ -125,13 +125,13 @@ async def test_not_for_a_worker_whose_lease_has_ended(store: Store, time: Time) 
     time.move(10)
     assert await claim(store) == [], "the lease ends at its last moment"
     assert await kinds(store, task_id) == ["task.submitted"]
-    await store.beat("w1", 10, 0)
+    await store.workers.heartbeat("w1", 10, 0)
     assert len(await claim(store)) == 1
 
 
 async def test_not_for_a_worker_that_was_declared_dead(store: Store) -> None:
     await join(store, "w1")
-    await store.rescue(["w1"])
+    await store.workers.rescue(["w1"])
     await submit(store)
     assert await claim(store) == []
 
@@ -189,7 +189,7 @@ async def test_claims_and_settles_side_by_side_leave_nothing_behind(store: Store
 
     await asyncio.wait_for(asyncio.gather(*[work(n) for n in range(4)]), 60)
     assert sorted(done) == sorted(ids)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @only_postgres
@@ -198,7 +198,7 @@ async def test_a_claim_waits_for_nobody(store: Any, open_another: Any) -> None:
     await join(store, "w1")
     locked, free = await submit(store, new(priority=1), new())
     other = await open_another()
-    async with other._connection() as connection, connection.transaction():
+    async with other._db.connection() as connection, connection.transaction():
         await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", locked)
         assert [c.id for c in await asyncio.wait_for(claim(store), 60)] == [free]
     assert [c.id for c in await claim(store)] == [locked]
@@ -208,7 +208,7 @@ async def _suspect(store: Store, task_id: str, crashed: int = SUSPECT_AFTER) -> 
     for n in range(crashed):
         await join(store, f"crash{n}")
         assert [c.id for c in await claim(store, f"crash{n}", 1)] == [task_id]
-        await store.rescue([f"crash{n}"])
+        await store.workers.rescue([f"crash{n}"])
     assert await crashes(store, task_id) == crashed
 
 
@@ -240,7 +240,7 @@ async def test_a_claim_meets_an_append_that_is_just_being_committed(store: Store
         await join(store, f"old{turn}")
         (task_id,) = await submit(store)
         (held,) = await claim(store, f"old{turn}", 1)
-        await store.rescue([f"old{turn}"])
+        await store.workers.rescue([f"old{turn}"])
         saving, claiming = store.save(f"old{turn}", _steps(held, 2)), claim(store, "w2", 1)
         refused, claimed = (
             await asyncio.gather(saving, claiming) if turn % 2 else (await asyncio.gather(claiming, saving))[::-1]
@@ -264,4 +264,4 @@ async def test_a_claim_meets_an_append_that_is_just_being_committed(store: Store
         await store.save("w2", completion(claimed[0]))
     assert won["worker"], won
     assert won["claimer"], won
-    assert await store.census() == []
+    assert await store.health.census() == []

@@ -52,8 +52,8 @@ async def cost(store: Any, statement: str, **asked: Any) -> int:
     """What it takes to look for work: pages on PostgreSQL, steps of its machine on SQLite. Nothing is changed."""
     values = {"worker": "w1", "queue": "default", "names": NAMES, "room": 10, "alone": False, **asked}
     if isinstance(store, SqliteStore):
-        return await store._writing(lambda c: _steps(c, statement, values))
-    async with store._connection() as connection:
+        return await store._db.writing(lambda c: _steps(c, statement, values))
+    async with store._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         given = [values.get(name, b"{}") for name in P[statement].names]
@@ -101,10 +101,10 @@ async def test_a_claim_reads_no_more_with_many_foreign_tasks(store: Store, state
 
 async def test_a_claim_under_a_limit_finds_its_own_behind_many_foreign_tasks(store: Store) -> None:
     await join(store, "w1")
-    await store.limit([LimitRow("task", "work", Limit(concurrency=2))])
+    await store.queues.set_limits([LimitRow("task", "work", Limit(concurrency=2))])
     await foreign(store, FEW)
     ids = await submit(store, *[new() for _ in range(4)])
-    assert [one.id for one in await claim(store, names=NAMES)] == ids[:2]
+    assert [task.id for task in await claim(store, names=NAMES)] == ids[:2]
 
 
 async def test_a_suspect_is_found_behind_many_others(store: Any) -> None:
@@ -115,7 +115,7 @@ async def test_a_suspect_is_found_behind_many_others(store: Any) -> None:
     few = await cost(store, "claim_suspect", alone=True, room=1)
     await foreign(store, MANY, "work")
     assert await cost(store, "claim_suspect", alone=True, room=1) <= few * 1.5 + 20
-    assert [one.id for one in await claim(store, room=1, alone=True)] == [suspect]
+    assert [task.id for task in await claim(store, room=1, alone=True)] == [suspect]
 
 
 async def test_several_names_keep_priority_and_order(store: Store) -> None:
@@ -124,9 +124,9 @@ async def test_several_names_keep_priority_and_order(store: Store) -> None:
     tasks = [new(NAMES[n * 7 % 3], priority=n * 5 % 4) for n in range(24)]
     await submit(store, *tasks)
     wanted = [task.id for task in sorted(tasks, key=lambda task: -task.priority)]
-    taken = [one.id for one in await claim(store, names=NAMES, room=5)]
+    taken = [held_task.id for held_task in await claim(store, names=NAMES, room=5)]
     taken += [(await claim(store, names=NAMES, room=1))[0].id for _ in range(7)]
-    taken += [one.id for one in await claim(store, names=NAMES, room=50)]
+    taken += [held_task.id for held_task in await claim(store, names=NAMES, room=50)]
     assert taken == wanted
 
 
@@ -135,7 +135,7 @@ async def test_several_names_keep_the_turns_of_groups(store: Store) -> None:
     many = [new(NAMES[n % 3], group="many") for n in range(6)]
     await submit(store, *many)
     (late,) = await submit(store, new("other", group="late"))
-    taken = [one.id for one in await claim(store, names=NAMES, room=2)]
+    taken = [task.id for task in await claim(store, names=NAMES, room=2)]
     assert taken == [many[0].id, late], "the first of another group takes its turn with what is served just now"
 
 

@@ -16,14 +16,14 @@ from tests.kit import begun, claim, completion, dense, entry, kinds, new, next_i
 
 async def _origin(store: Store) -> str:
     """Submitted, claimed, two steps, a message read and one unread, completed."""
-    one = await begun(store)
+    held = await begun(store)
     for number in (1, 2):
-        await store.send(one.id, Message(f"m{number}", "signal", "go", None, b"1"))
+        await store.send(held.id, Message(f"m{number}", "signal", "go", None, b"1"))
     message = json.dumps({"n": 1, "kind": "signal", "name": "go", "ref": None, "value": 1}).encode()
-    entries = [entry(one, 1), entry(one, 2, r.MESSAGE, "", message), entry(one, 3, key="t")]
+    entries = [entry(held, 1), entry(held, 2, r.MESSAGE, "", message), entry(held, 3, key="t")]
     await store.save("w1", Batch(entries))
-    await store.save("w1", completion(one, 4))
-    return one.id
+    await store.save("w1", completion(held, 4))
+    return held.id
 
 
 async def test_a_fork_has_the_first_records_then_its_own(store: Store) -> None:
@@ -41,20 +41,20 @@ async def test_a_fork_has_the_first_records_then_its_own(store: Store) -> None:
     assert (task.task, task.queue, task.input) == (old.task, old.queue, old.input)
     assert task.created_at >= old.created_at
     assert old.state is State.COMPLETED
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_messages_that_were_read_are_there_and_the_next_has_the_next_number(store: Store) -> None:
     origin, fork = await _origin(store), next_id()
     await store.fork(fork, origin, 4, input=b"null", inbox=1)
     assert [message.id for message in await store.inbox(fork)] == ["m1"]
-    (one,) = await claim(store, "w1")
-    assert (one.id, one.shift, one.inbox) == (fork, 6, 1)
+    (held,) = await claim(store, "w1")
+    assert (held.id, held.shift, held.inbox) == (fork, 6, 1)
     assert (await store.send(fork, Message("m1", "signal", "go", None, b"9"))).first, (
         "the same message again is that message"
     )
     assert (await store.send(fork, Message("m3", "signal", "go", None, b"9"))).number == 2
-    await store.save("w1", completion(one, 1, State.FAILED))
+    await store.save("w1", completion(held, 1, State.FAILED))
     assert await store.resume(fork)
     assert (await store.send(fork, Message("m4", "signal", "go", None, b"9"))).number == 3
 
@@ -71,8 +71,7 @@ async def test_a_fork_that_is_asked_for_again_is_there_once(store: Store) -> Non
 async def test_all_or_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record that says it is a fork cannot be written: then nothing of it is."""
     origin, fork = await _origin(store), next_id()
-    module = f"onward.store.{'sqlite' if 'Sqlite' in type(store).__name__ else 'postgres'}.fork"
-    monkeypatch.setattr(f"{module}.FORKED", None)
+    monkeypatch.setattr("onward.store.shared.forks.FORKED", None)
     with pytest.raises(Exception, match=r"(?i)null"):
         await store.fork(fork, origin, 3, input=b"null", inbox=0)
     assert await store.get(fork) is None

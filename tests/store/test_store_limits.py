@@ -17,7 +17,7 @@ from tests.kit import Time, claim, completion, join, new, only_postgres, row, sq
 
 
 async def limited(store: Store, task: str = "work", **numbers: Any) -> None:
-    await store.limit([LimitRow("task", task, Limit(**numbers))])
+    await store.queues.set_limits([LimitRow("task", task, Limit(**numbers))])
 
 
 async def groups(store: Store, *names: str | None, **over: Any) -> list[str]:
@@ -27,16 +27,16 @@ async def groups(store: Store, *names: str | None, **over: Any) -> list[str]:
 
 def let_go(batch: Batch, *held: Claimed) -> Batch:
     """With the gates of what was held, as the writer gives them."""
-    batch.gates = {one.id: one.gate for one in held if one.gate is not None}
+    batch.gates = {task.id: task.gate for task in held if task.gate is not None}
     return batch
 
 
 async def finish(store: Store, *held: Claimed) -> None:
-    assert await store.save("w1", let_go(together(*[completion(one) for one in held]), *held)) == set()
+    assert await store.save("w1", let_go(together(*[completion(task) for task in held]), *held)) == set()
 
 
 async def reasons(store: Store, *ids: str) -> list[str | None]:
-    return [(await store.get(one)).reason for one in ids]  # type: ignore[union-attr]
+    return [(await store.get(task_id)).reason for task_id in ids]  # type: ignore[union-attr]
 
 
 # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -46,7 +46,7 @@ async def test_groups_get_their_turns(store: Store) -> None:
     await join(store, "w1")
     heavy = await groups(store, *["a"] * 6)
     light = await groups(store, "b", "b", "c")
-    order = [one.id for one in await claim(store)]
+    order = [task.id for task in await claim(store)]
     assert set(order[:3]) == {heavy[0], light[0], light[2]}
     assert set(order[3:5]) == {heavy[1], light[1]}
     assert order[5:] == heavy[2:]
@@ -58,7 +58,7 @@ async def test_one_by_one_they_get_the_same_turns(store: Store) -> None:
         await groups(store, "a")
     for _ in range(2):
         await groups(store, "b")
-    order = [(await store.get(one.id)).group for one in await claim(store)]  # type: ignore[union-attr]
+    order = [(await store.get(task.id)).group for task in await claim(store)]  # type: ignore[union-attr]
     assert sorted(order[:4]) == ["a", "a", "b", "b"]
     assert order[4:] == ["a"] * 4
 
@@ -69,7 +69,7 @@ async def test_a_late_group_starts_where_the_others_are(store: Store) -> None:
     await groups(store, *["a"] * 20)
     await finish(store, *await claim(store))
     await groups(store, *["b"] * 10)
-    order = [(await store.get(one.id)).group for one in await claim(store, room=10)]  # type: ignore[union-attr]
+    order = [(await store.get(task.id)).group for task in await claim(store, room=10)]  # type: ignore[union-attr]
     assert sorted(order) == ["a"] * 5 + ["b"] * 5
 
 
@@ -77,15 +77,15 @@ async def test_tasks_without_a_group_keep_their_order_and_are_not_held_up_by_a_h
     await join(store, "w1")
     await groups(store, *["a"] * 300)
     plain = await submit(store, new(), new())
-    order = [one.id for one in await claim(store, room=20)]
-    assert [one for one in order if one in plain] == plain
+    order = [task.id for task in await claim(store, room=20)]
+    assert [item for item in order if item in plain] == plain
 
 
 async def test_priority_goes_before_turns(store: Store) -> None:
     await join(store, "w1")
     await groups(store, "a", "a", "b")
     urgent = await groups(store, "a", "a", priority=5)
-    assert [one.id for one in await claim(store, room=2)] == urgent
+    assert [task.id for task in await claim(store, room=2)] == urgent
 
 
 async def test_a_task_knows_its_group_also_after_a_resume(store: Store) -> None:
@@ -117,15 +117,15 @@ async def test_one_of_a_group_at_a_time(store: Store) -> None:
     await limited(store, concurrency=1)
     web, again, shop = await groups(store, "web", "web", "shop")
     held = await claim(store)
-    assert {one.id for one in held} == {web, shop}
+    assert {task.id for task in held} == {web, shop}
     assert await reasons(store, again) == ["quota"]
     assert (await store.get(again)).state is State.PENDING  # type: ignore[union-attr]
     assert await claim(store) == []
-    await finish(store, *[one for one in held if one.id == shop])
+    await finish(store, *[task for task in held if task.id == shop])
     assert await claim(store) == [], "that was another group's place"
-    await finish(store, *[one for one in held if one.id == web])
+    await finish(store, *[task for task in held if task.id == web])
     assert await reasons(store, again) == ["queued"], "in the commit that let go"
-    assert [one.id for one in await claim(store)] == [again]
+    assert [task.id for task in await claim(store)] == [again]
 
 
 async def test_without_a_group_the_limit_is_for_all_of_a_name(store: Store) -> None:
@@ -133,17 +133,17 @@ async def test_without_a_group_the_limit_is_for_all_of_a_name(store: Store) -> N
     await limited(store, concurrency=2)
     await submit(store, *[new() for _ in range(4)], new("other"))
     held = await claim(store, names=["work", "other"])
-    assert sorted(one.task for one in held) == ["other", "work", "work"]
-    assert [one.gate for one in held if one.task == "other"] == [None]
+    assert sorted(task.task for task in held) == ["other", "work", "work"]
+    assert [task.gate for task in held if task.task == "other"] == [None]
 
 
 async def test_a_limit_that_concerns_nobody_here_changes_nothing(store: Store) -> None:
     await join(store, "w1")
     await limited(store, "another", concurrency=1)
-    await store.limit([LimitRow("queue", "another", Limit(concurrency=1))])
+    await store.queues.set_limits([LimitRow("queue", "another", Limit(concurrency=1))])
     await groups(store, "a", "a", "a")
     held = await claim(store)
-    assert [one.gate for one in held] == [None] * 3
+    assert [task.gate for task in held] == [None] * 3
 
 
 async def test_order_within_a_group_stays(store: Store) -> None:
@@ -154,7 +154,7 @@ async def test_order_within_a_group_stays(store: Store) -> None:
     for number in itertools.count():
         if not (held := await claim(store)):
             break
-        seen += [one.id for one in held]
+        seen += [task.id for task in held]
         if number == 1:
             ids += await groups(store, "web", "web")
         await finish(store, *held)
@@ -168,7 +168,7 @@ async def test_who_waits_gives_up_its_place(store: Store, time: Time, reason: st
     first, second = await groups(store, "web", "web")
     (held,) = await claim(store)
     await store.save("w1", let_go(waiting(held, time.now + 5, reason), held))
-    assert [one.id for one in await claim(store)] == [second]
+    assert [task.id for task in await claim(store)] == [second]
     time.move(6)
     assert (await store.wake()).woken
     assert await claim(store) == []
@@ -179,13 +179,13 @@ async def test_the_dead_free_their_places(store: Store) -> None:
     await join(store, "w1", "w2")
     await limited(store, concurrency=1)
     first, second = await groups(store, "web", "web")
-    assert [one.id for one in await claim(store, "w2")] == [first]
+    assert [task.id for task in await claim(store, "w2")] == [first]
     assert await claim(store) == []
-    assert await store.rescue(["w2"]) == 1
+    assert await store.workers.rescue(["w2"]) == 1
     (held,) = await claim(store)
     assert held.id == first, "it goes on before others begin"
     await finish(store, held)
-    assert [one.id for one in await claim(store)] == [second]
+    assert [task.id for task in await claim(store)] == [second]
 
 
 async def test_leaving_and_giving_back_free_places(store: Store) -> None:
@@ -194,9 +194,9 @@ async def test_leaving_and_giving_back_free_places(store: Store) -> None:
     (first,) = await groups(store, "web")
     await claim(store, "w2")
     await store.release("w2", [first], 1e12)
-    assert [one.id for one in await claim(store, "w2")] == [first]
-    await store.leave("w2")
-    assert [one.id for one in await claim(store)] == [first]
+    assert [task.id for task in await claim(store, "w2")] == [first]
+    await store.workers.leave("w2")
+    assert [task.id for task in await claim(store)] == [first]
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -212,13 +212,13 @@ async def test_cancelling_leaves_nobody_behind(store: Store, which: int) -> None
     assert await store.cancel(ids[which])
     if which == 2:
         await finish(store, held)
-    left = [one for one in ids if one not in {ids[0], ids[which]}]
+    left = [task_id for task_id in ids if task_id not in {ids[0], ids[which]}]
     for wanted in left:
         (held,) = await claim(store)
         assert held.id == wanted
         await finish(store, held)
     assert await claim(store) == []
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_crowd_that_waits_is_in_nobodys_way(store: Store) -> None:
@@ -227,10 +227,10 @@ async def test_a_crowd_that_waits_is_in_nobodys_way(store: Store) -> None:
     await groups(store, *["web"] * 1500, priority=9)
     behind = await groups(store, "shop", "mail", priority=0)
     held = await claim(store, room=3)
-    assert [one.id for one in held[1:]] == behind
+    assert [task.id for task in held[1:]] == behind
     ((ready,),) = await sql(store, "SELECT count(*) FROM onward_queue WHERE worker IS NULL AND due_at IS NULL")
     assert ready == 0, "those that wait are not among the ready ones"
-    assert (await store.depth("default")).waiting == 1499, "but a full queue is full"
+    assert (await store.queues.depth("default")).waiting == 1499, "but a full queue is full"
 
 
 async def test_a_suspect_stays_behind_its_limit(store: Store) -> None:
@@ -238,7 +238,7 @@ async def test_a_suspect_stays_behind_its_limit(store: Store) -> None:
     await limited(store, concurrency=1)
     suspect, other = await groups(store, "web", "web")
     await sql(store, f"UPDATE onward_queue SET crashes = 3 WHERE task_id = '{suspect}'")
-    assert [one.id for one in await claim(store)] == [other]
+    assert [task.id for task in await claim(store)] == [other]
     assert await claim(store, alone=True) == []
     assert await reasons(store, suspect) == ["quota"]
 
@@ -248,30 +248,30 @@ async def test_a_suspect_stays_behind_its_limit(store: Store) -> None:
 
 async def test_so_many_of_a_queue_at_once(store: Store) -> None:
     await join(store, "w1", "w2")
-    await store.limit([LimitRow("queue", "gpu", Limit(concurrency=3))])
+    await store.queues.set_limits([LimitRow("queue", "gpu", Limit(concurrency=3))])
     await submit(store, *[new(queue="gpu") for _ in range(5)], *[new() for _ in range(5)])
     first = await claim(store, "w1", 2, "gpu")
     second = await claim(store, "w2", 5, "gpu")
     assert (len(first), len(second)) == (2, 1)
-    assert [one.gate for one in first + second] == [""] * 3
+    assert [task.gate for task in first + second] == [""] * 3
     assert await claim(store, "w1", 5, "gpu") == []
     assert len(await claim(store)) == 5, "another queue"
     await finish(store, first[0])
     assert len(await claim(store, "w2", 5, "gpu")) == 1
-    assert await store.rescue(["w2"]) == 2
+    assert await store.workers.rescue(["w2"]) == 2
     assert len(await claim(store, "w1", 5, "gpu")) == 2
 
 
 async def test_a_queue_and_a_group_may_both_be_limited(store: Store) -> None:
     await join(store, "w1")
-    await store.limit(
+    await store.queues.set_limits(
         [LimitRow("queue", "default", Limit(concurrency=2)), LimitRow("task", "work", Limit(concurrency=1))]
     )
     await groups(store, "a", "a", "b", "c")
     held = await claim(store)
-    assert sorted(one.gate or "" for one in held) == [gate_of("work", "a"), gate_of("work", "b")]
+    assert sorted(task.gate or "" for task in held) == [gate_of("work", "a"), gate_of("work", "b")]
     await finish(store, held[0])
-    assert [one.gate for one in await claim(store)] == [gate_of("work", "c")]
+    assert [task.gate for task in await claim(store)] == [gate_of("work", "c")]
 
 
 # ── rates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -282,7 +282,7 @@ async def test_a_rate_lets_a_burst_through_and_then_one_at_a_time(store: Store, 
     await limited(store, rate="3/m")
     ids = await groups(store, *["web"] * 6)
     others = await groups(store, "shop")
-    order = [one.id for one in await claim(store)]
+    order = [task.id for task in await claim(store)]
     assert set(order[:2]) == {ids[0], *others}
     assert order[2:] == ids[1:3]
     assert await claim(store) == []
@@ -292,7 +292,7 @@ async def test_a_rate_lets_a_burst_through_and_then_one_at_a_time(store: Store, 
         assert not (await store.wake()).woken
         time.move(0.1)
         assert (await store.wake()).woken
-        assert [one.id for one in await claim(store)] == [ids[number]]
+        assert [task.id for task in await claim(store)] == [ids[number]]
     assert (await store.wake()).next_due_in is None
 
 
@@ -304,10 +304,10 @@ async def test_what_nobody_used_is_there_later(store: Store, time: Time) -> None
     assert len(await claim(store)) == 4
     time.move(45.1)
     assert (await store.wake()).woken
-    assert [one.id for one in await claim(store)] == ids[4:7]
+    assert [task.id for task in await claim(store)] == ids[4:7]
     time.move(500)
     await store.wake()
-    assert [one.id for one in await claim(store)] == ids[7:]
+    assert [task.id for task in await claim(store)] == ids[7:]
 
 
 async def test_burst_one_is_evenly_spaced(store: Store, time: Time) -> None:
@@ -328,7 +328,7 @@ async def test_only_the_first_start_counts_for_the_rate(store: Store, time: Time
     await limited(store, rate="1/h")
     first, second = await groups(store, "web", "web")
     await claim(store, "w2")
-    await store.rescue(["w2"])
+    await store.workers.rescue(["w2"])
     (held,) = await claim(store)
     assert held.id == first, "it goes on after a crash, whatever the rate"
     await store.save("w1", let_go(waiting(held, time.now + 1, "retrying", 2), held))
@@ -367,7 +367,7 @@ async def test_cancelling_the_one_that_has_a_time(store: Store, time: Time) -> N
     assert await claim(store) == []
     time.move(60)
     assert (await store.wake()).woken
-    assert [one.id for one in await claim(store)] == [ids[2]]
+    assert [task.id for task in await claim(store)] == [ids[2]]
 
 
 async def test_a_clock_that_was_set_back_does_not_stop_a_group(store: Store, time: Time) -> None:
@@ -397,9 +397,9 @@ async def test_raised_lowered_and_lifted(store: Store) -> None:
     assert await claim(store) == []
     await finish(store, held.pop())
     assert len(await claim(store)) == 1
-    await store.limit([LimitRow("task", "work", None)])
+    await store.queues.set_limits([LimitRow("task", "work", None)])
     assert len(await claim(store)) == 5
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_what_is_held_already_counts_for_a_new_limit(store: Store) -> None:
@@ -407,7 +407,7 @@ async def test_what_is_held_already_counts_for_a_new_limit(store: Store) -> None
     await groups(store, "web", queue="gpu")
     (held,) = await claim(store, queue="gpu")
     await limited(store, concurrency=1)
-    await store.limit([LimitRow("queue", "gpu", Limit(concurrency=2))])
+    await store.queues.set_limits([LimitRow("queue", "gpu", Limit(concurrency=2))])
     (waits,) = await groups(store, "web")
     assert await claim(store) == []
     assert await reasons(store, waits) == ["quota"]
@@ -416,7 +416,7 @@ async def test_what_is_held_already_counts_for_a_new_limit(store: Store) -> None
     assert held.gate is None
     await finish(store, held)
     await store.wake()
-    assert [one.id for one in await claim(store)] == [waits], "nobody told, but the next look around sees it"
+    assert [task.id for task in await claim(store)] == [waits], "nobody told, but the next look around sees it"
 
 
 async def test_the_same_limit_again_changes_nothing(store: Store) -> None:
@@ -438,7 +438,7 @@ async def test_another_program_learns_of_a_limit(store: Store, open_another: Any
     await limited(other, concurrency=1)
     await groups(other, "web", "web")
     assert len(await claim(store)) == 1
-    await other.limit([LimitRow("task", "work", None)])
+    await other.queues.set_limits([LimitRow("task", "work", None)])
     assert len(await claim(store)) == 1
 
 
@@ -449,8 +449,8 @@ async def test_many_gates_are_looked_at_by_and_by(store: Store) -> None:
     await groups(store, *names, *names)
     held = await claim(store, room=500)
     assert len(held) == 120
-    for one in held:
-        await store.save("w1", completion(one))  # nobody says that a place is free
+    for task in held:
+        await store.save("w1", completion(task))  # nobody says that a place is free
     assert await claim(store) == []
     for _ in range(4):
         await store.wake()
@@ -471,18 +471,18 @@ async def race(stores: list[Store], most: int, queue_most: int) -> tuple[int, li
         worker, idle = f"w{number}", 0
         while idle < 20:
             held = await store.claim(worker, "default", ["work"], 3)
-            for one in held:
-                assert one.gate is not None
-                holding[one.gate] = holding.get(one.gate, 0) + 1
-                if holding[one.gate] > most:
-                    faults.append(f"{holding[one.gate]} behind {one.gate!r}")
+            for task in held:
+                assert task.gate is not None
+                holding[task.gate] = holding.get(task.gate, 0) + 1
+                if holding[task.gate] > most:
+                    faults.append(f"{holding[task.gate]} behind {task.gate!r}")
             if sum(holding.values()) > queue_most:
                 faults.append(f"{sum(holding.values())} in the queue")
             await asyncio.sleep(0.02)
-            for one in held:
-                holding[one.gate or ""] -= 1
+            for task in held:
+                holding[task.gate or ""] -= 1
             if held:
-                batch = let_go(together(*[completion(one) for one in held]), *held)
+                batch = let_go(together(*[completion(task) for task in held]), *held)
                 assert await store.save(worker, batch) == set()
             done += len(held)
             idle = 0 if held else idle + 1
@@ -493,12 +493,12 @@ async def race(stores: list[Store], most: int, queue_most: int) -> tuple[int, li
 
 
 async def crowd(store: Store, open_another: Any, *, queue_most: int = 100) -> list[Store]:
-    await store.limit(
+    await store.queues.set_limits(
         [LimitRow("task", "work", Limit(concurrency=2)), LimitRow("queue", "default", Limit(concurrency=queue_most))]
     )
     stores = [await open_another() for _ in range(6)]
     for number in range(6):
-        await store.join(row(f"w{number}"), 1000)
+        await store.workers.join(row(f"w{number}"), 1000)
     await groups(store, *[f"g{number % 4}" for number in range(200)])
     return stores
 
@@ -513,7 +513,7 @@ async def test_many_claimers_never_exceed_a_limit_and_forget_nobody(
     done, faults = await race(stores, 2, queue_most)
     assert faults == []
     assert done == 200, "each free place was given to the next, with nobody to look around"
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.slow
@@ -550,7 +550,7 @@ async def test_claims_and_cancels_at_once(store: Store, open_another: Any) -> No
         while idle < 30:
             held = await claim(stores[number], f"w{number}", 3)
             if held:
-                batch = let_go(together(*[completion(one) for one in held]), *held)
+                batch = let_go(together(*[completion(task) for task in held]), *held)
                 done += len(held) - len(await stores[number].save(f"w{number}", batch))
             idle = 0 if held else idle + 1
             await asyncio.sleep(0.002)
@@ -558,7 +558,7 @@ async def test_claims_and_cancels_at_once(store: Store, open_another: Any) -> No
 
     stopped, *done = await asyncio.gather(cancel(), *[work(number) for number in range(1, 5)])
     assert stopped + sum(done) == 200
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.slow
@@ -575,7 +575,7 @@ async def test_with_many_ready_rows_a_claim_and_a_submit_use_their_indexes(store
     await sql(store, "ANALYZE onward_queue")
     asked = {"worker": "w1", "queue": "default", "names": ["work"], "room": 10, "alone": False}
     turn = {"queue": "default", "group": "g4", "priority": 1}
-    async with store._connection() as connection:
+    async with store._db.connection() as connection:
         for name, values in (("claim", asked | {"data": b""}), ("line", asked), ("turn", turn)):
             await connection.execute(f"PREPARE looked_at AS {S[name].sql}")
             given = ", ".join(_literal(value) for value in S[name](**values))
@@ -590,5 +590,5 @@ async def test_with_many_ready_rows_a_claim_and_a_submit_use_their_indexes(store
 
 def _literal(value: Any) -> str:
     if isinstance(value, list):
-        return "ARRAY[" + ", ".join(_literal(one) for one in value) + "]"
+        return "ARRAY[" + ", ".join(_literal(item) for item in value) + "]"
     return str(value) if isinstance(value, bool | int) else "''" if isinstance(value, bytes) else f"'{value}'"

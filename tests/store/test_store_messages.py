@@ -55,7 +55,7 @@ def asking(held: Claimed, kind: str = r.QUESTION) -> Batch:
 def end(held: Claimed, state: State = State.COMPLETED) -> Batch:
     """An end that the parent is told of."""
     batch = completion(held, state=state)
-    return Batch(batch.entries, [one._replace(parent=held.parent) for one in batch.ends])
+    return Batch(batch.entries, [item._replace(parent=held.parent) for item in batch.ends])
 
 
 async def reason(store: Store, task_id: str) -> str | None:
@@ -113,15 +113,15 @@ async def test_the_same_message_twice_is_one(store: Store) -> None:
 
 
 async def test_of_two_answers_the_first_counts(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", asking(one))
-    assert await store.send(one.id, message("a", ref=3, kind="answer", data=b'"yes"')) == Sent(1)
-    second = await store.send(one.id, message("b", ref=3, kind="answer", data=b'"no"'))
+    held = await begun(store)
+    await store.save("w1", asking(held))
+    assert await store.send(held.id, message("a", ref=3, kind="answer", data=b'"yes"')) == Sent(1)
+    second = await store.send(held.id, message("b", ref=3, kind="answer", data=b'"no"'))
     assert (second.number, second.first) == (1, False)
     assert second.there == Message("a", "answer", "go", 3, b'"yes"', 1)
-    third = await store.send(one.id, message("c", ref=4, kind="answer"))
+    third = await store.send(held.id, message("c", ref=4, kind="answer"))
     assert third == Sent(2), "another question is another matter"
-    assert [m.id for m in await store.inbox(one.id)] == ["a", "c"]
+    assert [m.id for m in await store.inbox(held.id)] == ["a", "c"]
 
 
 async def test_signals_have_no_ref_and_never_stand_in_each_others_way(store: Store) -> None:
@@ -156,27 +156,27 @@ async def test_twenty_signals_at_once_from_two_connections(store: Store, open_an
 
 @pytest.mark.parametrize("ended", [State.COMPLETED, State.FAILED, State.CANCELLED])
 async def test_a_task_that_has_ended_hears_nothing(store: Store, ended: State) -> None:
-    one = await begun(store)
-    assert await store.send(one.id, message("before", ref=3)) == Sent(1)
+    held = await begun(store)
+    assert await store.send(held.id, message("before", ref=3)) == Sent(1)
     if ended is State.CANCELLED:
-        await store.cancel(one.id)
+        await store.cancel(held.id)
     else:
-        await store.save("w1", completion(one, state=ended))
-    assert await store.send(one.id, message("after")) == Sent(None)
-    assert (await store.send(one.id, message("before", ref=3))).number == 1, "but what was sent was sent"
-    assert (await store.send(one.id, message("later", ref=3))).first is False
+        await store.save("w1", completion(held, state=ended))
+    assert await store.send(held.id, message("after")) == Sent(None)
+    assert (await store.send(held.id, message("before", ref=3))).number == 1, "but what was sent was sent"
+    assert (await store.send(held.id, message("later", ref=3))).first is False
     assert await store.send("nobody", message()) == Sent(None)
-    assert [m.id for m in await store.inbox(one.id)] == ["before"]
+    assert [m.id for m in await store.inbox(held.id)] == ["before"]
 
 
 async def test_a_resumed_task_goes_on_counting(store: Store) -> None:
-    one = await begun(store)
-    await store.send(one.id, message("m1"))
-    await store.send(one.id, message("m2"))
-    await store.save("w1", completion(one, state=State.FAILED))
-    assert await store.resume(one.id)
-    assert await counter(store, one.id) == 2
-    assert await store.send(one.id, message("m3")) == Sent(3)
+    held = await begun(store)
+    await store.send(held.id, message("m1"))
+    await store.send(held.id, message("m2"))
+    await store.save("w1", completion(held, state=State.FAILED))
+    assert await store.resume(held.id)
+    assert await counter(store, held.id) == 2
+    assert await store.send(held.id, message("m3")) == Sent(3)
 
 
 # ── who is woken ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,76 +185,76 @@ async def test_a_resumed_task_goes_on_counting(store: Store) -> None:
 @pytest.mark.parametrize("why", sorted(HEARS))
 @pytest.mark.parametrize("due", ["at a time", "never"])
 async def test_a_message_wakes_a_task_that_waits_for_one(store: Store, time: Time, why: str, due: str) -> None:
-    one = await begun(store)
-    await store.save("w1", waits(one, why, 0, math.inf if due == "never" else time.now + 60))
+    task = await begun(store)
+    await store.save("w1", waits(task, why, 0, math.inf if due == "never" else time.now + 60))
     assert await claim(store) == []
-    assert await reason(store, one.id) == why
-    await store.send(one.id, message())
-    assert await reason(store, one.id) == "queued"
+    assert await reason(store, task.id) == why
+    await store.send(task.id, message())
+    assert await reason(store, task.id) == "queued"
     (held,) = await claim(store)
-    assert (held.id, held.inbox) == (one.id, 1)
-    assert await store.census() == []
+    assert (held.id, held.inbox) == (task.id, 1)
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("why", ["asleep", "retrying", "delayed", "parked", "quarantined", "paused"])
 async def test_a_message_lets_a_sleeper_sleep(store: Store, time: Time, why: str) -> None:
-    one = await begun(store)
+    held = await begun(store)
     due = math.inf if why in {"parked", "quarantined", "paused"} else time.now + 60
-    await store.save("w1", waiting(one, due, why))
-    assert await store.send(one.id, message()) == Sent(1)
-    task = await store.get(one.id)
+    await store.save("w1", waiting(held, due, why))
+    assert await store.send(held.id, message()) == Sent(1)
+    task = await store.get(held.id)
     assert task is not None
     assert (task.reason, task.due_at) == (why, due)
     assert await claim(store) == []
-    assert await counter(store, one.id) == 1, "but it is counted"
+    assert await counter(store, held.id) == 1, "but it is counted"
 
 
 async def test_a_message_leaves_the_holder_alone(store: Store) -> None:
-    one = await begun(store)
-    await store.send(one.id, message())
-    assert await reason(store, one.id) == "running"
-    assert (await store.beat("w1", 10, 0)).held == {one.id}
-    assert await store.save("w1", Batch([entry(one)])) == set()
+    held = await begun(store)
+    await store.send(held.id, message())
+    assert await reason(store, held.id) == "running"
+    assert (await store.workers.heartbeat("w1", 10, 0)).held == {held.id}
+    assert await store.save("w1", Batch([entry(held)])) == set()
 
 
 # ── settle into waiting ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_wait_that_has_not_read_all_messages_is_none(store: Store) -> None:
-    one = await begun(store)
-    await store.send(one.id, message())
-    assert await store.save("w1", waits(one, "signal", 0)) == set()
-    assert await reason(store, one.id) == "queued", "a message came while it was being settled"
+    task = await begun(store)
+    await store.send(task.id, message())
+    assert await store.save("w1", waits(task, "signal", 0)) == set()
+    assert await reason(store, task.id) == "queued", "a message came while it was being settled"
     (held,) = await claim(store)
     assert held.inbox == 1
     await store.save("w1", waits(held, "signal", 1))
-    assert await reason(store, one.id) == "signal"
+    assert await reason(store, task.id) == "signal"
     assert await claim(store) == []
 
 
 async def test_many_waits_in_one_batch_are_judged_one_by_one(store: Store) -> None:
     held = [await begun(store) for _ in range(6)]
-    for one in held[::2]:
-        await store.send(one.id, message())
-    await store.save("w1", together(*[waits(one, "approval", 0) for one in held]))
-    assert [await reason(store, one.id) for one in held] == ["queued", "approval"] * 3
+    for task in held[::2]:
+        await store.send(task.id, message())
+    await store.save("w1", together(*[waits(task, "approval", 0) for task in held]))
+    assert [await reason(store, task.id) for task in held] == ["queued", "approval"] * 3
 
 
 async def test_a_wait_without_a_number_does_not_care(store: Store, time: Time) -> None:
-    one = await begun(store)
-    await store.send(one.id, message())
-    await store.save("w1", waiting(one, time.now + 10, "asleep"))
-    assert await reason(store, one.id) == "asleep"
+    held = await begun(store)
+    await store.send(held.id, message())
+    await store.save("w1", waiting(held, time.now + 10, "asleep"))
+    assert await reason(store, held.id) == "asleep"
 
 
 async def test_send_against_settle(store: Store, open_another: Any, kind: str) -> None:
     """Whichever is first: the task is never left asleep with a message that it has not read."""
     both = await doors(store, open_another, kind)
     for turn in range(30):
-        one = await begun(store)
-        calls = [both[0].save("w1", waits(one, "signal", 0)), both[1].send(one.id, message())]
+        task = await begun(store)
+        calls = [both[0].save("w1", waits(task, "signal", 0)), both[1].send(task.id, message())]
         await asyncio.gather(*(calls if turn % 2 else calls[::-1]))
-        assert await reason(store, one.id) == "queued"
+        assert await reason(store, task.id) == "queued"
         (held,) = await claim(store)
         assert held.inbox == 1
         await store.save("w1", completion(held))
@@ -264,7 +264,7 @@ async def test_send_against_settle(store: Store, open_another: Any, kind: str) -
 
 
 async def test_asks_are_what_nobody_has_answered_the_oldest_first(store: Store) -> None:
-    assert await store.asks() == []
+    assert await store.listing.asks() == []
     first, second, third = [await begun(store) for _ in range(3)]
     entries = [
         (first.id, 3, 2, r.QUESTION, "question", b'{"question":"a"}', 30.0),
@@ -273,16 +273,16 @@ async def test_asks_are_what_nobody_has_answered_the_oldest_first(store: Store) 
         (third.id, 3, 2, r.SIGNAL, "signal go", b'{"signal":"go"}', 5.0),
     ]
     await store.save("w1", Batch(entries))
-    found = await store.asks()
+    found = await store.listing.asks()
     assert [(a.task_id, a.seq, a.kind, a.key, a.data, a.at, a.task) for a in found] == [
         (second.id, 3, r.APPROVAL, "approval", b'{"what":"b"}', 10.0, "work"),
         (second.id, 4, r.QUESTION, "[gather.1]question", b'{"question":"c"}', 20.0, "work"),
         (first.id, 3, r.QUESTION, "question", b'{"question":"a"}', 30.0, "work"),
     ]
     await store.send(second.id, message("x", ref=3))
-    assert [(a.task_id, a.seq) for a in await store.asks()] == [(second.id, 4), (first.id, 3)]
+    assert [(a.task_id, a.seq) for a in await store.listing.asks()] == [(second.id, 4), (first.id, 3)]
     await store.cancel(second.id)
-    assert [(a.task_id, a.seq) for a in await store.asks()] == [(first.id, 3)], "an ended task asks nothing"
+    assert [(a.task_id, a.seq) for a in await store.listing.asks()] == [(first.id, 3)], "an ended task asks nothing"
 
 
 @pytest.mark.parametrize(
@@ -295,57 +295,57 @@ async def test_asks_are_what_nobody_has_answered_the_oldest_first(store: Store) 
 async def test_what_was_asked_in_a_saga_that_was_given_up_is_asked_no_more(
     store: Store, saga: str, void: list[str], open_: list[str]
 ) -> None:
-    one = await begun(store)
+    held = await begun(store)
     keys = [*void, *open_]
-    await store.save("w1", Batch([entry(one, n, r.QUESTION, key, b"{}") for n, key in enumerate(keys, 1)]))
-    assert [ask.key for ask in await store.asks()] == keys
-    rest = [entry(one, len(keys) + 1, r.UNDOING, saga, b"{}"), entry(one, len(keys) + 2, r.QUESTION, void[0], b"{}")]
+    await store.save("w1", Batch([entry(held, n, r.QUESTION, key, b"{}") for n, key in enumerate(keys, 1)]))
+    assert [ask.key for ask in await store.listing.asks()] == keys
+    rest = [entry(held, len(keys) + 1, r.UNDOING, saga, b"{}"), entry(held, len(keys) + 2, r.QUESTION, void[0], b"{}")]
     await store.save("w1", Batch(rest))
-    assert [ask.key for ask in await store.asks()] == [*open_, void[0]], "but what is asked anew is"
+    assert [ask.key for ask in await store.listing.asks()] == [*open_, void[0]], "but what is asked anew is"
 
 
 async def test_a_task_that_is_being_cancelled_asks_nothing(store: Store) -> None:
-    one = await in_a_saga(store)
-    await store.save("w1", Batch([entry(one, 2, r.QUESTION, "question", b"{}")]))
-    assert len(await store.asks()) == 1
-    assert (await store.cancel(one.id)).requested
-    assert await store.asks() == []
-    assert await store.asks(one.id) == []
+    task = await in_a_saga(store)
+    await store.save("w1", Batch([entry(task, 2, r.QUESTION, "question", b"{}")]))
+    assert len(await store.listing.asks()) == 1
+    assert (await store.cancel(task.id)).requested
+    assert await store.listing.asks() == []
+    assert await store.listing.asks(task.id) == []
 
 
 @pytest.mark.parametrize("stop", [r.CANCEL, r.DEADLINE])
 async def test_a_task_that_is_being_stopped_asks_nothing_until_somebody_resumes_it(store: Store, stop: str) -> None:
     """Its code was changed under it, say. It is resumed as if nobody had stopped it, and waits for the same answer as before."""
-    one = await in_a_saga(store)
-    await store.save("w1", Batch([entry(one, 2, r.QUESTION, "question", b"{}"), entry(one, 3, stop, "", b"{}")]))
-    assert await store.asks() == []
-    ended = entry(one, 4, r.PARKED, "", b'{"reason":"?"}')
-    await store.save("w1", Batch([ended], waits=[Wait(one.id, math.inf, "parked", one.attempt)]))
-    assert await store.asks() == []
-    assert await store.resume(one.id)
-    assert [ask.key for ask in await store.asks()] == ["question"]
+    task = await in_a_saga(store)
+    await store.save("w1", Batch([entry(task, 2, r.QUESTION, "question", b"{}"), entry(task, 3, stop, "", b"{}")]))
+    assert await store.listing.asks() == []
+    ended = entry(task, 4, r.PARKED, "", b'{"reason":"?"}')
+    await store.save("w1", Batch([ended], waits=[Wait(task.id, math.inf, "parked", task.attempt)]))
+    assert await store.listing.asks() == []
+    assert await store.resume(task.id)
+    assert [ask.key for ask in await store.listing.asks()] == ["question"]
 
 
 async def test_the_asks_of_one_task_and_the_time(store: Store, time: Time) -> None:
     first, second = [await begun(store) for _ in range(2)]
-    for one in (first, second):
-        await store.save("w1", Batch([entry(one, 1, r.QUESTION, "question", b"{}")]))
+    for task in (first, second):
+        await store.save("w1", Batch([entry(task, 1, r.QUESTION, "question", b"{}")]))
     time.move(7)
-    (found,) = await store.asks(second.id)
+    (found,) = await store.listing.asks(second.id)
     assert (found.task_id, found.now) == (second.id, time.now)
-    assert len(await store.asks()) == 2
-    assert await store.asks("nobody") == []
+    assert len(await store.listing.asks()) == 2
+    assert await store.listing.asks("nobody") == []
 
 
 async def test_doubts_are_the_tasks_that_wait_in_doubt(store: Store) -> None:
-    assert await store.doubts() == []
+    assert await store.listing.doubts() == []
     held = [await begun(store) for _ in range(3)]
-    for one in held[:2]:
-        await store.save("w1", waits(one, "in_doubt", 0))
-    assert await store.doubts() == sorted(one.id for one in held[:2])
+    for task in held[:2]:
+        await store.save("w1", waits(task, "in_doubt", 0))
+    assert await store.listing.doubts() == sorted(task.id for task in held[:2])
     await store.send(held[0].id, message(ref=3, kind="resolve", name="happened"))
     await store.cancel(held[1].id)
-    assert await store.doubts() == []
+    assert await store.listing.doubts() == []
 
 
 # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -365,8 +365,8 @@ async def told(store: Store, parent: str) -> list[tuple[str, str, Any]]:
 
 async def test_children_are_the_unfinished_ones(store: Store) -> None:
     parent, held = await family(store, 3)
-    assert all(one.parent == parent.id for one in held)
-    assert await store.children(parent.id) == sorted(one.id for one in held)
+    assert all(task.parent == parent.id for task in held)
+    assert await store.children(parent.id) == sorted(task.id for task in held)
     await store.save("w1", end(held[0]))
     await store.cancel(held[1].id)
     assert await store.children(parent.id) == [held[2].id]
@@ -381,7 +381,7 @@ async def test_a_child_without_a_key_is_a_child_too(store: Store) -> None:
     parent = await begun(store)
     (child,) = await submit(store, new(parent=parent.id))
     assert await store.children(parent.id) == [child]
-    assert [one.parent for one in await claim(store)] == [parent.id]
+    assert [task.parent for task in await claim(store)] == [parent.id]
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
@@ -394,7 +394,7 @@ async def test_the_end_of_a_child_is_a_message_to_its_parent(store: Store, state
     assert await reason(store, parent.id) == "queued", "and wakes it"
     (held,) = await claim(store)
     assert (held.id, held.inbox) == (parent.id, 1)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_the_cancel_of_a_child_is_a_message_to_its_parent(store: Store) -> None:
@@ -415,11 +415,11 @@ async def test_several_children_of_one_parent_in_one_batch(store: Store) -> None
     assert await store.save("w1", together(*ends)) == set()
     inbox = await store.inbox(parent.id)
     assert [m.number for m in inbox] == [1, 2, 3, 4, 5, 6]
-    assert {m.name for m in inbox[1:]} == {one.id for one in held}
-    assert {name for _, name, _ in await told(store, other.id)} == {one.id for one in strangers}
+    assert {m.name for m in inbox[1:]} == {task.id for task in held}
+    assert {name for _, name, _ in await told(store, other.id)} == {task.id for task in strangers}
     assert (await counter(store, parent.id), await counter(store, other.id)) == (6, 2)
-    assert sorted(one.id for one in await claim(store)) == sorted([parent.id, other.id])
-    assert await store.census() == []
+    assert sorted(task.id for task in await claim(store)) == sorted([parent.id, other.id])
+    assert await store.health.census() == []
 
 
 async def test_parent_and_child_settled_in_one_batch(store: Store) -> None:
@@ -435,8 +435,8 @@ async def test_parent_and_child_settled_in_one_batch(store: Store) -> None:
 async def test_parent_and_child_that_end_in_one_batch(store: Store) -> None:
     parent, (child,) = await family(store, 1)
     assert await store.save("w1", together(end(child), completion(parent))) == set()
-    assert [await reason(store, one.id) for one in (parent, child)] == ["completed", "completed"]
-    assert await store.census() == []
+    assert [await reason(store, task.id) for task in (parent, child)] == ["completed", "completed"]
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("ended", [State.COMPLETED, State.CANCELLED])
@@ -449,8 +449,8 @@ async def test_a_child_may_end_after_its_parent(store: Store, ended: State) -> N
     assert await store.save("w1", end(held[0])) == set()
     assert await store.cancel(held[1].id)
     assert await told(store, parent.id) == []
-    assert [await reason(store, one.id) for one in held] == ["completed", "cancelled"]
-    assert await store.census() == []
+    assert [await reason(store, task.id) for task in held] == ["completed", "cancelled"]
+    assert await store.health.census() == []
 
 
 async def test_a_child_that_ends_twice_tells_it_twice(store: Store) -> None:
@@ -468,16 +468,16 @@ async def test_a_child_that_ends_twice_tells_it_twice(store: Store) -> None:
         (child.id, "completed"),
     ]
     assert await counter(store, parent.id) == 2
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_refused_end_tells_nobody(store: Store) -> None:
     """The worker was declared dead and another has the child: what it says of an end was never true."""
     parent, held = await family(store, 2)
-    await store.rescue(["w1"])
+    await store.workers.rescue(["w1"])
     await join(store, "w2")
-    again = {one.id: one for one in await claim(store, "w2")}
-    assert await store.save("w1", together(*map(end, held))) == {one.id for one in held}
+    again = {task.id: task for task in await claim(store, "w2")}
+    assert await store.save("w1", together(*map(end, held))) == {task.id for task in held}
     assert await told(store, parent.id) == []
     assert await store.save("w2", together(end(again[held[0].id]), waits(again[parent.id], "child", 0))) == set()
     assert len(await told(store, parent.id)) == 1
@@ -501,87 +501,90 @@ async def test_orphans_are_unfinished_children_of_a_cancelled_parent(store: Stor
 
 
 async def in_a_saga(store: Store, worker: str = "w1") -> Claimed:
-    one = await begun(store, worker)
-    await store.save(worker, Batch([entry(one, 1, r.SAGA, "saga", b"{}")]))
-    return one
+    held = await begun(store, worker)
+    await store.save(worker, Batch([entry(held, 1, r.SAGA, "saga", b"{}")]))
+    return held
 
 
 async def test_cancel_of_a_held_task_with_an_open_saga_is_a_request(store: Store) -> None:
-    one = await in_a_saga(store)
-    assert await store.cancel(one.id) == Stopped(True, requested=True, held=True)
-    task = await store.get(one.id)
+    held_task = await in_a_saga(store)
+    assert await store.cancel(held_task.id) == Stopped(True, requested=True, held=True)
+    task = await store.get(held_task.id)
     assert task is not None
     assert (task.state, task.reason, task.worker) == (State.PENDING, "cancelling", None)
-    assert (await kinds(store, one.id))[-1] == r.CANCEL
-    assert await store.save("w1", Batch([entry(one, 2)])) == {one.id}, "the worker that has it is fenced"
-    assert (await store.beat("w1", 10, 0)).held == frozenset()
-    assert [one.task_id for one in await store.list(state=State.PENDING, task=None, queue=None, limit=9, before=None)]
-    assert await store.list(state=State.WAITING, task=None, queue=None, limit=9, before=None) == []
-    assert await store.cancel(one.id) == Stopped(True, requested=True), "a second cancel changes nothing"
-    assert (await kinds(store, one.id)).count(r.CANCEL) == 1
+    assert (await kinds(store, held_task.id))[-1] == r.CANCEL
+    assert await store.save("w1", Batch([entry(held_task, 2)])) == {held_task.id}, "the worker that has it is fenced"
+    assert (await store.workers.heartbeat("w1", 10, 0)).held == frozenset()
+    assert [
+        held_task.task_id
+        for held_task in await store.listing.list(state=State.PENDING, task=None, queue=None, limit=9, before=None)
+    ]
+    assert await store.listing.list(state=State.WAITING, task=None, queue=None, limit=9, before=None) == []
+    assert await store.cancel(held_task.id) == Stopped(True, requested=True), "a second cancel changes nothing"
+    assert (await kinds(store, held_task.id)).count(r.CANCEL) == 1
     (held,) = await claim(store)
-    assert held.id == one.id
+    assert held.id == held_task.id
     undone = entry(held, 1, r.UNDONE, "saga", b"{}")
     final = entry(held, 2, r.CANCELLED, "", b'{"undone":["a"]}')
     await store.save("w1", Batch([undone, final], [End(held.id, State.CANCELLED, 1, held.shift + 2)]))
-    assert await reason(store, one.id) == "cancelled"
-    assert await store.cancel(one.id) == Stopped(False)
-    assert await store.census() == []
+    assert await reason(store, held_task.id) == "cancelled"
+    assert await store.cancel(held_task.id) == Stopped(False)
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("why", ["signal", "approval", "in_doubt", "asleep", "retrying", "parked", "quarantined"])
 async def test_cancel_of_a_waiting_task_with_an_open_saga_makes_it_ready(store: Store, time: Time, why: str) -> None:
-    one = await in_a_saga(store)
+    held_task = await in_a_saga(store)
     due = time.now + 60 if why in {"asleep", "retrying"} else math.inf
-    await store.save("w1", waiting(one, due, why, ahead=2))
-    assert await store.cancel(one.id) == Stopped(True, requested=True)
-    task = await store.get(one.id)
+    await store.save("w1", waiting(held_task, due, why, ahead=2))
+    assert await store.cancel(held_task.id) == Stopped(True, requested=True)
+    task = await store.get(held_task.id)
     assert task is not None
     assert (task.state, task.reason, task.due_at) == (State.PENDING, "cancelling", None)
     (held,) = await claim(store)
-    assert held.id == one.id
-    assert await store.census() == []
+    assert held.id == held_task.id
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("why", ["signal", "approval", "in_doubt", "child", "parked", "quarantined"])
 async def test_cancel_of_a_waiting_task_without_a_saga_ends_it(store: Store, why: str) -> None:
-    one = await begun(store)
-    await store.save("w1", waiting(one, math.inf, why))
-    assert await store.cancel(one.id) == Stopped(True)
-    assert await reason(store, one.id) == "cancelled"
-    assert (await kinds(store, one.id))[-2:] == [r.CANCEL, r.CANCELLED]
+    held = await begun(store)
+    await store.save("w1", waiting(held, math.inf, why))
+    assert await store.cancel(held.id) == Stopped(True)
+    assert await reason(store, held.id) == "cancelled"
+    assert (await kinds(store, held.id))[-2:] == [r.CANCEL, r.CANCELLED]
 
 
 @pytest.mark.parametrize("closed", [r.SAGA_DONE, r.UNDONE])
 async def test_a_saga_that_is_over_owes_nothing(store: Store, closed: str) -> None:
-    one = await in_a_saga(store)
-    await store.save("w1", Batch([entry(one, 2, closed, "saga", b"{}")]))
-    assert await store.cancel(one.id) == Stopped(True, held=True)
-    assert await reason(store, one.id) == "cancelled"
+    task = await in_a_saga(store)
+    await store.save("w1", Batch([entry(task, 2, closed, "saga", b"{}")]))
+    assert await store.cancel(task.id) == Stopped(True, held=True)
+    assert await reason(store, task.id) == "cancelled"
 
 
 async def test_one_of_two_sagas_is_open(store: Store) -> None:
-    one = await in_a_saga(store)
-    await store.save("w1", Batch([entry(one, 2, r.SAGA, "inner", b"{}"), entry(one, 3, r.SAGA_DONE, "inner", b"{}")]))
-    assert (await store.cancel(one.id)).requested
+    task = await in_a_saga(store)
+    await store.save("w1", Batch([entry(task, 2, r.SAGA, "inner", b"{}"), entry(task, 3, r.SAGA_DONE, "inner", b"{}")]))
+    assert (await store.cancel(task.id)).requested
 
 
 async def test_many_cancels_of_an_open_saga_at_once(store: Store, open_another: Any, kind: str) -> None:
     both = await doors(store, open_another, kind)
-    one = await in_a_saga(store)
-    answers = await asyncio.gather(*[both[n % 2].cancel(one.id) for n in range(20)])
+    task = await in_a_saga(store)
+    answers = await asyncio.gather(*[both[n % 2].cancel(task.id) for n in range(20)])
     assert all(answer.requested for answer in answers)
     assert sum(answer.held for answer in answers) == 1, "one of them stopped it"
-    assert (await kinds(store, one.id)).count(r.CANCEL) == 1
-    assert await dense(store, one.id)
+    assert (await kinds(store, task.id)).count(r.CANCEL) == 1
+    assert await dense(store, task.id)
 
 
 async def test_a_message_to_a_task_that_undoes_does_not_hold_it_up(store: Store) -> None:
-    one = await in_a_saga(store)
-    await store.cancel(one.id)
-    await store.send(one.id, message())
-    assert await reason(store, one.id) == "cancelling"
-    assert [held.id for held in await claim(store)] == [one.id]
+    task = await in_a_saga(store)
+    await store.cancel(task.id)
+    await store.send(task.id, message())
+    assert await reason(store, task.id) == "cancelling"
+    assert [held.id for held in await claim(store)] == [task.id]
 
 
 async def test_the_cancel_of_an_open_child_is_told_when_it_has_ended(store: Store) -> None:
@@ -611,7 +614,7 @@ def test_what_hears_is_what_the_statements_wake() -> None:
 async def locks_in_order(store: Any, other: Any, low: str, high: str, settle: Any) -> None:
     """Somebody holds the row of `low` and will want that of `high`, as one who settles a child of each. Whoever settles
     both meanwhile must not hold `high` and wait for `low`."""
-    async with other._connection() as connection:
+    async with other._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", low)
@@ -634,15 +637,15 @@ async def test_parents_are_locked_in_their_order(store: Any, open_another: Any, 
         await join(store, worker)
         ids = sorted(next_id() for _ in range(2))
         await submit(store, *[new(id=task_id) for task_id in (ids if turn else ids[::-1])])
-        held = {one.id: one for one in await claim(store, worker)}
+        held = {task.id: task for task in await claim(store, worker)}
         low, high = (held[task_id] for task_id in ids)
         await submit(store, new(parent=low.id), new(parent=high.id))
         calls = {
             "end and wait": lambda: store.save(worker, together(completion(high), waits(low, "child", 0))),
             "ends": lambda: store.save(worker, together(completion(high), completion(low))),
             "waits": lambda: store.save(worker, together(waits(high, "child", 0), waits(low, "child", 0))),
-            "leave": lambda: store.leave(worker),
-            "rescue": lambda: store.rescue([worker]),
+            "leave": lambda: store.workers.leave(worker),
+            "rescue": lambda: store.workers.rescue([worker]),
             "release": lambda: store.release(worker, [high.id, low.id], 1e12),
         }
         await locks_in_order(store, other, low.id, high.id, calls[what]())
@@ -652,16 +655,16 @@ async def test_parents_are_locked_in_their_order(store: Any, open_another: Any, 
 async def test_a_message_in_the_moment_of_a_rescue(store: Any, open_another: Any) -> None:
     """A row that changes while the rescue waits for it is looked at anew."""
     other = await open_another()
-    one = await begun(store, "w9")
-    async with other._connection() as connection:
+    held = await begun(store, "w9")
+    async with other._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute("UPDATE onward_queue SET inbox = inbox + 1 WHERE task_id = $1", one.id)
-        rescuing = asyncio.ensure_future(store.rescue(["w9"]))
+        await connection.execute("UPDATE onward_queue SET inbox = inbox + 1 WHERE task_id = $1", held.id)
+        rescuing = asyncio.ensure_future(store.workers.rescue(["w9"]))
         await asyncio.sleep(0.1)
         await transaction.commit()
     assert await asyncio.wait_for(rescuing, 60) == 1
-    assert (await reason(store, one.id), await counter(store, one.id)) == ("queued", 1)
+    assert (await reason(store, held.id), await counter(store, held.id)) == ("queued", 1)
 
 
 @only_postgres
@@ -670,9 +673,9 @@ async def test_leaving_against_being_declared_dead(store: Any, open_another: Any
     for turn in range(15):
         worker = f"w{turn}"
         held = await claimed(store, worker, [new() for _ in range(30)], turn)
-        calls = [both[0].leave(worker), both[1].rescue([worker])]
+        calls = [both[0].workers.leave(worker), both[1].workers.rescue([worker])]
         await asyncio.wait_for(asyncio.gather(*(calls if turn % 2 else calls[::-1])), 60)
-        assert {await reason(store, one.id) for one in held} == {"queued"}
+        assert {await reason(store, task.id) for task in held} == {"queued"}
 
 
 @pytest.mark.slow
@@ -689,9 +692,9 @@ async def test_workers_that_settle_parents_and_children_at_once_never_wait_for_e
         children = await claimed(second, "w2", offspring, turn)
         lost = await claimed(first, f"gone{turn}", [new(parent=rng.choice(parents).id) for _ in range(4)], turn)
         settles: list[Batch] = [
-            completion(one) if rng.random() < 0.3 else waits(one, "child", 0, math.inf) for one in parents
+            completion(task) if rng.random() < 0.3 else waits(task, "child", 0, math.inf) for task in parents
         ]
-        ends = [end(one) for one in children]
+        ends = [end(task) for task in children]
         rng.shuffle(settles)
         rng.shuffle(ends)
         work: list[Any] = [
@@ -699,15 +702,15 @@ async def test_workers_that_settle_parents_and_children_at_once_never_wait_for_e
             first.save("w1", together(*settles[6:])),
             second.save("w2", together(*ends[:12])),
             second.save("w2", together(*ends[12:])),
-            *[rng.choice((first, second)).cancel(one.id) for one in rng.sample(children, 4)],
-            *[rng.choice((first, second)).cancel(one.id) for one in rng.sample(parents, 2)],
-            *[rng.choice((first, second)).send(one.id, message()) for one in rng.sample(parents, 4)],
-            second.rescue([f"gone{turn}"]),
+            *[rng.choice((first, second)).cancel(task.id) for task in rng.sample(children, 4)],
+            *[rng.choice((first, second)).cancel(task.id) for task in rng.sample(parents, 2)],
+            *[rng.choice((first, second)).send(task.id, message()) for task in rng.sample(parents, 4)],
+            second.workers.rescue([f"gone{turn}"]),
         ]
         rng.shuffle(work)
         answers = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 60)
         assert [answer for answer in answers if isinstance(answer, BaseException)] == [], "a deadlock raises"
-        assert await first.census() == []
+        assert await first.health.census() == []
         await all_told(first, parents, [*children, *lost])
 
 
@@ -723,6 +726,6 @@ async def all_told(store: Store, parents: Sequence[Claimed], children: Sequence[
     for parent in parents:
         if not (await store.get(parent.id)).ended:  # type: ignore[union-attr]
             heard = [name for kind, name, _ in await told(store, parent.id) if kind == "child"]
-            ended = [one.id for one in children if one.parent == parent.id and (await store.get(one.id)).ended]  # type: ignore[union-attr]
+            ended = [task.id for task in children if task.parent == parent.id and (await store.get(task.id)).ended]  # type: ignore[union-attr]
             assert sorted(heard) == sorted(ended)
             assert await counter(store, parent.id) == len(await store.inbox(parent.id))

@@ -162,14 +162,14 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(fresh_url: str) ->
 async def test_a_twin_is_another_door_to_the_same(fresh_url: str) -> None:
     store = open_store(fresh_url)
     await store.open()
-    await store.join(row("w1"), 10)
+    await store.workers.join(row("w1"), 10)
 
     def beat() -> bool:
         async def main() -> bool:
-            twin = store.twin()
+            twin = store.clone()
             await twin.open(migrate=False)
             try:
-                return (await twin.beat("w1", 10, 0)).alive
+                return (await twin.workers.heartbeat("w1", 10, 0)).alive
             finally:
                 if twin is not store:
                     await twin.close()
@@ -178,7 +178,7 @@ async def test_a_twin_is_another_door_to_the_same(fresh_url: str) -> None:
 
     assert await asyncio.to_thread(beat)
     await store.close()
-    await store.twin().close()
+    await store.clone().close()
 
 
 @only_file
@@ -201,7 +201,7 @@ async def test_files_that_cannot_be(tmp_path: Any) -> None:
 @only_postgres
 async def test_servers_that_cannot_be(fresh_url: str) -> None:
     for wrong, sentence in [
-        (fresh_url.replace("/fresh", "/none"), "refuses us"),
+        (fresh_url.replace("/fresh", "/none"), "refuses the connection"),
         ("postgresql://postgres@127.0.0.1:1/x", "cannot be reached"),
     ]:
         with pytest.raises(StoreUnavailable, match=sentence):

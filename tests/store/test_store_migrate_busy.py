@@ -42,7 +42,7 @@ class Told(list[Progress]):
     __call__ = list.append
 
     def has(self, part: str) -> bool:
-        return any(part in one.said for one in self)
+        return any(part in item.said for item in self)
 
     async def waits_for(self, part: str, running: asyncio.Future[None]) -> None:
         async def look() -> bool:
@@ -67,7 +67,7 @@ async def test_an_open_read_stalls_nobody_for_longer_than_the_lock_timeout(fresh
     async with reader(fresh_url):
         running = asyncio.ensure_future(ahead.open(migrate=True, tell=told))
         longest = 0.0
-        while sum("lock" in one.said for one in told) < 3 and not running.done():
+        while sum("lock" in item.said for item in told) < 3 and not running.done():
             began = time.monotonic()
             await submit(old)
             longest = max(longest, time.monotonic() - began)
@@ -85,7 +85,7 @@ async def test_a_reader_that_never_leaves_ends_it_with_a_sentence(
     fresh_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await open_and_close(fresh_url)
-    monkeypatch.setattr(postgres_migrate, "PATIENCE", 1.0)
+    monkeypatch.setattr(postgres_migrate, "MAX_WAIT_S", 1.0)
     async with reader(fresh_url):
         with pytest.raises(StoreUnavailable, match=r"waited .* for a lock .*run `onward migrate` again"):
             await plus_one(open_store(fresh_url), ALTER).open(migrate=True)
@@ -105,7 +105,7 @@ async def test_no_limit_of_a_statement_ends_it(fresh_url: str, monkeypatch: pyte
             "SELECT lpad(n::text, 26, '0'), 'work', 'default', 0, n, '', '1', '{}' FROM generate_series(1, 200000) n"
         )
         connection.execute("ALTER DATABASE fresh SET statement_timeout = '40ms'")
-    monkeypatch.setattr(postgres_session, "PATIENCE", 0.5)
+    monkeypatch.setattr(postgres_session, "STATEMENT_TIMEOUT_S", 0.5)
     ahead = plus_one(open_store(fresh_url), f"{ALTER}\nSELECT pg_sleep(1);\n{INDEX}")
     told = Told()
     await ahead.open(migrate=True, tell=told)
@@ -232,7 +232,7 @@ async def test_several_migrations_and_what_they_tell(fresh_url: str) -> None:
     told = Told()
     await ahead.open(migrate=True, tell=told)
     assert await ahead.version() == (NEXT + 1, NEXT + 1)
-    assert [one.migration for one in told if one.said == "done"] == [f"{n:04}_extra" for n in (NEXT, NEXT + 1)]
+    assert [item.migration for item in told if item.said == "done"] == [f"{n:04}_extra" for n in (NEXT, NEXT + 1)]
     assert await ahead.migrate() == []
     await ahead.close()
 
@@ -253,11 +253,11 @@ async def test_an_older_program_works_on_newer_tables(fresh_url: str) -> None:
         assert await old.version() == (NEXT, NEXT - 1)
         await join(old, "w1")
         (task_id,) = await submit(old)
-        held = {one.id: one for one in await claim(old)}
+        held = {task.id: task for task in await claim(old)}
         assert await old.save("w1", completion(held[task_id])) == set()
         assert (await old.get(task_id)).state is State.COMPLETED  # type: ignore[union-attr]
         assert await old.migrate() == []
-        await old.leave("w1")
+        await old.workers.leave("w1")
         await old.close()
 
 
@@ -335,7 +335,7 @@ RELEASED = {
 
 @pytest.mark.parametrize("dialect", RELEASED)
 def test_the_migrations_that_databases_have_stay_as_they_are(dialect: str) -> None:
-    found = [one.checksum for one in migrate.load(dialect)]
+    found = [item.checksum for item in migrate.load(dialect)]
     assert tuple(found[: len(RELEASED[dialect])]) == RELEASED[dialect], "add another one instead"
 
 

@@ -42,11 +42,11 @@ PLANS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 async def plan(store: Any, name: str, values: dict[str, Any]) -> str:
     if isinstance(store, SqliteStore):
         text = f"EXPLAIN QUERY PLAN {L[name].sql}"
-        return str(await store._writing(lambda c: [row[3] for row in c.execute(text, L[name](**values))]))
-    async with store._connection() as connection:  # as our sessions do it: one plan, whatever the parameters
-        types = [SQL[type(values[one])] for one in P[name].names]
+        return str(await store._db.writing(lambda c: [row[3] for row in c.execute(text, L[name](**values))]))
+    async with store._db.connection() as connection:  # as our sessions do it: one plan, whatever the parameters
+        types = [SQL[type(values[item])] for item in P[name].names]
         await connection.execute(f"PREPARE plan_{name} ({', '.join(types)}) AS {P[name].sql}")
-        given = [f"'{values[one]}'" if values[one] is not None else "NULL" for one in P[name].names]
+        given = [f"'{values[item]}'" if values[item] is not None else "NULL" for item in P[name].names]
         rows = await connection.fetch(f"EXPLAIN EXECUTE plan_{name} ({', '.join(given)})")
         return "\n".join(row[0] for row in rows)
 
@@ -84,7 +84,7 @@ async def test_a_take_goes_through_no_more_than_it_needs(store: Any) -> None:
     found = await plan(store, "take_deliveries", asked)
     assert "Anti Join" not in found, found
     assert "onward_outbox_line" in found
-    async with store._connection() as connection, connection.transaction():
+    async with store._db.connection() as connection, connection.transaction():
         await connection.fetch(P["take_deliveries"].sql, *P["take_deliveries"](**asked))
         left = (
             "SELECT count(*) FROM (SELECT 1 FROM onward_outbox WHERE state = 'pending' FOR UPDATE SKIP LOCKED) AS free"

@@ -13,8 +13,9 @@ from onward.core.ids import Ids, first_id
 from onward.core.limit import Limit, LimitRow
 from onward.core.task import NEVER, State
 from onward.store.port.core import SUSPECT_AFTER, Store
-from onward.store.port.overview import Ended, Unfinished, listing
-from onward.store.sqlite.overview import listed as as_json
+from onward.store.port.overview import Ended, Unfinished
+from onward.store.shared.search import listing
+from onward.store.sqlite.database import bind
 from tests.kit import Time, claim, completion, join, new, not_memory, sql, submit, waiting
 
 # ── queues that are paused ───────────────────────────────────────────────────────────────────────────────────────────
@@ -24,40 +25,42 @@ async def test_nobody_claims_from_a_paused_queue(store: Store) -> None:
     await join(store, "w1")
     await submit(store, *[new() for _ in range(3)], new(queue="other"))
     (held,) = await claim(store, room=1)
-    await store.pause_queue("default", paused=True)
-    await store.pause_queue("default", paused=True)
+    await store.queues.pause("default", paused=True)
+    await store.queues.pause("default", paused=True)
     assert await claim(store) == []
     assert await claim(store, alone=True) == []
     assert len(await claim(store, queue="other")) == 1, "others are not concerned"
-    assert await store.queue_limits() == {"default": (None, True)}
+    assert await store.queues.limits() == {"default": (None, True)}
     assert await store.save("w1", completion(held)) == set(), "what runs goes on"
-    await store.pause_queue("default", paused=False)
-    await store.pause_queue("default", paused=False)
+    await store.queues.pause("default", paused=False)
+    await store.queues.pause("default", paused=False)
     assert len(await claim(store)) == 2
-    assert await store.queue_limits() == {}
+    assert await store.queues.limits() == {}
 
 
 async def test_a_pause_and_a_limit_do_not_know_each_other(store: Store) -> None:
     await join(store, "w1")
     await submit(store, *[new() for _ in range(5)])
-    await store.limit([LimitRow("queue", "default", Limit(concurrency=2))])
-    await store.pause_queue("default", paused=True)
-    await store.limit([LimitRow("queue", "default", Limit(concurrency=3))])  # as a worker does that starts now
+    await store.queues.set_limits([LimitRow("queue", "default", Limit(concurrency=2))])
+    await store.queues.pause("default", paused=True)
+    await store.queues.set_limits(
+        [LimitRow("queue", "default", Limit(concurrency=3))]
+    )  # as a worker does that starts now
     assert await claim(store) == []
-    assert await store.queue_limits() == {"default": (3, True)}
-    await store.pause_queue("default", paused=False)
+    assert await store.queues.limits() == {"default": (3, True)}
+    await store.queues.pause("default", paused=False)
     assert len(await claim(store)) == 3
-    await store.pause_queue("default", paused=True)
-    await store.limit([LimitRow("queue", "default", None)])
+    await store.queues.pause("default", paused=True)
+    await store.queues.set_limits([LimitRow("queue", "default", None)])
     assert await claim(store) == []
-    await store.pause_queue("default", paused=False)
+    await store.queues.pause("default", paused=False)
     assert len(await claim(store)) == 2
 
 
 async def test_a_pause_survives_restarts_and_is_for_every_store(store: Store, open_another: Any, kind: str) -> None:
     if kind == "sqlite memory":
         pytest.skip("it has nobody else")
-    await store.pause_queue("default", paused=True)
+    await store.queues.pause("default", paused=True)
     await store.close()
     for _ in range(2):
         another = await open_another()
@@ -69,11 +72,11 @@ async def test_a_pause_survives_restarts_and_is_for_every_store(store: Store, op
 async def test_what_sleeps_in_a_paused_queue_wakes_and_stays(store: Store, time: Time) -> None:
     await join(store, "w1", lease=1000)
     await submit(store, new(delay=5.0))
-    await store.pause_queue("default", paused=True)
+    await store.queues.pause("default", paused=True)
     time.move(6)
     assert (await store.wake()).queues == ("default",)
     assert await claim(store) == []
-    await store.pause_queue("default", paused=False)
+    await store.queues.pause("default", paused=False)
     assert len(await claim(store)) == 1
 
 
@@ -83,9 +86,9 @@ async def test_a_suspect_of_a_paused_queue_makes_nobody_quiet(store: Store) -> N
     for number in range(SUSPECT_AFTER):
         await join(store, f"w{number}")
         await claim(store, worker=f"w{number}", alone=number == SUSPECT_AFTER)
-        await store.rescue([f"w{number}"])
+        await store.workers.rescue([f"w{number}"])
     assert (await store.wake()).suspects == ("default",), task_id
-    await store.pause_queue("default", paused=True)
+    await store.queues.pause("default", paused=True)
     assert (await store.wake()).suspects == ()
 
 
@@ -111,11 +114,11 @@ async def test_no_claim_that_begins_after_the_answer_takes_anything(store: Store
         async def pause() -> None:
             nonlocal paused
             await asyncio.sleep(0.01)
-            await store.pause_queue("default", paused=True)
+            await store.queues.pause("default", paused=True)
             paused = True
 
         await asyncio.gather(*[work(number) for number in range(4)], pause())
-        await store.pause_queue("default", paused=False)
+        await store.queues.pause("default", paused=False)
     assert late == []
     assert 0 in got
     assert 1 in got
@@ -130,7 +133,7 @@ async def test_a_claim_that_does_not_look_is_seen(store: Store, kind: str, monke
     monkeypatch.setitem(statements, name, blind)
     await join(store, "w1")
     await submit(store)
-    await store.pause_queue("default", paused=True)
+    await store.queues.pause("default", paused=True)
     assert len(await claim(store)) == 1
 
 
@@ -147,29 +150,29 @@ async def test_what_is_unfinished_by_queue_and_reason(store: Store, time: Time) 
     (mail,) = await claim(store, worker="w2", queue="mail")
     await store.save("w1", waiting(first, NEVER, "approval"))
     assert first.id == ids[0]
-    assert await store.unfinished() == [
+    assert await store.overview.unfinished() == [
         Unfinished("default", "approval", 1, time.now - began),
         Unfinished("default", "queued", 2, time.now - began),
         Unfinished("mail", "delayed", 1, time.now - began),
         Unfinished("mail", "running", 1, time.now - began),
     ]
-    assert await store.held() == (time.now, {"w2": 1})
+    assert await store.overview.held() == (time.now, {"w2": 1})
     await store.save("w2", completion(mail))
-    assert (await store.held())[1] == {}
+    assert (await store.overview.held())[1] == {}
 
 
 async def test_what_has_ended_is_counted_up_to_a_bound(store: Store) -> None:
     await join(store, "w1")
     await submit(store, *[new() for _ in range(6)])
-    assert await store.ended(100) == Ended(0, 0, 0, True)
+    assert await store.overview.ended(100) == Ended(0, 0, 0, True)
     held = await claim(store)
-    for one in held[:3]:
-        await store.save("w1", completion(one))
+    for task in held[:3]:
+        await store.save("w1", completion(task))
     await store.save("w1", completion(held[3], state=State.FAILED))
     await store.cancel(held[4].id)
-    assert await store.ended(100) == Ended(3, 1, 1, True)
-    assert await store.ended(6) == Ended(3, 1, 1, True)
-    bounded = await store.ended(5)
+    assert await store.overview.ended(100) == Ended(3, 1, 1, True)
+    assert await store.overview.ended(6) == Ended(3, 1, 1, True)
+    bounded = await store.overview.ended(5)
     assert (bounded.failed, bounded.cancelled, bounded.exact) == (1, 1, False)
     assert bounded.completed >= 3
 
@@ -183,11 +186,11 @@ async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
     plans = {
         "ended": S["ended"](most=10),
         "offspring": S["offspring"](parents='["x"]', most=10, head=10),
-        "list_of": S["list_of"](**as_json(listing(10, None, {"parent": "x"})[1])),
+        "list_of": bind(S["list_of"], listing(10, None, {"parent": "x"})[1]),
     }  # fmt: skip
     told = {}
     for name, values in plans.items():
-        rows = await store._reading(  # type: ignore[attr-defined]
+        rows = await store._db.reading(  # type: ignore[attr-defined]
             lambda c, name=name, values=values: list(c.execute(f"EXPLAIN QUERY PLAN {S[name].sql}", values))
         )
         told[name] = " ".join(str(row[-1]) for row in rows)
@@ -202,22 +205,22 @@ async def test_children_ended_or_not(store: Store) -> None:
     (parent,) = await submit(store)
     ids = await submit(store, *[new(parent=parent) for _ in range(3)])
     (grandchild,) = await submit(store, new(parent=ids[0]))
-    held = {one.id: one for one in await claim(store)}
+    held = {task.id: task for task in await claim(store)}
     await store.save("w1", completion(held[ids[1]]))
-    kin = {one.id: one for one in await store.offspring([parent], 10)}
+    kin = {task.id: task for task in await store.listing.offspring([parent], 10)}
     assert set(kin) == set(ids)
     assert [kin[id_].ended for id_ in ids] == [False, True, False]
     assert [kin[id_].head for id_ in ids] == [b"", b'{"result":42}', b""]
-    assert [one.id for one in await store.offspring([ids[0], ids[2]], 10)] == [grandchild]
-    assert len(await store.offspring([parent], 2)) == 2
-    assert await store.offspring([], 10) == []
+    assert [task.id for task in await store.listing.offspring([ids[0], ids[2]], 10)] == [grandchild]
+    assert len(await store.listing.offspring([parent], 2)) == 2
+    assert await store.listing.offspring([], 10) == []
 
 
 # ── lists ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def listed(store: Store, **which: Any) -> list[str]:
-    return [one.task_id for one in await store.list(limit=100, before=None, **which)]
+    return [task.task_id for task in await store.listing.list(limit=100, before=None, **which)]
 
 
 async def test_lists_by_parent_reason_and_label(store: Store) -> None:
@@ -229,7 +232,7 @@ async def test_lists_by_parent_reason_and_label(store: Store) -> None:
         new(parent=parent, delay=9.0, options=b'{"labels":{"env":"dev"}}'),
         new(options=b'{"labels":{"env":"prod"}}'),
     )
-    held = {one.id: one for one in await claim(store)}
+    held = {task.id: task for task in await claim(store)}
     await store.save("w1", completion(held[a]))
     label = b'"env":"prod"'
     assert await listed(store, parent=parent) == [b, a]
@@ -245,9 +248,9 @@ async def test_lists_by_parent_reason_and_label(store: Store) -> None:
     assert await listed(store, label=label, parent=parent) == [a]
     assert await listed(store, since=c) == [c]
     assert await listed(store, since=b, state=State.RUNNING) == [c]
-    assert await store.floor(None, 1) == b
-    assert await store.floor(b, 1) == parent
-    assert await store.floor(b, 2) is None
+    assert await store.listing.floor(None, 1) == b
+    assert await store.listing.floor(b, 1) == parent
+    assert await store.listing.floor(b, 2) is None
 
 
 def test_the_first_id_of_a_time() -> None:

@@ -46,47 +46,51 @@ async def pooled(bouncer: PgBouncer, url: str) -> AsyncIterator[Store]:
 
 
 async def test_it_is_recognised(pooled: Any, url: str) -> None:
-    assert pooled._pooled
-    assert await pooled.attend("w1") == "", "there is no session to hold a lock in"
-    assert ("connection", True, "through a transaction pooler: no LISTEN, polling instead") in await pooled.doctor()
+    assert pooled._db.pooled
+    assert await pooled.workers.attend("w1") == "", "there is no session to hold a lock in"
+    assert (
+        "connection",
+        True,
+        "through a transaction pooler: no LISTEN, polling instead",
+    ) in await pooled.health.doctor()
     direct: Any = open_store(url)
     await direct.open()
-    assert not direct._pooled
+    assert not direct._db.pooled
     await direct.close()
 
 
 async def test_each_transaction_has_the_limits_that_a_session_has_elsewhere(pooled: Any, url: str) -> None:
-    async with pooled._connection() as connection:
+    async with pooled._db.connection() as connection:
         for name, value in SESSION.items():
             if name != "default_transaction_isolation":
                 assert await connection.fetchval(f"SHOW {name}") == value
         assert await connection.fetchval("SHOW transaction_isolation") == "read committed"
         async with connection.transaction():
             assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "5s"
-    async with pooled._connection() as connection:
+    async with pooled._db.connection() as connection:
         await connection.execute("COMMIT")
         assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "0", "and leaves none behind"
         await connection.execute("BEGIN")
 
 
 async def test_every_write_of_the_store(pooled: Store) -> None:
-    one = await begun(pooled)
-    assert await pooled.save("w1", Batch([entry(one, 1), entry(one, 2)])) == set()
-    assert await pooled.save("w1", Batch([entry(one, 1), entry(one, 2)])) == set(), "it knows its own"
-    assert await pooled.save("w1", waiting(one, None, "queued", ahead=3)) == set()
+    held = await begun(pooled)
+    assert await pooled.save("w1", Batch([entry(held, 1), entry(held, 2)])) == set()
+    assert await pooled.save("w1", Batch([entry(held, 1), entry(held, 2)])) == set(), "it knows its own"
+    assert await pooled.save("w1", waiting(held, None, "queued", ahead=3)) == set()
     (again,) = await claim(pooled)
-    assert await pooled.save("w1", Batch([entry(one, 4)])) == {one.id}
+    assert await pooled.save("w1", Batch([entry(held, 4)])) == {held.id}
     assert await pooled.save("w1", completion(again)) == set()
     (other,) = await submit(pooled, new(key="k"))
     known, _ = await pooled.submit([new(key="k"), new()])
     assert known.id == other
     assert await pooled.cancel(other)
     assert not await pooled.resume(other)
-    assert (await pooled.beat("w1", 10, 1.0)).alive
+    assert (await pooled.workers.heartbeat("w1", 10, 1.0)).alive
     assert (await pooled.wake()).queues == ("default",)
-    await pooled.leave("w1")
+    await pooled.workers.leave("w1")
     assert await pooled.migrate() == []
-    assert await pooled.census() == []
+    assert await pooled.health.census() == []
 
 
 async def test_many_at_once(pooled: Store) -> None:
@@ -98,7 +102,7 @@ async def test_many_at_once(pooled: Store) -> None:
     assert set(got) <= set(ids)
     refused = await asyncio.gather(*[pooled.save("w", completion(held)) for batch in found for held in batch])
     assert not any(refused)
-    assert await pooled.census() == []
+    assert await pooled.health.census() == []
 
 
 @pytest.mark.slow
@@ -121,8 +125,8 @@ async def test_a_whole_round_trip_with_a_worker(bouncer: PgBouncer, pooled: Stor
         stuck = await app.submit(work, 99, delay=100)
         assert (await stuck.cancel()).state is State.CANCELLED
     assert (await kinds(pooled, handles[0].id)).count(r.RETRY) == 1
-    assert await pooled.census() == []
-    assert await pooled.workers() == []
+    assert await pooled.health.census() == []
+    assert await pooled.workers.list() == []
 
 
 async def test_a_bouncer_that_is_gone_for_a_while(bouncer: PgBouncer, pooled: Store, url: str) -> None:
@@ -150,13 +154,13 @@ async def test_a_bouncer_that_is_gone_for_a_while(bouncer: PgBouncer, pooled: St
 
 async def test_limits_hold_behind_it(pooled: Store) -> None:
     await join(pooled, "w1")
-    await pooled.limit([LimitRow("task", "work", Limit(concurrency=1))])
+    await pooled.queues.set_limits([LimitRow("task", "work", Limit(concurrency=1))])
     ids = await submit(pooled, *[new(group="web") for _ in range(3)])
     seen = []
     while held := await claim(pooled):
-        seen += [one.id for one in held]
+        seen += [task.id for task in held]
         batch = completion(held[0])
-        batch.gates = {one.id: one.gate for one in held if one.gate is not None}
+        batch.gates = {task.id: task.gate for task in held if task.gate is not None}
         await pooled.save("w1", batch)
     assert seen == ids
 
@@ -168,7 +172,7 @@ async def test_a_migration_with_an_index(bouncer: PgBouncer, fresh_url: str) -> 
     stores: list[Any] = [plus_one(open_store(through), script) for _ in range(2)]
     await asyncio.gather(*[store.open(migrate=True) for store in stores])
     for store in stores:
-        assert store._pooled
+        assert store._db.pooled
         assert await store.version() == (NEXT, NEXT)
         assert await sql(store, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'onward_extra'::regclass") == [
             (True,)

@@ -11,7 +11,7 @@ from onward.core import record as r
 from onward.core.task import Message, State
 from onward.errors import CannotFork, TaskNotFound
 from onward.store.port.core import Batch, Claimed, Content, Store
-from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruning
+from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD
 from tests.kit import Time, begun, claim, completion, entry, join, kinds, new, next_id, only_postgres, sql, submit
 
 AGE = 100.0
@@ -21,7 +21,7 @@ TABLES = ("tasks", "outcomes", "inbox", "contents", "purses", "outbox", "subscri
 async def _left(store: Store, *ids: str) -> dict[str, int]:
     """Rows of these tasks that are anywhere."""
     found = {}
-    named = ", ".join(f"'{one}'" for one in ids)
+    named = ", ".join(f"'{task_id}'" for task_id in ids)
     for table in TABLES:
         column = "id" if table == "tasks" else "task_id"
         ((rows,),) = await sql(store, f"SELECT count(*) FROM onward_{table} WHERE {column} IN ({named})")
@@ -33,10 +33,10 @@ async def _left(store: Store, *ids: str) -> dict[str, int]:
 async def _ended(store: Store, state: State = State.COMPLETED, **over: Any) -> str:
     """A task with a bit of everything, ended."""
     (task_id,) = await submit(store, new(**over))
-    (one,) = await claim(store)
-    await store.send(one.id, Message("m1", "signal", "go", None, b"1"))
-    await store.save("w1", Batch([entry(one, 1)], contents=[Content(one.id, "a" * 32, b"bytes")]))
-    await store.save("w1", completion(one, 2, state))
+    (held,) = await claim(store)
+    await store.send(held.id, Message("m1", "signal", "go", None, b"1"))
+    await store.save("w1", Batch([entry(held, 1)], contents=[Content(held.id, "a" * 32, b"bytes")]))
+    await store.save("w1", completion(held, 2, state))
     return task_id
 
 
@@ -50,33 +50,32 @@ async def _tree(store: Store) -> tuple[str, str, str, Claimed]:
 
 
 async def _prune(store: Store, *ids: str, age: float = AGE) -> Any:
-    assert isinstance(store, Pruning)
-    return await store.prune(ids, age)
+    return await store.pruning.prune(ids, age)
 
 
 async def test_nothing_is_left_of_a_task(store: Store, time: Time) -> None:
     await join(store, "w1")
-    one, other = await _ended(store, key="order-7"), await _ended(store)
+    task_id, other = await _ended(store, key="order-7"), await _ended(store)
     time.move(AGE)
-    found = await _prune(store, one)
-    assert (found.gone, found.kept) == ([one], {})
-    assert await _left(store, one) == {}
-    assert await store.get(one) is None
-    assert await store.journal(one) == []
+    found = await _prune(store, task_id)
+    assert (found.gone, found.kept) == ([task_id], {})
+    assert await _left(store, task_id) == {}
+    assert await store.get(task_id) is None
+    assert await store.journal(task_id) == []
     assert (await store.get(other)).state is State.COMPLETED  # type: ignore[union-attr]
-    assert await store.keyed(["order-7"]) == {}
-    assert await store.census() == []
-    again = await _prune(store, one)
-    assert (again.gone, again.kept) == ([], {one: UNKNOWN})
+    assert await store.by_key(["order-7"]) == {}
+    assert await store.health.census() == []
+    again = await _prune(store, task_id)
+    assert (again.gone, again.kept) == ([], {task_id: UNKNOWN})
 
 
 async def test_what_is_too_young_stays(store: Store, time: Time) -> None:
     await join(store, "w1")
-    one = await _ended(store)
+    task_id = await _ended(store)
     time.move(AGE - 1)
-    assert (await _prune(store, one)).kept == {one: RECENT}
+    assert (await _prune(store, task_id)).kept == {task_id: RECENT}
     time.move(1)
-    assert (await _prune(store, one)).gone == [one]
+    assert (await _prune(store, task_id)).gone == [task_id]
 
 
 async def test_a_tree_goes_as_a_whole_or_stays(store: Store, time: Time) -> None:
@@ -91,38 +90,38 @@ async def test_a_tree_goes_as_a_whole_or_stays(store: Store, time: Time) -> None
     found = await _prune(store, grandchild, parent, child)
     assert (found.gone, found.kept) == (sorted([parent, child, grandchild]), {})
     assert await _left(store, parent, child, grandchild) == {}
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("how", ["failed and resumed", "ready"])
 async def test_what_has_not_ended_stays(store: Store, time: Time, how: str) -> None:
     await join(store, "w1")
     if how == "ready":
-        (one,) = await submit(store, new())
+        (task_id,) = await submit(store, new())
     else:
-        one = await _ended(store, State.FAILED)
+        task_id = await _ended(store, State.FAILED)
         time.move(AGE)
-        await store.resume(one)
+        await store.resume(task_id)
     time.move(AGE)
-    before = await store.journal(one)
-    assert (await _prune(store, one)).kept == {one: UNFINISHED}
-    assert await store.journal(one) == before
-    assert await store.census() == []
+    before = await store.journal(task_id)
+    assert (await _prune(store, task_id)).kept == {task_id: UNFINISHED}
+    assert await store.journal(task_id) == before
+    assert await store.health.census() == []
 
 
 async def test_what_others_have_yet_to_hear_stays(store: Store, time: Time) -> None:
     await join(store, "w1")
-    one = await _ended(store)
+    task_id = await _ended(store)
     await sql(
         store,
         "INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at) "
-        f"VALUES ('{one}', 4, 's', 'task.completed', 'l', 0, 0)",
+        f"VALUES ('{task_id}', 4, 's', 'task.completed', 'l', 0, 0)",
     )
     time.move(AGE)
-    assert (await _prune(store, one)).kept == {one: UNTOLD}
+    assert (await _prune(store, task_id)).kept == {task_id: UNTOLD}
     await sql(store, "UPDATE onward_outbox SET state = 'delivered', done_at = 1")
-    assert (await _prune(store, one)).gone == [one]
-    assert await _left(store, one) == {}
+    assert (await _prune(store, task_id)).gone == [task_id]
+    assert await _left(store, task_id) == {}
 
 
 async def _taken_over(store: Store, time: Time) -> tuple[str, Claimed]:
@@ -130,7 +129,7 @@ async def _taken_over(store: Store, time: Time) -> tuple[str, Claimed]:
     await join(store, "w1")
     asleep = await begun(store, "w1")
     await store.save("w1", Batch([entry(asleep, 1)]))
-    await store.rescue(["w1"])
+    await store.workers.rescue(["w1"])
     await join(store, "w2")
     (second,) = await claim(store, "w2")
     await store.save("w2", completion(second))
@@ -147,8 +146,8 @@ async def test_whoever_slept_through_it_finds_the_number_taken(store: Store, tim
     assert await _left(store, task_id) == {"journal": 2}
     assert await store.journal(task_id) == []
     assert await store.journal(task_id, None) == []
-    assert await store.heads([task_id]) == {}
-    assert await store.census() == []
+    assert await store.tails.heads([task_id]) == {}
+    assert await store.health.census() == []
 
 
 async def test_without_the_fence_it_would_go_on(store: Store, time: Time) -> None:
@@ -157,7 +156,7 @@ async def test_without_the_fence_it_would_go_on(store: Store, time: Time) -> Non
     await _prune(store, task_id)
     await sql(store, f"DELETE FROM onward_journal WHERE seq = {asleep.shift + 2}")
     assert await store.save("w1", Batch([entry(asleep, 2)])) == set()
-    assert [fault for _, fault in await store.census()] != []
+    assert [fault for _, fault in await store.health.census()] != []
 
 
 async def test_where_not_even_the_fence_is_left_its_predecessor_is_missing(store: Store, time: Time) -> None:
@@ -165,7 +164,7 @@ async def test_where_not_even_the_fence_is_left_its_predecessor_is_missing(store
     await _prune(store, task_id)
     await sql(store, "DELETE FROM onward_journal")
     assert await store.save("w1", Batch([entry(asleep, 2)])) == {task_id}
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_one_whose_task_was_cancelled_finds_the_number_taken(store: Store, time: Time) -> None:
@@ -199,7 +198,7 @@ async def test_nobody_starts_a_child_of_a_task_that_is_gone(store: Store, time: 
             with pytest.raises(TaskNotFound):
                 await store.submit(child)
     assert await sql(store, "SELECT count(*) FROM onward_tasks") == [(0,)]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_fork_stays_whole_and_none_is_made_of_what_is_gone(store: Store, time: Time) -> None:
@@ -213,19 +212,18 @@ async def test_a_fork_stays_whole_and_none_is_made_of_what_is_gone(store: Store,
     assert await store.contents(fork, ["a" * 32]) == {"a" * 32: b"bytes"}
     with pytest.raises(TaskNotFound):
         await store.fork(next_id(), origin, 3, input=b"null", inbox=0)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_the_old_ones_are_found_in_order(store: Store, time: Time) -> None:
     await join(store, "w1", lease=10_000)
-    assert isinstance(store, Pruning)
     parent, _, _, _ = await _tree(store)
     old = [parent, *[await _ended(store) for _ in range(3)]]
     time.move(AGE)
     await _ended(store)
-    assert await store.prunable(AGE, "", "z", 10) == sorted(old)
-    assert await store.prunable(AGE, old[1], "z", 1) == [old[2]]
-    assert await store.prunable(AGE, "", old[2], 10) == old[:2]
+    assert await store.pruning.prunable(AGE, "", "z", 10) == sorted(old)
+    assert await store.pruning.prunable(AGE, old[1], "z", 1) == [old[2]]
+    assert await store.pruning.prunable(AGE, "", old[2], 10) == old[:2]
 
 
 @only_postgres
@@ -234,20 +232,20 @@ async def test_a_key_that_is_pruned_while_it_is_submitted_again(
 ) -> None:
     """The insert meets the key, and when it is looked up there is none any more."""
     await join(store, "w1")
-    one = await _ended(store, key="k")
+    task_id = await _ended(store, key="k")
     time.move(AGE)
     look = store._submitted
 
     async def pruned_first(*args: Any) -> Any:
-        await _prune(store, one)
+        await _prune(store, task_id)
         return await look(*args)
 
     monkeypatch.setattr(store, "_submitted", pruned_first)
     wish = new(key="k")
     ((found, created, _),) = await store.submit([wish])
     assert (found, created) == (wish.id, True)
-    assert await store.get(one) is None
-    assert await store.census() == []
+    assert await store.get(task_id) is None
+    assert await store.health.census() == []
 
 
 @only_postgres
@@ -257,16 +255,16 @@ async def test_against_resume_and_fork_nothing_is_left_in_half(
 ) -> None:
     await join(store, "w1")
     other = await open_another()
-    one = await _ended(store, State.FAILED)
+    task_id = await _ended(store, State.FAILED)
     time.move(AGE)
     fork = next_id()
-    calls = [_prune(store, one), other.resume(one), other.fork(fork, one, 3, input=b"null", inbox=0)]
+    calls = [_prune(store, task_id), other.resume(task_id), other.fork(fork, task_id, 3, input=b"null", inbox=0)]
     said = await asyncio.wait_for(asyncio.gather(*(calls if turn % 2 else calls[::-1]), return_exceptions=True), 60)
-    assert all(not isinstance(one, Exception) or isinstance(one, TaskNotFound | CannotFork) for one in said), said
-    assert await store.census() == []
-    if await store.get(one) is None:
-        assert await _left(store, one) == {}
+    assert all(not isinstance(item, Exception) or isinstance(item, TaskNotFound | CannotFork) for item in said), said
+    assert await store.health.census() == []
+    if await store.get(task_id) is None:
+        assert await _left(store, task_id) == {}
     else:
-        assert (await kinds(store, one))[-1] == r.RESUMED
+        assert (await kinds(store, task_id))[-1] == r.RESUMED
     if await store.get(fork) is not None:
         assert len(await store.journal(fork)) == 4

@@ -13,13 +13,13 @@ from onward.core import record as r
 from onward.core.task import State, Task
 from onward.errors import StoreUnavailable
 from onward.store.port.core import Batch, Store
-from onward.store.shared import census
+from onward.store.shared import health as census
 from tests.kit import Time, begun, claim, completion, entry, join, new, sql, submit, waiting
 
 
 async def listed(store: Store, **over: Any) -> list[Task]:
     values: dict[str, Any] = {"state": None, "task": None, "queue": None, "limit": 100, "before": None}
-    return await store.list(**values | over)
+    return await store.listing.list(**values | over)
 
 
 async def test_get_of_nothing(store: Store) -> None:
@@ -62,7 +62,7 @@ async def test_one_task_of_every_state(store: Store, time: Time) -> None:
     assert {t.task_id: t for t in await listed(store)} == {i: await store.get(i) for i in want}, (
         "list shows what get shows"
     )
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_list_by_task_and_queue(store: Store) -> None:
@@ -102,22 +102,22 @@ async def test_pages_without_a_gap_or_a_double(store: Store, state: State | None
 
 
 async def test_the_journal_in_pages(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one, n + 1, key=f"s{n}") for n in range(25)]))
-    assert [x.seq for x in await store.journal(one.id)] == list(range(1, 28))
-    assert [x.seq for x in await store.journal(one.id, after=5, limit=3)] == [6, 7, 8]
-    assert await store.journal(one.id, after=27) == []
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, n + 1, key=f"s{n}") for n in range(25)]))
+    assert [x.seq for x in await store.journal(held.id)] == list(range(1, 28))
+    assert [x.seq for x in await store.journal(held.id, after=5, limit=3)] == [6, 7, 8]
+    assert await store.journal(held.id, after=27) == []
     assert await store.journal("nobody") == []
     seen: list[int] = []
-    while page := await store.journal(one.id, seen[-1] if seen else 0, 10):
+    while page := await store.journal(held.id, seen[-1] if seen else 0, 10):
         seen += [x.seq for x in page]
     assert seen == list(range(1, 28))
 
 
 async def test_updated_at_is_the_time_of_the_last_record(store: Store, time: Time) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([(one.id, 3, 2, r.STEP_DONE, "s", b'{"result":1}', time.now + 33)]))
-    assert (await store.get(one.id)).updated_at == time.now + 33  # type: ignore[union-attr]
+    held = await begun(store)
+    await store.save("w1", Batch([(held.id, 3, 2, r.STEP_DONE, "s", b'{"result":1}', time.now + 33)]))
+    assert (await store.get(held.id)).updated_at == time.now + 33  # type: ignore[union-attr]
 
 
 # ── census ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,22 +134,22 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_the_census_finds_each_fault(store: Store, kind: str, fault: str) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one, kind=r.COMPLETED)]))
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, kind=r.COMPLETED)]))
     if fault == "ended without an ending in its journal":
         await sql(store, "INSERT INTO onward_outcomes SELECT task_id, 'completed', 1, 3, 1.0 FROM onward_queue")
         await sql(store, "DELETE FROM onward_queue")
-    assert await store.census() == []
+    assert await store.health.census() == []
     await sql(store, FAULTS[fault].format(never="'Infinity'" if kind == "postgres" else "9e999"))
-    assert await store.census() == [(one.id, fault)]
-    assert await store.census_lately(10) == [(one.id, fault)]
+    assert await store.health.census() == [(held.id, fault)]
+    assert await store.health.recent_census(10) == [(held.id, fault)]
 
 
 async def test_the_census_of_a_journal_that_does_not_begin_at_one(store: Store) -> None:
-    one = await begun(store)
+    held = await begun(store)
     await sql(store, "UPDATE onward_journal SET seq = seq + 10 WHERE seq = 2")
     await sql(store, "UPDATE onward_journal SET seq = 2 WHERE seq = 1")
-    assert (one.id, "has a gap in its journal") in await store.census()
+    assert (held.id, "has a gap in its journal") in await store.health.census()
 
 
 async def ended_before(store: Store, count: int) -> list[str]:
@@ -173,7 +173,7 @@ async def ended_before(store: Store, count: int) -> list[str]:
 
 
 async def test_the_whole_census_goes_in_slices_and_tells(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "RECORDS", 7)
+    monkeypatch.setattr(census, "SLICE_RECORDS", 7)
     ids = await ended_before(store, 20)
     for broken in (ids[0], ids[9], ids[19]):
         await sql(store, f"DELETE FROM onward_journal WHERE seq = 2 AND task_id = '{broken}'")
@@ -181,9 +181,9 @@ async def test_the_whole_census_goes_in_slices_and_tells(store: Store, monkeypat
         store, "INSERT INTO onward_journal SELECT 'zz', seq, 0, 'progress', '', data, 1 FROM onward_journal LIMIT 1"
     )
     seen: list[int] = []
-    found = await store.census(seen.append)
+    found = await store.health.census(seen.append)
     assert sorted(found) == [
-        *[(one, "has a gap in its journal") for one in (ids[0], ids[9], ids[19])],
+        *[(task_id, "has a gap in its journal") for task_id in (ids[0], ids[9], ids[19])],
         ("zz", "has records although there is no such task"),
     ]
     assert seen == sorted(set(seen))
@@ -203,7 +203,7 @@ async def test_a_slice_that_takes_too_long_is_made_smaller(store: Store) -> None
             raise StoreUnavailable("too long")
         return [(low, high)]
 
-    assert await census.in_slices(bound, look, census.unseen) == [("", "x"), ("x", census.LAST)]
+    assert await census.in_slices(bound, look, census.unseen) == [("", "x"), ("x", census.LAST_ID)]
     assert asked == [20_000, 2_500, 312, 312]
 
 
@@ -212,15 +212,15 @@ async def test_the_quick_census_looks_at_the_oldest_unfinished_and_the_newest(st
     for broken in (ids[0], ids[4], ids[8]):
         await sql(store, f"DELETE FROM onward_journal WHERE seq = 3 AND task_id = '{broken}'")
     fault = "ended without an ending in its journal"
-    assert await store.census_lately(2) == [(ids[8], fault)], "of history, the newest"
-    assert len(await store.census()) == 3
+    assert await store.health.recent_census(2) == [(ids[8], fault)], "of history, the newest"
+    assert len(await store.health.census()) == 3
     await sql(
         store,
         "INSERT INTO onward_queue (task_id, queue, task, priority, reason) VALUES ('"
         + ids[4]
         + "', 'q', 'old', 0, 'queued')",
     )
-    assert (ids[4], "has a queue row although it has ended") in await store.census_lately(2)
+    assert (ids[4], "has a queue row although it has ended") in await store.health.recent_census(2)
 
 
 async def test_the_quick_census_and_the_asks_read_no_history(store: Store, kind: str) -> None:
@@ -232,7 +232,7 @@ async def test_the_quick_census_and_the_asks_read_no_history(store: Store, kind:
 
         for name in ("census_lately", "asks", "open_asks_by_kind"):
             values = {"most": 5, "of_all": True, "tenant": ""}
-            async with store._connection() as connection:  # type: ignore[attr-defined]
+            async with store._db.connection() as connection:  # type: ignore[attr-defined]
                 rows = await connection.fetch(
                     f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {S[name].sql}", *S[name](**values)
                 )
@@ -273,13 +273,13 @@ async def test_what_is_asked_is_found_among_tasks_that_asked_and_ended(store: St
             store,
             f"INSERT INTO onward_queue (task_id, queue, task, priority, reason) VALUES ('{quiet}', 'q', 'old', 0, 'queued')",
         )
-    assert [ask.task_id for ask in await store.asks()] == [ids[number] for number in (0, 3, 4, 7, 11)]
-    assert (await store.standing()).asks == {"approval.requested": 5}  # type: ignore[attr-defined]
+    assert [ask.task_id for ask in await store.listing.asks()] == [ids[number] for number in (0, 3, 4, 7, 11)]
+    assert (await store.overview.snapshot()).asks == {"approval.requested": 5}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("deep", [False, True])
 async def test_the_doctor_finds_a_sound_database_sound(store: Store, kind: str, deep: bool) -> None:
-    found = await store.doctor(deep=deep)
+    found = await store.health.doctor(deep=deep)
     assert ("file" in {name for name, _, _ in found}) == (deep and kind != "postgres")
     bad = {name for name, fine, _ in found if not fine}
     assert bad <= ({"fsync"} if kind == "postgres" else set()), "the server of the tests runs without fsync"

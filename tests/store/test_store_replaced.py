@@ -55,7 +55,7 @@ async def test_nothing_is_written_or_read_any_more(store: Any, path: Path, troub
     with pytest.raises(FileReplaced):
         await store.save("w1", Batch([entry(held, 1)]))
     with pytest.raises(FileReplaced):
-        await store.beat("w1", 10.0, 0.0)
+        await store.workers.heartbeat("w1", 10.0, 0.0)
     with pytest.raises(FileReplaced):
         await store.get(held.id)
 
@@ -76,7 +76,7 @@ async def test_a_write_that_was_under_way_is_not_acknowledged(
         trouble(path)
 
     with pytest.raises(FileReplaced):
-        await store._writing(job)
+        await store._db.writing(job)
 
 
 async def test_a_file_that_comes_back_is_the_same_file(store: Store, path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_another_sqlite_library_in_this_process_leaves_the_log_alone(store
         await submit(store, new())
         assert _look_from_elsewhere(path) == 2 * number
         assert (log.stat().st_ino, shared.stat().st_ino) == before
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_without_the_guard_the_log_is_deleted(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

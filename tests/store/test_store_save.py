@@ -42,7 +42,7 @@ async def held(store: Store, count: int, worker: str = "w1") -> list[Claimed]:
 async def overtaken(store: Store, by: str = "w2", worker: str = "w1") -> Claimed:
     """A task whose worker was taken for dead, and that another has claimed."""
     old = await begun(store, worker)
-    await store.rescue([worker])
+    await store.workers.rescue([worker])
     await join(store, by)
     await claim(store, by, 1)
     return old
@@ -52,11 +52,11 @@ async def overtaken(store: Store, by: str = "w2", worker: str = "w1") -> Claimed
 
 
 async def test_records_are_written_as_they_are(store: Store) -> None:
-    one = await begun(store)
+    held = await begun(store)
     data = bytes(range(256))
-    batch = Batch([(one.id, 3, 2, r.STEP_DONE, "ä#2", data, 12.5), (one.id, 4, 2, r.PROGRESS, "", b"{}", 13.25)])
+    batch = Batch([(held.id, 3, 2, r.STEP_DONE, "ä#2", data, 12.5), (held.id, 4, 2, r.PROGRESS, "", b"{}", 13.25)])
     assert await store.save("w1", batch) == set()
-    assert [(x.seq, x.shift, x.kind, x.key, x.data, x.at) for x in await store.journal(one.id, after=2)] == [
+    assert [(x.seq, x.shift, x.kind, x.key, x.data, x.at) for x in await store.journal(held.id, after=2)] == [
         (3, 2, r.STEP_DONE, "ä#2", data, 12.5),
         (4, 2, r.PROGRESS, "", b"{}", 13.25),
     ]
@@ -77,13 +77,13 @@ async def test_all_records_of_a_task_stand_or_fall_together(store: Store) -> Non
 
 
 async def test_a_later_number_that_is_taken_refuses_the_earlier_ones_too(store: Store) -> None:
-    one = await begun(store)
+    held = await begun(store)
     await sql(
         store,
-        f"INSERT INTO onward_journal SELECT task_id, 5, 5, 'shift.started', '', data, at FROM onward_journal WHERE task_id = '{one.id}' AND seq = 1",
+        f"INSERT INTO onward_journal SELECT task_id, 5, 5, 'shift.started', '', data, at FROM onward_journal WHERE task_id = '{held.id}' AND seq = 1",
     )
-    assert await store.save("w1", Batch([entry(one, 1), entry(one, 2), entry(one, 3)])) == {one.id}
-    assert [x.seq for x in await store.journal(one.id)] == [1, 2, 5]
+    assert await store.save("w1", Batch([entry(held, 1), entry(held, 2), entry(held, 3)])) == {held.id}
+    assert [x.seq for x in await store.journal(held.id)] == [1, 2, 5]
 
 
 @pytest.mark.parametrize("ending", ["end", "wait"])
@@ -95,7 +95,7 @@ async def test_a_refused_settle_changes_nothing(store: Store, ending: str, time:
     assert task is not None
     assert (task.state, task.worker, task.attempt, task.due_at) == (State.RUNNING, "w2", 1, None)
     assert await sql(store, "SELECT count(*) FROM onward_outcomes") == [(0,)]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("ending", ["step", "end", "wait"])
@@ -106,16 +106,16 @@ async def test_neighbours_in_the_commit_are_not_hurt(store: Store, ending: str) 
     good = [Batch([entry(o, 1, key="a"), entry(o, 2, key="b")]) for o in ones[:2]]
     good += [completion(o) for o in ones[2:4]] + [waiting(o, None, "queued") for o in ones[4:]]
     assert await store.save("w3", together(*good[:3], bad[ending], *good[3:])) == {old.id}
-    for one in ones[:2]:
-        assert [x.key for x in await store.journal(one.id, after=2)] == ["a", "b"]
+    for task in ones[:2]:
+        assert [x.key for x in await store.journal(task.id, after=2)] == ["a", "b"]
     assert [(await store.get(o.id)).state for o in ones[2:]] == [State.COMPLETED] * 2 + [State.PENDING] * 2  # type: ignore[union-attr]
     assert await kinds(store, old.id) == [r.SUBMITTED, r.SHIFT, r.SHIFT]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_several_refused_in_one_commit(store: Store) -> None:
     ones = await held(store, 5)
-    await store.rescue(["w1"])
+    await store.workers.rescue(["w1"])
     await join(store, "w2")
     taken = {c.id for c in await claim(store, "w2", 3)}
     assert await store.save("w1", together(*[completion(o) for o in ones])) == taken
@@ -125,69 +125,69 @@ async def test_several_refused_in_one_commit(store: Store) -> None:
 @pytest.mark.parametrize("ending", ["step", "end", "wait"])
 async def test_what_was_written_by_the_same_shift_counts_as_written(store: Store, ending: str, time: Time) -> None:
     """The commit happened and its answer was lost: the same batch comes again."""
-    one = await begun(store)
+    held = await begun(store)
     batch = {
-        "step": Batch([entry(one, 1), entry(one, 2)]),
-        "end": together(Batch([entry(one, 1)]), completion(one, 2)),
-        "wait": waiting(one, time.now + 5, "asleep"),
+        "step": Batch([entry(held, 1), entry(held, 2)]),
+        "end": together(Batch([entry(held, 1)]), completion(held, 2)),
+        "wait": waiting(held, time.now + 5, "asleep"),
     }[ending]
     assert await store.save("w1", batch) == set()
-    before = await store.journal(one.id), await store.get(one.id)
+    before = await store.journal(held.id), await store.get(held.id)
     assert await store.save("w1", batch) == set()
-    assert (await store.journal(one.id), await store.get(one.id)) == before
+    assert (await store.journal(held.id), await store.get(held.id)) == before
 
 
 async def test_the_same_again_with_neighbours_that_are_new(store: Store) -> None:
-    one, two = await held(store, 2)
-    await store.save("w1", Batch([entry(one)]))
-    assert await store.save("w1", Batch([entry(one), entry(two)])) == set()
+    task, two = await held(store, 2)
+    await store.save("w1", Batch([entry(task)]))
+    assert await store.save("w1", Batch([entry(task), entry(two)])) == set()
     assert [x.seq for x in await store.journal(two.id)] == [1, 2, 3]
 
 
 async def test_a_settle_sent_again_does_not_undo_what_came_after(store: Store) -> None:
     """The wait was written, its answer was lost, another worker holds the task by now: asking again must not free it."""
-    one = await begun(store)
-    batch = waiting(one, None, "queued")
+    held = await begun(store)
+    batch = waiting(held, None, "queued")
     await store.save("w1", batch)
     await join(store, "w2")
     (other,) = await claim(store, "w2")
     assert await store.save("w1", batch) == set()
-    task = await store.get(one.id)
+    task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.worker) == (State.RUNNING, "w2")
     assert await store.save("w2", completion(other)) == set()
 
 
 async def test_a_step_sent_again_after_another_shift_began(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one)]))
-    await store.rescue(["w1"])
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held)]))
+    await store.workers.rescue(["w1"])
     await join(store, "w2")
     await claim(store, "w2")
-    assert await store.save("w1", Batch([entry(one)])) == set(), "it had been written"
-    assert await store.save("w1", Batch([entry(one, 2)])) == {one.id}, "and this one had not"
+    assert await store.save("w1", Batch([entry(held)])) == set(), "it had been written"
+    assert await store.save("w1", Batch([entry(held, 2)])) == {held.id}, "and this one had not"
 
 
 async def test_after_the_end_everything_is_refused(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", completion(one))
+    held = await begun(store)
+    await store.save("w1", completion(held))
     cancelled = await begun(store, "w2")
     await store.cancel(cancelled.id)
     assert await store.save("w2", Batch([entry(cancelled)])) == {cancelled.id}
     assert await store.save("w2", completion(cancelled)) == {cancelled.id}
-    assert (await store.get(one.id)).state is State.COMPLETED  # type: ignore[union-attr]
+    assert (await store.get(held.id)).state is State.COMPLETED  # type: ignore[union-attr]
     assert (await store.get(cancelled.id)).state is State.CANCELLED  # type: ignore[union-attr]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_thousand_records_of_many_tasks_in_one_commit(store: Store) -> None:
     ones = await held(store, 100)
-    entries = [entry(one, n + 1, key=f"s{n}") for n in range(20) for one in ones]
+    entries = [entry(task, n + 1, key=f"s{n}") for n in range(20) for task in ones]
     random.Random(3).shuffle(ones)
     assert await store.save("w1", Batch(entries)) == set()
-    for one in ones[:5]:
-        assert [x.key for x in await store.journal(one.id, after=2)] == [f"s{n}" for n in range(20)]
-    assert await store.census() == []
+    for task in ones[:5]:
+        assert [x.key for x in await store.journal(task.id, after=2)] == [f"s{n}" for n in range(20)]
+    assert await store.health.census() == []
 
 
 # ── ends and waits ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -195,10 +195,10 @@ async def test_a_thousand_records_of_many_tasks_in_one_commit(store: Store) -> N
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
 async def test_an_end(store: Store, time: Time, state: State) -> None:
-    one = await begun(store)
+    held = await begun(store)
     time.move(5)
-    assert await store.save("w1", completion(one, state=state)) == set()
-    task = await store.get(one.id)
+    assert await store.save("w1", completion(held, state=state)) == set()
+    task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.reason, task.worker, task.finished_at, task.ended) == (state, None, None, time.now, True)
     assert (task.result, task.error) == (
@@ -209,62 +209,62 @@ async def test_an_end(store: Store, time: Time, state: State) -> None:
 
 
 async def test_an_end_keeps_the_attempt_it_took(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", waiting(one, None, "retrying", attempt=3))
+    held = await begun(store)
+    await store.save("w1", waiting(held, None, "retrying", attempt=3))
     (again,) = await claim(store)
     assert again.attempt == 3
     await store.save("w1", completion(again))
-    assert (await store.get(one.id)).attempt == 3  # type: ignore[union-attr]
+    assert (await store.get(held.id)).attempt == 3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("reason", "state"), [("retrying", State.PENDING), ("asleep", State.WAITING)])
 async def test_a_wait_until_a_time(store: Store, time: Time, reason: str, state: State) -> None:
     await join(store, "w1", lease=1000)
-    one = await begun(store)
-    assert await store.save("w1", waiting(one, time.now + 30, reason, attempt=2)) == set()
-    task = await store.get(one.id)
+    held = await begun(store)
+    assert await store.save("w1", waiting(held, time.now + 30, reason, attempt=2)) == set()
+    task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.reason, task.due_at, task.attempt, task.worker) == (state, reason, time.now + 30, 2, None)
     assert not (await store.wake()).woken
     assert await claim(store) == []
     time.move(30)
     assert (await store.wake()).woken
-    task = await store.get(one.id)
+    task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.reason, task.due_at) == (State.PENDING, "queued", None)
     (again,) = await claim(store)
-    assert (again.id, again.attempt) == (one.id, 2)
+    assert (again.id, again.attempt) == (held.id, 2)
 
 
 async def test_a_wait_without_a_time_is_ready_at_once(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", waiting(one, None, "queued"))
-    assert [c.id for c in await claim(store)] == [one.id]
+    held = await begun(store)
+    await store.save("w1", waiting(held, None, "queued"))
+    assert [c.id for c in await claim(store)] == [held.id]
 
 
 @pytest.mark.parametrize("reason", ["parked", "quarantined"])
 async def test_a_wait_for_a_person_is_woken_by_no_clock(store: Store, time: Time, reason: str) -> None:
     await join(store, "w1", lease=1e12)
-    one = await begun(store)
-    await store.save("w1", waiting(one, math.inf, reason))
-    task = await store.get(one.id)
+    held = await begun(store)
+    await store.save("w1", waiting(held, math.inf, reason))
+    task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.reason, task.due_at) == (State.WAITING, reason, math.inf)
     time.move(1e9)
     outlook = await store.wake()
     assert (outlook.woken, outlook.next_due_in) == (False, None)
     assert await claim(store) == []
-    assert await store.census() == [], "a person was asked, so this is fine"
+    assert await store.health.census() == [], "a person was asked, so this is fine"
 
 
 async def test_a_wait_forgives_crashes(store: Store) -> None:
     await begun(store, "w1")
-    await store.rescue(["w1"])
+    await store.workers.rescue(["w1"])
     await join(store, "w2")
-    (one,) = await claim(store, "w2")
-    assert await crashes(store, one.id) == 1
-    await store.save("w2", waiting(one, None, "queued"))
-    assert await crashes(store, one.id) == 0
+    (held,) = await claim(store, "w2")
+    assert await crashes(store, held.id) == 1
+    await store.save("w2", waiting(held, None, "queued"))
+    assert await crashes(store, held.id) == 0
 
 
 # ── wake and outlook ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -299,7 +299,7 @@ async def test_the_outlook_names_the_queues_of_suspects(store: Store) -> None:
         assert (await store.wake()).suspects == ()
         await join(store, f"w{n}")
         await claim(store, f"w{n}", queue="q")
-        await store.rescue([f"w{n}"])
+        await store.workers.rescue([f"w{n}"])
     assert (await store.wake()).suspects == ("q",)
     await join(store, "w")
     await claim(store, "w", queue="q", alone=True)
@@ -354,7 +354,7 @@ def _settles(ones: list[Claimed], ending: str) -> Batch:
         "wait": lambda one: waiting(one, None, "queued"),
         "step": lambda one: Batch([entry(one)]),
     }
-    return together(*[made[ending](one) for one in ones])
+    return together(*[made[ending](task) for task in ones])
 
 
 @pytest.fixture(params=["a small table", "a large table"])
@@ -375,13 +375,13 @@ async def test_statements_of_many_rows_never_wait_for_each_other(
     """Two that lock the same rows in other orders wait for each other, until the database fails one of them. The port
     promises one order. Here both are stopped half-way, at a row that a third has locked, and then let go."""
     ones = await held(store, 30)
-    middle = sorted(one.id for one in ones)[15]
+    middle = sorted(task.id for task in ones)[15]
     calls = []
     for verb, order in zip(pair.split(), (ones, ones[::-1]), strict=True):
         door = await open_another()
-        calls.append(door.rescue(["w1"]) if verb == "rescue" else door.save("w1", _settles(order, verb)))
+        calls.append(door.workers.rescue(["w1"]) if verb == "rescue" else door.save("w1", _settles(order, verb)))
     blocker = await open_another()
-    async with blocker._connection() as connection:
+    async with blocker._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", middle)
@@ -390,7 +390,7 @@ async def test_statements_of_many_rows_never_wait_for_each_other(
         await eventually(lambda: _waiting_for_locks(connection))
         await transaction.rollback()
     await running
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def _waiting_for_locks(connection: Any) -> bool:

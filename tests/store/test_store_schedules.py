@@ -34,7 +34,7 @@ def row(name: str = "nightly", **over: Any) -> ScheduleRow:
 
 
 async def marks(store: Store) -> dict[str, str]:
-    return {found.name: found.mark for found in (await store.schedules()).rows}
+    return {found.name: found.mark for found in (await store.schedules.list()).rows}
 
 
 async def keys(store: Store) -> list[str]:
@@ -43,37 +43,37 @@ async def keys(store: Store) -> list[str]:
 
 async def test_a_schedule_comes_back_as_it_was_written(store: Store, time: Time) -> None:
     kept = [row(), row("often", cron=None, every=900.0, timezone="UTC", next_at=None, last_at=7.0, paused=True)]
-    assert await store.schedules() == (time.now, [])
-    for one in reversed(kept):
-        assert await store.turn(one.name, None, one)
-    assert await store.schedules() == (time.now, kept)
-    assert type((await store.schedules()).rows[1].paused) is bool
+    assert await store.schedules.list() == (time.now, [])
+    for item in reversed(kept):
+        assert await store.schedules.advance(item.name, None, item)
+    assert await store.schedules.list() == (time.now, kept)
+    assert type((await store.schedules.list()).rows[1].paused) is bool
 
 
 async def test_the_soonest_come_first_and_the_paused_not_at_all(store: Store) -> None:
     for name, at in (("c", 30.0), ("a", 20.0), ("b", 10.0), ("d", None), ("e", 20.0)):
-        await store.turn(name, None, row(name, next_at=at, paused=at is None))
-    assert [one.name for one in (await store.schedules(soonest=3)).rows] == ["b", "a", "e"]
-    assert [one.name for one in (await store.schedules(soonest=9)).rows] == ["b", "a", "e", "c"]
+        await store.schedules.advance(name, None, row(name, next_at=at, paused=at is None))
+    assert [schedule.name for schedule in (await store.schedules.list(soonest=3)).rows] == ["b", "a", "e"]
+    assert [schedule.name for schedule in (await store.schedules.list(soonest=9)).rows] == ["b", "a", "e", "c"]
 
 
 async def test_a_turn_moves_the_schedule_and_submits_its_tasks(store: Store) -> None:
     await join(store, "w1")
-    await store.turn("nightly", None, row())
+    await store.schedules.advance("nightly", None, row())
     task = new(key="schedule:nightly:1")
-    assert await store.turn("nightly", "m1", row(next_at=200.0, last_at=100.5, mark="m2"), [task])
-    assert (await store.schedules()).rows == [row(next_at=200.0, last_at=100.5, mark="m2")]
+    assert await store.schedules.advance("nightly", "m1", row(next_at=200.0, last_at=100.5, mark="m2"), [task])
+    assert (await store.schedules.list()).rows == [row(next_at=200.0, last_at=100.5, mark="m2")]
     assert [held.id for held in await claim(store)] == [task.id]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_turn_from_an_old_mark_does_nothing(store: Store) -> None:
-    await store.turn("nightly", None, row())
-    await store.turn("nightly", "m1", row(mark="m2"))
-    assert not await store.turn("nightly", "m1", row(mark="m3", next_at=9.0), [new(key="k")])
-    assert not await store.turn("nightly", None, row(mark="m4"), [new(key="k")])
-    assert not await store.turn("nightly", "m1", None)
-    assert not await store.turn("other", "m1", row("other"), [new(key="k")])
+    await store.schedules.advance("nightly", None, row())
+    await store.schedules.advance("nightly", "m1", row(mark="m2"))
+    assert not await store.schedules.advance("nightly", "m1", row(mark="m3", next_at=9.0), [new(key="k")])
+    assert not await store.schedules.advance("nightly", None, row(mark="m4"), [new(key="k")])
+    assert not await store.schedules.advance("nightly", "m1", None)
+    assert not await store.schedules.advance("other", "m1", row("other"), [new(key="k")])
     assert await marks(store) == {"nightly": "m2"}
     assert await keys(store) == []
 
@@ -81,33 +81,35 @@ async def test_a_turn_from_an_old_mark_does_nothing(store: Store) -> None:
 async def test_a_turn_whose_answer_was_lost_tells_what_it_did(store: Store) -> None:
     task = new(key="schedule:nightly:1")
     for _ in range(2):
-        assert await store.turn("nightly", None, row())
+        assert await store.schedules.advance("nightly", None, row())
     for _ in range(2):
-        assert await store.turn("nightly", "m1", row(mark="m2"), [task._replace(id=next_id())])
+        assert await store.schedules.advance("nightly", "m1", row(mark="m2"), [task._replace(id=next_id())])
     assert await keys(store) == ["schedule:nightly:1"]
     for _ in range(2):
-        assert await store.turn("nightly", "m2", None)
+        assert await store.schedules.advance("nightly", "m2", None)
     assert await marks(store) == {}
 
 
 async def test_a_key_that_is_there_is_left_and_the_others_come(store: Store) -> None:
     first = new(key="schedule:nightly:1")
     await store.submit([first])
-    await store.turn("nightly", None, row())
-    assert await store.turn("nightly", "m1", row(mark="m2"), [new(key=f"schedule:nightly:{n}") for n in (1, 2)])
+    await store.schedules.advance("nightly", None, row())
+    assert await store.schedules.advance(
+        "nightly", "m1", row(mark="m2"), [new(key=f"schedule:nightly:{n}") for n in (1, 2)]
+    )
     assert await keys(store) == ["schedule:nightly:1", "schedule:nightly:2"]
-    assert (await store.keyed(["schedule:nightly:1"]))["schedule:nightly:1"].id == first.id
-    assert await store.census() == []
+    assert (await store.by_key(["schedule:nightly:1"]))["schedule:nightly:1"].id == first.id
+    assert await store.health.census() == []
 
 
 async def test_a_thousand_tasks_in_one_turn(store: Store) -> None:
-    await store.turn("nightly", None, row())
-    assert await store.turn("nightly", "m1", row(mark="m2"), [new(key=f"k{n:04}") for n in range(1000)])
-    assert (await store.depth("default")).waiting == 1000
+    await store.schedules.advance("nightly", None, row())
+    assert await store.schedules.advance("nightly", "m1", row(mark="m2"), [new(key=f"k{n:04}") for n in range(1000)])
+    assert (await store.queues.depth("default")).waiting == 1000
 
 
 async def test_a_turn_that_fails_in_the_middle_has_done_nothing(store: Store) -> None:
-    await store.turn("nightly", None, row())
+    await store.schedules.advance("nightly", None, row())
 
     def fail(point: str) -> None:
         if point == "tick.before":
@@ -116,25 +118,27 @@ async def test_a_turn_that_fails_in_the_middle_has_done_nothing(store: Store) ->
     crash.install(fail)
     try:
         with pytest.raises(RuntimeError, match=r"tick\.before"):
-            await store.turn("nightly", "m1", row(mark="m2"), [new(key="k")])
+            await store.schedules.advance("nightly", "m1", row(mark="m2"), [new(key="k")])
     finally:
         crash.install(None)
     assert await marks(store) == {"nightly": "m1"}
-    assert await store.turn("nightly", "m1", row(mark="m2"), [new(key="k")])
+    assert await store.schedules.advance("nightly", "m1", row(mark="m2"), [new(key="k")])
     assert await keys(store) == ["k"]
 
 
 @not_memory
 async def test_of_many_who_turn_at_once_one_does(store: Store, open_another: Any) -> None:
     stores = [store, *[await open_another() for _ in range(5)]]
-    added = await asyncio.gather(*[one.turn("nightly", None, row(mark=f"m0.{n}")) for n, one in enumerate(stores)])
+    added = await asyncio.gather(
+        *[opened.schedules.advance("nightly", None, row(mark=f"m0.{n}")) for n, opened in enumerate(stores)]
+    )
     assert sorted(added) == [False] * 5 + [True]
     for turn in range(1, 11):
         seen = (await marks(store))["nightly"]
         done = await asyncio.gather(
             *[
-                one.turn("nightly", seen, row(mark=f"m{turn}.{n}"), [new(key=f"k{turn:02}.{n}")])
-                for n, one in enumerate(stores)
+                opened.schedules.advance("nightly", seen, row(mark=f"m{turn}.{n}"), [new(key=f"k{turn:02}.{n}")])
+                for n, opened in enumerate(stores)
             ]
         )
         assert sorted(done) == [False] * 5 + [True]

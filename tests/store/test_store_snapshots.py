@@ -10,11 +10,10 @@ import psycopg
 import pytest
 
 from onward.app.application import open_store
-from onward.store.port.overview import listings
 from onward.store.postgres import marks as postgres_marks
 from onward.store.postgres import snapshots
 from onward.store.postgres.execute import S as P
-from onward.store.postgres.overview import escaped
+from onward.store.shared.search import listings
 from rig.postgres import Postgres
 from rig.server import Unavailable
 from tests.kit import Time, claim, completion, eventually, join, new, only_postgres, sql, submit, together, waiting
@@ -36,7 +35,7 @@ async def said(url: str) -> tuple[str, bool, str]:
     store = open_store(url)
     await store.open()
     try:
-        (check,) = [entry for entry in await store.doctor() if entry[0] == "snapshots"]
+        (check,) = [entry for entry in await store.health.doctor() if entry[0] == "snapshots"]
         return check
     finally:
         await store.close()
@@ -47,7 +46,7 @@ async def test_doctor_names_the_session_that_holds_the_oldest_snapshot(
 ) -> None:
     url = server.database("held")
     assert (await said(url))[1]
-    monkeypatch.setattr(snapshots, "OLD_S", 0.0)
+    monkeypatch.setattr(snapshots, "MAX_AGE_S", 0.0)
     with psycopg.connect(url, application_name="report") as holder:
         holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         holder.execute("SELECT 1")
@@ -63,7 +62,7 @@ async def test_doctor_names_the_session_that_holds_the_oldest_snapshot(
 async def test_doctor_names_a_prepared_transaction(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     url = server.database("prepared")
     await said(url)
-    monkeypatch.setattr(snapshots, "OLD_S", 0.0)
+    monkeypatch.setattr(snapshots, "MAX_AGE_S", 0.0)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("BEGIN")
         connection.execute("CREATE TABLE somewhere (n int)")
@@ -79,8 +78,8 @@ async def test_doctor_names_a_prepared_transaction(server: Postgres, monkeypatch
 
 def test_a_slot_counts_by_transactions() -> None:
     slot: dict[str, Any] = {"kind": "replication slot", "name": "old", "about": "inactive", "seconds": None}
-    assert snapshots.check([slot | {"behind": snapshots.FAR - 1}])[1]
-    _, fine, words = snapshots.check([slot | {"behind": snapshots.FAR}])
+    assert snapshots.check([slot | {"behind": snapshots.MAX_BEHIND - 1}])[1]
+    _, fine, words = snapshots.check([slot | {"behind": snapshots.MAX_BEHIND}])
     assert not fine
     assert words.startswith("replication slot old (inactive) holds one 100,000 transactions back")
     assert "pg_drop_replication_slot('old')" in words
@@ -94,23 +93,23 @@ CHURN = 1_500
 @pytest.fixture
 def marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every claim is taken for dear, and the dead for the cause."""
-    monkeypatch.setattr(postgres_marks, "DEAR_S", -1.0)
-    monkeypatch.setattr(postgres_marks, "DEAD", -1)
+    monkeypatch.setattr(postgres_marks, "SLOW_CLAIM_S", -1.0)
+    monkeypatch.setattr(postgres_marks, "MIN_DEAD_ROWS", -1)
     monkeypatch.setattr(postgres_marks, "SLACK", 10)
-    monkeypatch.setattr(postgres_marks, "LAST_S", 3600.0)
+    monkeypatch.setattr(postgres_marks, "MIN_LIFE_S", 3600.0)
 
 
 async def churn(store: Any, count: int) -> None:
     """So many tasks come and go."""
     await store.submit([new() for _ in range(count)])
     while held := await claim(store, room=500):
-        await store.save("w1", together(*[completion(one) for one in held]))
+        await store.save("w1", together(*[completion(task) for task in held]))
 
 
 async def pages(store: Any, statement: str, **values: Any) -> int:
     """What a claim of one task reads, of the index and table of the queue alone. Nothing is changed."""
     asked = {"worker": "w1", "queue": "default", "names": ["work"], "room": 1, "data": b"{}", **values}
-    async with store._connection() as connection:
+    async with store._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         found = await connection.fetchval(
@@ -141,13 +140,13 @@ async def test_a_claim_does_not_read_what_was_claimed_before(server: Postgres) -
         few = await pages(store, "claim")
         await churn(store, CHURN * 2)
         assert await pages(store, "claim") > few * 2, "VOID: the snapshot holds nothing back"
-        store._marks = postgres_marks.Marks()
+        store._marks = store._nudges._marks = postgres_marks.Marks()
         assert await claim(store) == []
         values = store._marks.of("default", ["work"], 0.0)
         assert values is not None, "a dear claim is followed by a survey"
         assert await pages(store, "claim_from", **values) <= 20
         (late,) = await submit(store)
-        assert [one.id for one in await claim(store)] == [late]
+        assert [task.id for task in await claim(store)] == [late]
     await store.close()
 
 
@@ -165,7 +164,7 @@ async def test_a_list_and_a_nudge_look_queue_rows_up_by_their_ids(server: Postgr
         (task_id,) = await submit(store)
         ((name, values),) = listings(20, None, {})
         for statement, parameters in (
-            (name, escaped(values)),
+            (name, values),
             ("notify_workers", {"ids": [task_id], "prefix": "p", "spare": 1}),
         ):
             plan = await explained(store, statement, parameters)
@@ -176,7 +175,7 @@ async def test_a_list_and_a_nudge_look_queue_rows_up_by_their_ids(server: Postgr
 
 
 async def explained(store: Any, statement: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    async with store._connection() as connection:
+    async with store._db.connection() as connection:
         text = await connection.fetchval(
             f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {P[statement].sql}", *P[statement](**parameters)
         )
@@ -204,28 +203,28 @@ async def test_what_becomes_ready_behind_a_mark_is_found(store: Any, time: Time)
     assert len(await claim(store, "w2", room=25)) == 25
     assert store._marks.of("default", ["work"], 0.0) is not None
     time.move(6)
-    await store.beat("w2", 10, 0)
+    await store.workers.heartbeat("w2", 10, 0)
     assert (await store.wake()).woken
     assert (await claim(store, "w2", room=1))[0].id == old[0], "woken by this process"
     await claim(store, "w2", room=1)
     time.move(6)
-    await store.beat("w2", 10, 0)
-    await store.rescue(["w1"])
+    await store.workers.heartbeat("w2", 10, 0)
+    await store.workers.rescue(["w1"])
     store.nudge("ready")
-    assert [one.id for one in await claim(store, "w2", room=2)] == old[1:], "rescued, and nudged"
+    assert [task.id for task in await claim(store, "w2", room=2)] == old[1:], "rescued, and nudged"
     await claim(store, "w2", room=1)
     (hot,) = await submit(store, new(priority=7))
-    store._hear("again default")
+    store._nudges._receive("again default")
     assert (await claim(store, "w2", room=1))[0].id == hot
 
 
 @only_postgres
 async def test_marks_end_by_themselves(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that became ready behind a mark, and of which no nudge told, is found when the marks have ended."""
-    monkeypatch.setattr(postgres_marks, "DEAR_S", -1.0)
-    monkeypatch.setattr(postgres_marks, "DEAD", -1)
+    monkeypatch.setattr(postgres_marks, "SLOW_CLAIM_S", -1.0)
+    monkeypatch.setattr(postgres_marks, "MIN_DEAD_ROWS", -1)
     monkeypatch.setattr(postgres_marks, "SLACK", 0)
-    monkeypatch.setattr(postgres_marks, "LAST_S", 0.2)
+    monkeypatch.setattr(postgres_marks, "MIN_LIFE_S", 0.2)
     await join(store, "w1")
     (old,) = await submit(store)
     await sql(store, f"UPDATE onward_queue SET due_at = 'Infinity' WHERE task_id = '{old}'")
@@ -234,14 +233,14 @@ async def test_marks_end_by_themselves(store: Any, monkeypatch: pytest.MonkeyPat
     await sql(store, f"UPDATE onward_queue SET due_at = NULL WHERE task_id = '{old}'")
 
     async def found() -> bool:
-        return old in [one.id for one in await claim(store, room=1)]
+        return old in [task.id for task in await claim(store, room=1)]
 
     await eventually(found)
 
 
 @only_postgres
 async def test_there_are_no_marks_where_the_server_cleans_up(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_marks, "DEAR_S", -1.0)
+    monkeypatch.setattr(postgres_marks, "SLOW_CLAIM_S", -1.0)
     await join(store, "w1")
     await submit(store)
     await claim(store)

@@ -54,37 +54,37 @@ async def test_cancel_ends_a_waiting_task(store: Store, time: Time) -> None:
     assert await kinds(store, task_id) == [r.SUBMITTED, r.CANCEL, r.CANCELLED]
     await join(store, "w1")
     assert await claim(store) == []
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_cancel_fences_the_worker_that_holds_the_task(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one, 1)]))
-    assert await store.cancel(one.id)
-    assert await store.save("w1", Batch([entry(one, 2)])) == {one.id}
-    assert (await store.beat("w1", 10, 0)).held == frozenset(), "the heartbeat tells the worker"
-    assert await kinds(store, one.id) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE, r.CANCEL, r.CANCELLED]
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, 1)]))
+    assert await store.cancel(held.id)
+    assert await store.save("w1", Batch([entry(held, 2)])) == {held.id}
+    assert (await store.workers.heartbeat("w1", 10, 0)).held == frozenset(), "the heartbeat tells the worker"
+    assert await kinds(store, held.id) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE, r.CANCEL, r.CANCELLED]
 
 
 async def test_cancel_wakes_and_ends_a_sleeper(store: Store, time: Time) -> None:
-    one = await begun(store)
-    await store.save("w1", waiting(one, time.now + 100, "asleep"))
-    assert await store.cancel(one.id)
+    held = await begun(store)
+    await store.save("w1", waiting(held, time.now + 100, "asleep"))
+    assert await store.cancel(held.id)
     time.move(100)
     assert not (await store.wake()).woken
-    assert await state(store, one.id) is State.CANCELLED
+    assert await state(store, held.id) is State.CANCELLED
 
 
 @pytest.mark.parametrize("ended", [State.COMPLETED, State.FAILED, State.CANCELLED])
 async def test_cancel_changes_nothing_that_has_ended(store: Store, ended: State) -> None:
-    one = await begun(store)
+    held = await begun(store)
     if ended is State.CANCELLED:
-        await store.cancel(one.id)
+        await store.cancel(held.id)
     else:
-        await store.save("w1", completion(one, state=ended))
-    before = await store.journal(one.id), await store.get(one.id)
-    assert not await store.cancel(one.id)
-    assert (await store.journal(one.id), await store.get(one.id)) == before
+        await store.save("w1", completion(held, state=ended))
+    before = await store.journal(held.id), await store.get(held.id)
+    assert not await store.cancel(held.id)
+    assert (await store.journal(held.id), await store.get(held.id)) == before
 
 
 async def test_cancel_of_nothing(store: Store) -> None:
@@ -105,21 +105,21 @@ async def test_cancel_against_save(store: Store, open_another: Any, kind: str, w
     other = store if kind == "sqlite memory" else await open_another()
     won = {"save": 0, "cancel": 0}
     for turn in range(40):
-        one = await begun(store)
+        held = await begun(store)
         batch = {
-            "step": Batch([entry(one), entry(one, 2)]),
-            "end": completion(one),
-            "wait": waiting(one, None, "queued"),
+            "step": Batch([entry(held), entry(held, 2)]),
+            "end": completion(held),
+            "wait": waiting(held, None, "queued"),
         }
-        calls = [store.save("w1", batch[what]), other.cancel(one.id)]
+        calls = [store.save("w1", batch[what]), other.cancel(held.id)]
         if turn % 2:
             refused, cancelled = await asyncio.gather(*calls)
         else:  # the cancel, which is the longer way, has a head start, and a larger one each time
             late = asyncio.ensure_future(calls[1])
             await asyncio.sleep(turn * 0.0003)
             refused, cancelled = await calls[0], await late
-        written = await kinds(store, one.id)
-        assert await dense(store, one.id)
+        written = await kinds(store, held.id)
+        assert await dense(store, held.id)
         if refused:
             assert cancelled
             assert written == [r.SUBMITTED, r.SHIFT, r.CANCEL, r.CANCELLED]
@@ -127,17 +127,17 @@ async def test_cancel_against_save(store: Store, open_another: Any, kind: str, w
         elif what == "end":
             assert not cancelled, "an ended task cannot be cancelled"
             assert written[-1] == r.COMPLETED
-            assert await state(store, one.id) is State.COMPLETED
+            assert await state(store, held.id) is State.COMPLETED
             won["save"] += 1
         else:
             assert cancelled
             assert written[-2:] == [r.CANCEL, r.CANCELLED]
             assert r.STEP_DONE in written or r.HANDED_BACK in written
             won["save"] += 1
-        assert (await state(store, one.id)).ended
+        assert (await state(store, held.id)).ended
     assert won["save"], won
     assert won["cancel"], won
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_cancel_against_claim(store: Store, open_another: Any, kind: str) -> None:
@@ -151,57 +151,57 @@ async def test_cancel_against_claim(store: Store, open_another: Any, kind: str) 
         for held in claimed:
             assert await store.save("w1", completion(held)) == {task_id}
         assert await state(store, task_id) is State.CANCELLED
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_cancel_against_a_worker_that_writes_without_a_pause(store: Store, open_another: Any, kind: str) -> None:
     """An outsider whose number is always just taken looks again until it has one."""
     other = store if kind == "sqlite memory" else await open_another()
-    one = await begun(store)
+    held = await begun(store)
     written = 0
 
     async def write() -> None:
         nonlocal written
-        while not await store.save("w1", Batch([entry(one, written + 1)])):
+        while not await store.save("w1", Batch([entry(held, written + 1)])):
             written += 1
 
     writing = asyncio.ensure_future(write())
     await eventually(lambda: asyncio.sleep(0, written >= 20))
-    assert await asyncio.wait_for(other.cancel(one.id), 60)
+    assert await asyncio.wait_for(other.cancel(held.id), 60)
     await asyncio.wait_for(writing, 60)
-    assert (await kinds(store, one.id))[-2:] == [r.CANCEL, r.CANCELLED]
-    assert len(await store.journal(one.id, limit=10_000)) == written + 4
+    assert (await kinds(store, held.id))[-2:] == [r.CANCEL, r.CANCELLED]
+    assert len(await store.journal(held.id, limit=10_000)) == written + 4
 
 
 @only_postgres
 async def test_a_settle_takes_its_locks_in_the_order_of_cancel(store: Any, open_another: Any) -> None:
     """Queue row, journal, outcome. A settle that waits for the queue row must not hold the outcome already: that is what
     the one who has the queue row will want next."""
-    one = await begun(store)
+    held = await begun(store)
     other = await open_another()
-    async with other._connection() as connection:
+    async with other._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", one.id)
-        settling = asyncio.ensure_future(store.save("w1", completion(one)))
+        await connection.execute("SELECT 1 FROM onward_queue WHERE task_id = $1 FOR UPDATE", held.id)
+        settling = asyncio.ensure_future(store.save("w1", completion(held)))
         await asyncio.sleep(0.1)
         insert = "INSERT INTO onward_outcomes VALUES ($1, 'cancelled', 1, 3, 0)"
-        await connection.execute(insert, one.id, timeout=5)
+        await connection.execute(insert, held.id, timeout=5)
         await transaction.rollback()
     assert await settling == set()
-    assert await state(store, one.id) is State.COMPLETED
+    assert await state(store, held.id) is State.COMPLETED
 
 
 # ── resume ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_resume_reopens_a_failed_task(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", waiting(one, None, "retrying", attempt=4))
-    (one,) = await claim(store)
-    await store.save("w1", completion(one, state=State.FAILED))
-    assert await store.resume(one.id)
-    task = await store.get(one.id)
+    held = await begun(store)
+    await store.save("w1", waiting(held, None, "retrying", attempt=4))
+    (held,) = await claim(store)
+    await store.save("w1", completion(held, state=State.FAILED))
+    assert await store.resume(held.id)
+    task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.reason, task.attempt, task.error, task.finished_at) == (
         State.PENDING,
@@ -210,38 +210,38 @@ async def test_resume_reopens_a_failed_task(store: Store) -> None:
         None,
         None,
     ), "with all its attempts again"
-    assert (await kinds(store, one.id))[-2:] == [r.FAILED, r.RESUMED]
-    assert await store.census() == []
+    assert (await kinds(store, held.id))[-2:] == [r.FAILED, r.RESUMED]
+    assert await store.health.census() == []
     (again,) = await claim(store)
-    assert again.shift == one.shift + 3
+    assert again.shift == held.shift + 3
     await store.save("w1", completion(again))
-    assert await state(store, one.id) is State.COMPLETED
-    assert await store.census() == []
+    assert await state(store, held.id) is State.COMPLETED
+    assert await store.health.census() == []
 
 
 async def test_a_resumed_task_may_fail_and_be_resumed_again(store: Store) -> None:
-    one = await begun(store)
+    held = await begun(store)
     for _ in range(3):
-        await store.save("w1", completion(one, state=State.FAILED))
-        assert await state(store, one.id) is State.FAILED
-        assert await store.resume(one.id)
-        (one,) = await claim(store)
-    assert await dense(store, one.id)
-    assert await store.census() == []
+        await store.save("w1", completion(held, state=State.FAILED))
+        assert await state(store, held.id) is State.FAILED
+        assert await store.resume(held.id)
+        (held,) = await claim(store)
+    assert await dense(store, held.id)
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("reason", ["parked", "quarantined"])
 async def test_resume_wakes_a_task_that_waits_for_a_person(store: Store, reason: str) -> None:
-    one = await begun(store)
-    await store.save("w1", waiting(one, math.inf, reason, attempt=2))
+    held = await begun(store)
+    await store.save("w1", waiting(held, math.inf, reason, attempt=2))
     await sql(store, "UPDATE onward_queue SET crashes = 4")
-    assert await store.resume(one.id)
-    task = await store.get(one.id)
+    assert await store.resume(held.id)
+    task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.reason, task.due_at, task.attempt) == (State.PENDING, "queued", None, 2)
-    assert await crashes(store, one.id) == 0, "forgiven"
-    assert (await kinds(store, one.id))[-1] == r.RESUMED
-    assert [c.id for c in await claim(store)] == [one.id]
+    assert await crashes(store, held.id) == 0, "forgiven"
+    assert (await kinds(store, held.id))[-1] == r.RESUMED
+    assert [c.id for c in await claim(store)] == [held.id]
 
 
 async def test_resume_leaves_all_others_alone(store: Store, time: Time) -> None:
@@ -261,107 +261,107 @@ async def test_resume_leaves_all_others_alone(store: Store, time: Time) -> None:
 @pytest.mark.parametrize("from_", ["failed", "parked"])
 async def test_many_resumes_at_once_and_one_wins(store: Store, open_another: Any, kind: str, from_: str) -> None:
     other = store if kind == "sqlite memory" else await open_another()
-    one = await begun(store)
+    held = await begun(store)
     await store.save(
-        "w1", completion(one, state=State.FAILED) if from_ == "failed" else waiting(one, math.inf, "parked")
+        "w1", completion(held, state=State.FAILED) if from_ == "failed" else waiting(held, math.inf, "parked")
     )
-    assert sum(await asyncio.gather(*[door.resume(one.id) for door in (store, other) for _ in range(10)])) == 1
-    assert (await kinds(store, one.id)).count(r.RESUMED) == 1
-    assert await store.census() == []
+    assert sum(await asyncio.gather(*[door.resume(held.id) for door in (store, other) for _ in range(10)])) == 1
+    assert (await kinds(store, held.id)).count(r.RESUMED) == 1
+    assert await store.health.census() == []
 
 
 async def test_resume_against_cancel(store: Store, open_another: Any, kind: str) -> None:
     other = store if kind == "sqlite memory" else await open_another()
     for turn in range(20):
-        one = await begun(store)
-        await store.save("w1", completion(one, state=State.FAILED) if turn % 2 else waiting(one, math.inf, "parked"))
-        resumed, cancelled = await asyncio.gather(store.resume(one.id), other.cancel(one.id))
-        now = await state(store, one.id)
-        written = await kinds(store, one.id)
+        held = await begun(store)
+        await store.save("w1", completion(held, state=State.FAILED) if turn % 2 else waiting(held, math.inf, "parked"))
+        resumed, cancelled = await asyncio.gather(store.resume(held.id), other.cancel(held.id))
+        now = await state(store, held.id)
+        written = await kinds(store, held.id)
         assert (now is State.CANCELLED) == cancelled.won == (written[-1] == r.CANCELLED)
         assert resumed == (r.RESUMED in written)
         assert resumed or cancelled
-        assert await dense(store, one.id)
-        await store.cancel(one.id)
-    assert await store.census() == []
+        assert await dense(store, held.id)
+        await store.cancel(held.id)
+    assert await store.health.census() == []
 
 
 # ── prioritize ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_prioritize(store: Store, time: Time) -> None:
-    one = await begun(store)
+    held = await begun(store)
     (queued,) = await submit(store)
     assert await store.prioritize(queued, 3)
-    assert await store.prioritize(one.id, -3)
+    assert await store.prioritize(held.id, -3)
     assert (await store.get(queued)).priority == 3  # type: ignore[union-attr]
-    assert (await store.get(one.id)).priority == -3  # type: ignore[union-attr]
-    assert await state(store, one.id) is State.RUNNING, "it goes on as it was"
+    assert (await store.get(held.id)).priority == -3  # type: ignore[union-attr]
+    assert await state(store, held.id) is State.RUNNING, "it goes on as it was"
     assert not await store.prioritize("nobody", 1)
-    await store.save("w1", completion(one))
-    assert not await store.prioritize(one.id, 9)
-    assert await state(store, one.id) is State.COMPLETED
+    await store.save("w1", completion(held))
+    assert not await store.prioritize(held.id, 9)
+    assert await state(store, held.id) is State.COMPLETED
 
 
 # ── pause ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_pause_waits_for_a_worker_that_lives_and_has_not_confirmed_it(store: Store, time: Time) -> None:
-    one = await begun(store)
-    assert await store.pause(one.id) is True
-    assert await store.unconfirmed_pauses([one.id]) == [one.id]
-    assert (await store.beat("w1", 10, 0)).paused == {one.id}
-    assert await store.unconfirmed_pauses([one.id]) == [one.id], "to be told is not to confirm"
-    await store.beat("w2", 10, 0, [one.id])
-    assert await store.unconfirmed_pauses([one.id]) == [one.id], "nor does another worker confirm it"
-    await store.beat("w1", 10, 0, [one.id])
-    assert await store.unconfirmed_pauses([one.id]) == []
-    task = await store.get(one.id)
+    held = await begun(store)
+    assert await store.pause(held.id) is True
+    assert await store.unconfirmed_pauses([held.id]) == [held.id]
+    assert (await store.workers.heartbeat("w1", 10, 0)).paused == {held.id}
+    assert await store.unconfirmed_pauses([held.id]) == [held.id], "to be told is not to confirm"
+    await store.workers.heartbeat("w2", 10, 0, [held.id])
+    assert await store.unconfirmed_pauses([held.id]) == [held.id], "nor does another worker confirm it"
+    await store.workers.heartbeat("w1", 10, 0, [held.id])
+    assert await store.unconfirmed_pauses([held.id]) == []
+    task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.worker) == (State.RUNNING, "w1")
-    assert await store.save("w1", Batch([entry(one, 1)])) == set(), "what runs is still recorded"
+    assert await store.save("w1", Batch([entry(held, 1)])) == set(), "what runs is still recorded"
 
 
 async def test_a_pause_waits_for_nobody_whose_lease_has_ended(store: Store, time: Time) -> None:
-    one = await begun(store)
-    await store.pause(one.id)
+    held = await begun(store)
+    await store.pause(held.id)
     time.move(11)
-    assert await store.unconfirmed_pauses([one.id]) == []
+    assert await store.unconfirmed_pauses([held.id]) == []
 
 
 async def test_a_resume_of_what_a_worker_holds_refuses_it_nothing(store: Store) -> None:
-    one = await begun(store)
-    await store.pause(one.id)
-    await store.beat("w1", 10, 0, [one.id])
-    assert await store.resume(one.id)
-    assert await store.save("w1", Batch([entry(one, 1)])) == set()
-    assert (await store.beat("w1", 10, 0)).paused == frozenset()
+    held = await begun(store)
+    await store.pause(held.id)
+    await store.workers.heartbeat("w1", 10, 0, [held.id])
+    assert await store.resume(held.id)
+    assert await store.save("w1", Batch([entry(held, 1)])) == set()
+    assert (await store.workers.heartbeat("w1", 10, 0)).paused == frozenset()
 
 
 @pytest.mark.parametrize("how", ["leave", "release", "rescue"])
 async def test_a_paused_task_rests_however_its_worker_lets_go_of_it(store: Store, time: Time, how: str) -> None:
-    one = await begun(store)
-    await store.pause(one.id)
+    held = await begun(store)
+    await store.pause(held.id)
     if how == "leave":
-        await store.leave("w1")
+        await store.workers.leave("w1")
     elif how == "release":
-        await store.release("w1", [one.id], time.now)
+        await store.release("w1", [held.id], time.now)
     else:
-        await store.rescue(["w1"])
+        await store.workers.rescue(["w1"])
     await join(store, "w2")
     assert await claim(store, "w2") == []
-    task = await store.get(one.id)
+    task = await store.get(held.id)
     assert task is not None
     assert task.reason == "paused"
-    assert await store.census() == []
-    assert await store.resume(one.id)
-    assert [again.id for again in await claim(store, "w2")] == [one.id]
+    assert await store.health.census() == []
+    assert await store.resume(held.id)
+    assert [again.id for again in await claim(store, "w2")] == [held.id]
 
 
 async def test_a_child_of_a_paused_task_is_born_paused(store: Store) -> None:
-    one = await begun(store)
-    await store.pause(one.id)
-    children = [new(parent=one.id, key=key, group=group) for key, group in (("a", None), (None, None), ("b", "acme"))]
+    held = await begun(store)
+    await store.pause(held.id)
+    children = [new(parent=held.id, key=key, group=group) for key, group in (("a", None), (None, None), ("b", "acme"))]
     for child in children:
         await store.submit([child])
     assert await claim(store) == []
@@ -374,9 +374,9 @@ async def test_a_child_of_a_paused_task_is_born_paused(store: Store) -> None:
 
 
 async def test_a_cancel_lifts_the_pause_of_what_has_to_be_undone(store: Store) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one, 1, kind=r.SAGA, key="saga")]))
-    await store.pause(one.id)
-    assert (await store.cancel(one.id)).requested
-    assert [again.id for again in await claim(store)] == [one.id], "the next shift undoes what is owed"
-    assert (await store.beat("w1", 10, 0)).paused == frozenset()
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, 1, kind=r.SAGA, key="saga")]))
+    await store.pause(held.id)
+    assert (await store.cancel(held.id)).requested
+    assert [again.id for again in await claim(store)] == [held.id], "the next shift undoes what is owed"
+    assert (await store.workers.heartbeat("w1", 10, 0)).paused == frozenset()

@@ -38,7 +38,7 @@ async def test_a_task_is_there_with_its_queue_row_and_its_first_record(store: St
     assert (task.result, task.error, task.finished_at, task.due_at, task.deadline_at) == (None,) * 5
     (record,) = await store.journal(wanted.id)
     assert (record.seq, record.shift, record.kind, record.data, record.at) == (1, 0, "task.submitted", b"{}", time.now)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_many_in_one_commit_in_their_order(store: Store) -> None:
@@ -72,10 +72,10 @@ async def test_a_key_gives_the_task_it_belongs_to(store: Store) -> None:
 
 
 async def test_a_key_twice_in_one_submit(store: Store) -> None:
-    one, two, free = new(key="k"), new(key="k"), new()
-    assert [(a.id, a.created) for a in await store.submit([one, two, free])] == [
-        (one.id, True),
-        (one.id, False),
+    task, two, free = new(key="k"), new(key="k"), new()
+    assert [(a.id, a.created) for a in await store.submit([task, two, free])] == [
+        (task.id, True),
+        (task.id, False),
         (free.id, True),
     ]
     assert await counts(store) == (2, 2, 2)
@@ -116,7 +116,7 @@ async def test_an_id_sent_again_when_its_task_runs_or_has_ended_changes_nothing(
     await store.save("w1", completion(held))
     assert [a.id for a in await store.submit([wanted])] == [wanted.id]
     assert (await store.get(wanted.id)).state is State.COMPLETED  # type: ignore[union-attr]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_hundred_at_once_with_one_key_are_one_task(store: Store, open_another: Any, kind: str) -> None:
@@ -174,18 +174,18 @@ async def test_payloads_come_back_byte_for_byte(store: Store) -> None:
 
 
 async def test_depth_counts_what_waits_to_be_started(store: Store, time: Time) -> None:
-    assert (await store.depth("default")).waiting == 0
+    assert (await store.queues.depth("default")).waiting == 0
     await join(store, "w1", "w2", lease=1000)
     held = await begun(store, "w1")
     await submit(store, new(), new(), new(delay=100.0), new(queue="other"))
     await store.save("w1", waiting(held, time.now + 50, "asleep"))
-    depth = await store.depth("default")
+    depth = await store.queues.depth("default")
     assert depth.waiting == 3, "two ready and one delayed; what sleeps on its own account is not waiting to be started"
-    assert (await store.depth("other")).waiting == 1
+    assert (await store.queues.depth("other")).waiting == 1
     assert depth.rate == 0
-    await store.beat("w1", 10, 5.0)
-    await store.beat("w2", 10, 2.5)
-    assert (await store.depth("default")).rate == 7.5
+    await store.workers.heartbeat("w1", 10, 5.0)
+    await store.workers.heartbeat("w2", 10, 2.5)
+    assert (await store.queues.depth("default")).rate == 7.5
 
 
 @not_memory

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from onward.core import record as r
-from onward.store.nudge import FOLLOWED, Hub, News
+from onward.store.nudge import FOLLOWED_S, Hub, News
 from onward.store.port import follow as bounds
 from onward.store.port.core import Batch, Store
 from tests.kit import begun, claim, completion, entry, eventually, join, new, not_memory, only_postgres, submit
@@ -17,41 +17,41 @@ async def filled(store: Store, count: int, records: int, data: bytes = b'{"resul
     await join(store, "w1")
     ids = await submit(store, *[new() for _ in range(count)])
     held = await claim(store, room=count)
-    batch = Batch([entry(one, ahead, data=data) for one in held for ahead in range(1, records + 1)])
+    batch = Batch([entry(task, ahead, data=data) for task in held for ahead in range(1, records + 1)])
     assert await store.save("w1", batch) == set()
     return sorted(ids)
 
 
 async def test_records_of_many_tasks_come_by_task_and_in_order(store: Store) -> None:
     ids = await filled(store, 3, 4)
-    found = await store.tails({ids[0]: 0, ids[1]: 4, ids[2]: 6, "nobody": 0})
+    found = await store.tails.read({ids[0]: 0, ids[1]: 4, ids[2]: 6, "nobody": 0})
     assert [(tail.task_id, tail.record.seq) for tail in found] == [
         *((ids[0], seq) for seq in range(1, 7)),
         *((ids[1], seq) for seq in (5, 6)),
     ]
     journal = await store.journal(ids[0])
     assert [tail.record for tail in found if tail.task_id == ids[0]] == journal
-    assert await store.tails({}) == []
+    assert await store.tails.read({}) == []
 
 
 async def test_an_answer_is_bounded_and_the_next_goes_on(store: Store) -> None:
-    ids = await filled(store, 2, bounds.EACH + 50)
+    ids = await filled(store, 2, bounds.PAGE_RECORDS_EACH + 50)
     (first, *_), after = ids, dict.fromkeys(ids, 0)
-    page = await store.tails(after)
-    assert len(page) == 2 * bounds.EACH
-    assert len(await store.tails(after, 7)) == 7
+    page = await store.tails.read(after)
+    assert len(page) == 2 * bounds.PAGE_RECORDS_EACH
+    assert len(await store.tails.read(after, 7)) == 7
     seen: dict[str, list[int]] = {task_id: [] for task_id in ids}
-    while page := await store.tails(after, 90):
+    while page := await store.tails.read(after, 90):
         for task_id, record in page:
             seen[task_id].append(record.seq)
             after[task_id] = record.seq
-    assert seen == {task_id: list(range(1, bounds.EACH + 53)) for task_id in ids}, first
+    assert seen == {task_id: list(range(1, bounds.PAGE_RECORDS_EACH + 53)) for task_id in ids}, first
 
 
 async def test_large_records_come_one_after_the_other(store: Store) -> None:
-    (task_id,) = await filled(store, 1, 4, b'"' + b"x" * (bounds.BYTES - 10) + b'"')
+    (task_id,) = await filled(store, 1, 4, b'"' + b"x" * (bounds.PAGE_BYTES - 10) + b'"')
     after, pages = 0, []
-    while page := await store.tails({task_id: after}):
+    while page := await store.tails.read({task_id: after}):
         pages.append(len(page))
         after = page[-1].record.seq
     assert after == 6
@@ -61,10 +61,10 @@ async def test_large_records_come_one_after_the_other(store: Store) -> None:
 
 async def test_heads(store: Store) -> None:
     held = await begun(store)
-    assert await store.heads([held.id, "nobody"]) == {held.id: bounds.Head(2, r.SHIFT)}
+    assert await store.tails.heads([held.id, "nobody"]) == {held.id: bounds.Head(2, r.SHIFT)}
     await store.save("w1", completion(held))
-    assert await store.heads([held.id]) == {held.id: bounds.Head(3, r.COMPLETED)}
-    assert await store.heads([]) == {}
+    assert await store.tails.heads([held.id]) == {held.id: bounds.Head(3, r.COMPLETED)}
+    assert await store.tails.heads([]) == {}
 
 
 # ── the word ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -72,36 +72,36 @@ async def test_heads(store: Store) -> None:
 
 async def test_a_commit_is_told_in_the_same_process(store: Store) -> None:
     heard: list[int] = []
-    stop = store.follow(lambda: heard.append(1))
+    stop = store.tails.follow(lambda: heard.append(1))
     before = len(heard)
-    store.news()
+    store.tails.announce()
     assert len(heard) > before
     store.nudge("ended")
     assert len(heard) > before + 1, "what outsiders append is told by their nudges"
     stop()
     after = len(heard)
-    store.news()
+    store.tails.announce()
     assert len(heard) == after
 
 
 async def _is_followed(store: Any) -> bool:
-    return bool(store._news._until > 0)
+    return bool(store._nudges.news._until > 0)
 
 
 @not_memory
 async def test_a_commit_is_told_to_another_process(store: Store, open_another: Any) -> None:
     held = await begun(store)
-    await store.attend("w1")  # as a worker does
+    await store.workers.attend("w1")  # as a worker does
     far = await open_another()
     heard = asyncio.Event()
-    stop = far.follow(heard.set)
-    if store.hears:
+    stop = far.tails.follow(heard.set)
+    if store.receives_nudges:
         await eventually(lambda: _is_followed(store))
     for ahead in range(1, 6):
         await asyncio.sleep(0.1)  # whatever was told at the beginning is over
         heard.clear()
         await store.save("w1", Batch([entry(held, ahead)]))
-        store.news()
+        store.tails.announce()
         await asyncio.wait_for(heard.wait(), 60)
     stop()
 
@@ -110,31 +110,31 @@ async def test_a_commit_is_told_to_another_process(store: Store, open_another: A
 async def test_nobody_is_told_where_nobody_follows(store: Store, open_another: Any) -> None:
     """The word goes out only while somebody elsewhere follows; and one who has just come is told that somebody does."""
     sent: list[set[str]] = []
-    await store.attend("w1")
-    store._news._out = Hub(lambda topics: sent.append(set(topics)))  # type: ignore[attr-defined]
-    store.news()
+    await store.workers.attend("w1")
+    store._nudges.news._out = Hub(lambda topics: sent.append(set(topics)))  # type: ignore[attr-defined]
+    store.tails.announce()
     assert sent == []
     far = await open_another()
-    stop = far.follow(lambda: None)
+    stop = far.tails.follow(lambda: None)
     await eventually(lambda: _is_followed(store))
-    store.news()
+    store.tails.announce()
     assert sent == [{"news"}]
     late = await open_another()
-    await late.attend("w2")
+    await late.workers.attend("w2")
     await eventually(lambda: _is_followed(late))  # one who comes later asks
     stop()
 
 
 @only_postgres
 async def test_behind_a_pooler_whoever_follows_looks_often(store: Any) -> None:
-    store._pooled = True
+    store._db.pooled = True
     heard = asyncio.Event()
-    stop = store.follow(heard.set)
+    stop = store.tails.follow(heard.set)
     for _ in range(3):
         heard.clear()
         await asyncio.wait_for(heard.wait(), 60)
     stop()
-    assert store._listener is None, "there is no session that could hear"
+    assert store._nudges._listener is None, "there is no session that could hear"
 
 
 async def test_the_word_is_sent_fifty_times_a_second_at_most_and_only_for_a_while() -> None:
@@ -147,7 +147,7 @@ async def test_the_word_is_sent_fifty_times_a_second_at_most_and_only_for_a_whil
     for _ in range(1000):
         news.tell()
     assert len(sent) == 1, "the first at once, the others together"
-    news._until -= FOLLOWED
+    news._until -= FOLLOWED_S
     await asyncio.sleep(0.03)
     news.tell()
     assert len(sent) == 2, "what was under way, and nothing since"

@@ -60,11 +60,11 @@ class Trial:
         async with self._lock:
             await submit(self.store, *[new() for _ in range(count)])
             claimed = await claim(self.store, "w1", count)
-            self.commits.append({(one.id, one.shift) for one in claimed})
+            self.commits.append({(task.id, task.shift) for task in claimed})
         self._claims += not self._one_claim
-        for one in claimed:
-            key = (self._claims, 0.0 if self._one_claim else one.claimed_at)
-            self.holds.append(Hold(one.id, one.shift, one.shift, at=one.claimed_at, claim=key))
+        for task in claimed:
+            key = (self._claims, 0.0 if self._one_claim else task.claimed_at)
+            self.holds.append(Hold(task.id, task.shift, task.shift, at=task.claimed_at, claim=key))
 
     async def write(self, hold: Hold, *, small: bool = False) -> bool:
         """Whether it was written."""
@@ -116,11 +116,13 @@ class Trial:
             for _ in range(self.rng.randint(4, 14)):
                 await self.move()
             lost = await self.forget()
-            wrong = [f"{one.id} goes on behind a loss" for one in await self._go_on() if one.id in lost]
+            wrong = [f"{task.id} goes on behind a loss" for task in await self._go_on() if task.id in lost]
             wrong += [
-                f"{one.id} has lost nothing and was dropped" for one in self.holds if one.lost and one.id not in lost
+                f"{task.id} has lost nothing and was dropped"
+                for task in self.holds
+                if task.lost and task.id not in lost
             ]
-        return wrong + [f"{one.id} has a hole" for one in self.holds if not await dense(self.store, one.id)]
+        return wrong + [f"{task.id} has a hole" for task in self.holds if not await dense(self.store, task.id)]
 
     async def _go_on(self) -> list[Hold]:
         """Those that wrote something afterwards."""
@@ -158,7 +160,7 @@ async def trials(store: Store, seeds: range, **planted: Any) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def small_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "LARGE", 1000)
+    monkeypatch.setattr(writers, "LARGE_BYTES", 1000)
 
 
 @pytest.mark.slow
@@ -244,8 +246,8 @@ async def test_as_many_witnesses_as_a_commit_can_have(store: Store) -> None:
     trial = Trial(store, 1)
     await join(store, "w1")
     async with running(trial.writer):
-        await submit(store, *[new() for _ in range(writers.MOST)])
-        claimed = await claim(store, "w1", writers.MOST)
+        await submit(store, *[new() for _ in range(writers.MAX_RECORDS)])
+        claimed = await claim(store, "w1", writers.MAX_RECORDS)
         holds = [Hold(c.id, c.shift, c.shift, at=c.claimed_at) for c in claimed]
         for _ in range(2):
             await asyncio.gather(*[trial.writer.append(hold, r.STEP_DONE, "s", SMALL) for hold in holds])

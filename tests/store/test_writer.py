@@ -15,7 +15,7 @@ from onward.core.control import Fenced
 from onward.core.task import State
 from onward.errors import DiskFull, OnwardError, StoreUnavailable
 from onward.store.port.core import Batch, End, Store, Wait
-from onward.store.writer import FEW, MOST, Hold, Writer
+from onward.store.writer import FEW_RECORDS, MAX_RECORDS, Hold, Writer
 from tests.kit import Gate, Through, claim, dense, eventually, join, kinds, new, sql, submit
 
 
@@ -125,12 +125,12 @@ async def test_what_was_pruned_while_nobody_answered_is_not_written_again(desk: 
     assert isinstance(gone, Fenced)
     assert fine is None
     assert (await store.journal(hold.id), len(await store.journal(other.id, after=2))) == ([], 1)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_a_few_go_out_in_one_commit(desk: Desk) -> None:
     gate = Gate()
-    holds = await desk.holds(FEW + 1)
+    holds = await desk.holds(FEW_RECORDS + 1)
 
     async def before(batch: Batch) -> None:
         if len(desk.batches) == 1:
@@ -142,7 +142,7 @@ async def test_a_few_go_out_in_one_commit(desk: Desk) -> None:
     rest = [step(desk.writer, hold) for hold in holds[1:]]
     gate.opened.set()
     await asyncio.gather(first, *rest)
-    assert [len(b.entries) for b in desk.batches] == [1, FEW]
+    assert [len(b.entries) for b in desk.batches] == [1, FEW_RECORDS]
 
 
 async def test_an_idle_writer_adds_no_delay(desk: Desk) -> None:
@@ -181,20 +181,20 @@ async def test_a_commit_has_a_size(desk: Desk, store: Store) -> None:
     desk.before = before
     futures = [step(desk.writer, holds[0], "first")]
     await gate.reached.wait()
-    futures += [step(desk.writer, holds[n % 5], f"s{n}") for n in range(2 * MOST)]
+    futures += [step(desk.writer, holds[n % 5], f"s{n}") for n in range(2 * MAX_RECORDS)]
     for hold in holds:
         futures.append(desk.writer.settle(hold, r.COMPLETED, b'{"result":1}', End(hold.id, State.COMPLETED, 1, 0)))
     gate.opened.set()
     await asyncio.gather(*futures)
     sizes = [len(b.entries) for b in desk.batches]
-    assert sum(sizes) == 1 + 2 * MOST + 5
-    assert max(sizes) <= MOST
+    assert sum(sizes) == 1 + 2 * MAX_RECORDS + 5
+    assert max(sizes) <= MAX_RECORDS
     last = {entry[0]: n for n, b in enumerate(desk.batches) for entry in b.entries}
     ends = {end.id: n for n, b in enumerate(desk.batches) for end in b.ends}
     assert ends == last, "an end goes with the last record of its task"
     for hold in holds:
         assert (await store.get(hold.id)).state is State.COMPLETED  # type: ignore[union-attr]
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("ending", ["end", "wait"])
@@ -206,7 +206,7 @@ async def test_a_settle(desk: Desk, store: Store, ending: str) -> None:
     task = await store.get(hold.id)
     assert task is not None
     assert (task.state, task.result) == ((State.COMPLETED, 5) if ending == "end" else (State.PENDING, None))
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 async def test_nothing_is_written_after_a_settle(desk: Desk, store: Store) -> None:
@@ -316,7 +316,7 @@ async def test_nothing_follows_a_record_that_could_not_be_saved(desk: Desk, stor
     assert await fate(second) is not None
     await asyncio.sleep(0.05)
     assert await dense(store, bad.id)
-    assert await store.census() == []
+    assert await store.health.census() == []
 
 
 @pytest.mark.parametrize("outage", [StoreUnavailable("away"), DiskFull("here")])

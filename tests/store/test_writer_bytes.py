@@ -17,7 +17,8 @@ from onward.errors import OnwardError, TooSlow
 from onward.store.port.core import Batch, End, Store
 from onward.store.postgres import save as postgres_save
 from onward.store.postgres import session as postgres_session
-from onward.store.writer import LARGE, MOST_BYTES, MOST_UNSAVED, Hold, Writer
+from onward.store.sqlite.store import SqliteStore
+from onward.store.writer import LARGE_BYTES, MAX_BYTES, MAX_UNSAVED_BYTES, Hold, Writer
 from rig.postgres import Postgres
 from rig.proxy import Proxy
 from tests.kit import Gate, dense, only_memory, only_postgres
@@ -34,7 +35,7 @@ def gate(desk: Desk) -> Gate:  # noqa: F811
     gate = Gate()
 
     async def before(batch: Batch) -> None:
-        if batch.bytes > LARGE:
+        if batch.bytes > LARGE_BYTES:
             await gate()
 
     desk.before = before
@@ -45,20 +46,20 @@ async def test_a_commit_has_a_size_in_bytes(desk: Desk) -> None:  # noqa: F811
     holds = await desk.holds(40)
     await asyncio.gather(*[write(desk.writer, hold, 100_000) for hold in holds])
     assert sum(len(batch.entries) for batch in desk.batches) == 40
-    assert max(batch.bytes for batch in desk.batches) <= MOST_BYTES
+    assert max(batch.bytes for batch in desk.batches) <= MAX_BYTES
 
 
 async def test_large_records_go_alone(desk: Desk, store: Store) -> None:  # noqa: F811
     holds = await desk.holds(10)
-    sizes = [LARGE + 1 if number % 2 else 100 for number in range(10)]
+    sizes = [LARGE_BYTES + 1 if number % 2 else 100 for number in range(10)]
     await asyncio.gather(*[write(desk.writer, hold, size) for hold, size in zip(holds, sizes, strict=True)])
-    assert [len(batch.entries) for batch in desk.batches if batch.bytes > LARGE] == [1] * 5
+    assert [len(batch.entries) for batch in desk.batches if batch.bytes > LARGE_BYTES] == [1] * 5
     assert sum(len(batch.entries) for batch in desk.batches) == 10
 
 
 async def test_small_ones_do_not_wait_for_a_large_one(desk: Desk, gate: Gate) -> None:  # noqa: F811
     large, small = await desk.holds(2)
-    first = write(desk.writer, large, LARGE + 1)
+    first = write(desk.writer, large, LARGE_BYTES + 1)
     await gate.reached.wait()
     for number in range(5):
         await asyncio.wait_for(step(desk.writer, small, f"s{number}"), 60)
@@ -72,19 +73,19 @@ async def test_the_order_within_a_task_stays(desk: Desk, store: Store, gate: Gat
     hold, other = await desk.holds(2)
     futures = [
         step(desk.writer, hold, "a"),
-        write(desk.writer, hold, LARGE + 1, "b"),
+        write(desk.writer, hold, LARGE_BYTES + 1, "b"),
         step(desk.writer, hold, "c"),
-        write(desk.writer, hold, LARGE + 2, "d"),
+        write(desk.writer, hold, LARGE_BYTES + 2, "d"),
     ]
     await gate.reached.wait()
     futures.append(step(desk.writer, hold, "e"))
     assert await fate(step(desk.writer, other)) is None
-    assert [one.key for one in await store.journal(hold.id, after=2)] == ["a"]
+    assert [record.key for record in await store.journal(hold.id, after=2)] == ["a"]
     gate.opened.set()
     await asyncio.gather(*futures)
     futures.append(desk.writer.settle(hold, r.COMPLETED, b"{}", End(hold.id, State.COMPLETED, 1, 0)))
     await futures[-1]
-    assert [one.key for one in await store.journal(hold.id, after=2)] == ["a", "b", "c", "d", "e", ""]
+    assert [record.key for record in await store.journal(hold.id, after=2)] == ["a", "b", "c", "d", "e", ""]
     assert await dense(store, hold.id)
     assert (hold.large, hold.unsaved) == (0, 0)
 
@@ -112,9 +113,9 @@ async def test_whatever_is_written_the_journals_are_dense_and_in_order(
 
     async def task(hold: Hold) -> None:
         for number in range(15):
-            key, data = f"{number}", b"x" * rng.choice([10, 10, 1000, LARGE + 1])
+            key, data = f"{number}", b"x" * rng.choice([10, 10, 1000, LARGE_BYTES + 1])
             if rng.random() < 0.3:
-                desk.writer.keep(hold, key, b"c" * rng.choice([5, LARGE]))
+                desk.writer.keep(hold, key, b"c" * rng.choice([5, LARGE_BYTES]))
                 kept.append((hold, key))
             written[hold.id].append(key)
             match rng.randrange(4):
@@ -132,16 +133,16 @@ async def test_whatever_is_written_the_journals_are_dense_and_in_order(
 
     await asyncio.gather(*map(task, holds))
     for hold in holds:
-        assert [one.key for one in await store.journal(hold.id, after=2)] == written[hold.id]
+        assert [record.key for record in await store.journal(hold.id, after=2)] == written[hold.id]
         assert (hold.large, hold.unsaved, hold.contents or {}) == (0, 0, {})
 
 
 async def test_a_lost_hold_loses_what_it_has_in_both_lines(desk: Desk, store: Store, gate: Gate) -> None:  # noqa: F811
     ahead, lost, fine = await desk.holds(3)
-    first = write(desk.writer, ahead, LARGE + 1)
+    first = write(desk.writer, ahead, LARGE_BYTES + 1)
     await gate.reached.wait()
-    futures = [write(desk.writer, lost, LARGE + 1), step(desk.writer, lost)]
-    others = write(desk.writer, fine, LARGE + 1)
+    futures = [write(desk.writer, lost, LARGE_BYTES + 1), step(desk.writer, lost)]
+    others = write(desk.writer, fine, LARGE_BYTES + 1)
     desk.writer.lose([lost])
     assert [type(await fate(future)) for future in futures] == [Fenced, Fenced]
     gate.opened.set()
@@ -154,14 +155,14 @@ async def test_a_large_record_that_the_database_refuses_gives_its_number_back(de
     hold = await desk.hold()
 
     async def before(batch: Batch) -> None:
-        if batch.bytes > LARGE:
+        if batch.bytes > LARGE_BYTES:
             raise ValueError("too much")
 
     desk.before = before
     assert await fate(step(desk.writer, hold, "a")) is None
-    assert isinstance(await fate(write(desk.writer, hold, LARGE + 1, "b")), OnwardError)
+    assert isinstance(await fate(write(desk.writer, hold, LARGE_BYTES + 1, "b")), OnwardError)
     assert await fate(step(desk.writer, hold, "told instead")) is None
-    assert [one.key for one in await store.journal(hold.id, after=2)] == ["a", "told instead"]
+    assert [record.key for record in await store.journal(hold.id, after=2)] == ["a", "told instead"]
 
 
 async def test_a_commit_that_took_too_long_is_halved_until_it_goes(desk: Desk, store: Store) -> None:  # noqa: F811
@@ -188,7 +189,7 @@ async def test_one_task_that_took_too_long_gets_more_time(desk: Desk) -> None:  
             raise TooSlow("the store", "planted")
 
     desk.before = before
-    await asyncio.wait_for(write(desk.writer, hold, LARGE + 1), 60)
+    await asyncio.wait_for(write(desk.writer, hold, LARGE_BYTES + 1), 60)
     assert [batch.patience for batch in desk.batches] == [4.0] * 3, "the same batch, with more time at each try"
 
 
@@ -209,7 +210,7 @@ async def test_a_task_that_sends_much_waits_before_it_begins_more(app: Onward) -
 
     async with app.worker():
         assert await (await app.submit("reader")).result(timeout=120) == 29
-    assert 0 < most < MOST_UNSAVED + 3_000_000
+    assert 0 < most < MAX_UNSAVED_BYTES + 3_000_000
 
 
 # ── a slow line ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -222,8 +223,8 @@ async def test_a_slow_line_slows_down_only_those_who_send_much(
 ) -> None:
     """Results of many megabytes over a line of 10 MB/s, which all of them together take longer than a statement may."""
     large, size, patience = (60, 15_000_000, 15.0) if prove else (16, 3_000_000, 2.0)
-    monkeypatch.setattr(postgres_session, "PATIENCE", patience)
-    monkeypatch.setattr(postgres_save, "PATIENCE", patience, raising=False)
+    monkeypatch.setattr(postgres_session, "STATEMENT_TIMEOUT_S", patience)
+    monkeypatch.setattr(postgres_save, "STATEMENT_TIMEOUT_S", patience, raising=False)
     payload = random.Random(1).randbytes(size // 2).hex()
     with Proxy("127.0.0.1", postgres.port) as proxy:
         app = Onward(proxy.url_for(url), lease_s=6.0, heartbeat_s=0.5, poll_s=0.05, slots=large + 20)
@@ -265,9 +266,9 @@ async def test_a_slow_line_slows_down_only_those_who_send_much(
 @only_postgres
 async def test_what_takes_too_long_is_called_so(store: Any) -> None:
     with pytest.raises(TooSlow, match="did not answer in time"):
-        async with store._connection() as connection:
+        async with store._db.connection() as connection:
             await connection.execute("SELECT pg_sleep(5)", timeout=0.05)
-    assert await store.workers() == [], "the store goes on with another connection"
+    assert await store.workers.list() == [], "the store goes on with another connection"
 
 
 # ── others of its kind ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -280,7 +281,7 @@ async def test_a_large_journal_is_read_in_parts_and_whole(desk: Desk, store: Any
     for number, size in enumerate(sizes):
         await write(desk.writer, hold, size, f"{number}")
     asked: list[str] = []
-    fetch = getattr(store, "_fetch", None)
+    fetch = None if isinstance(store, SqliteStore) else store._db.fetch
     if fetch is not None:
 
         async def counted(name: str, /, **values: Any) -> Any:
@@ -289,11 +290,11 @@ async def test_a_large_journal_is_read_in_parts_and_whole(desk: Desk, store: Any
             assert sum(len(row["data"]) for row in found[:-1]) < 4_000_000
             return found
 
-        store._fetch = counted
+        store._db.fetch = counted
     for after, limit in ((0, 1000), (2, 1000), (4, 3), (None, 1000), (9, 1000), (10, 5), (0, 3)):
         records = await store.journal(hold.id, after, limit)
         first = (after or 0) + 1
-        assert [one.seq for one in records] == list(range(first, min(first + limit, 11)))
+        assert [record.seq for record in records] == list(range(first, min(first + limit, 11)))
     assert fetch is None or len(asked) > 10
 
 

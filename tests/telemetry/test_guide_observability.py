@@ -10,8 +10,7 @@ from opentelemetry import trace
 
 from onward.cli.args.parser import parse
 from onward.server.http.metrics import Metrics
-from onward.store.port.gauges import QueueSnapshot
-from onward.store.port.overview import Unfinished
+from onward.store.port.overview import QueueSnapshot, Unfinished
 from onward.telemetry import counters
 from onward.testing import drain, memory_app
 from tests.docs.test_guides import GUIDES, code_of

@@ -23,8 +23,7 @@ from onward.errors import BadSetting, StoreUnavailable
 from onward.server.http import metrics as edge_metrics
 from onward.server.http.metrics import Metrics, bounded
 from onward.service.submission import SubmitRequest
-from onward.store.port.gauges import QueueSnapshot
-from onward.store.port.overview import Unfinished
+from onward.store.port.overview import QueueSnapshot, Unfinished
 from onward.telemetry import CLIENTS, ENDED, MAX_LABEL_VALUES, STEP_SECONDS, STEPS, Counters, counters
 from tests.kit import HandClock, Lab, only_memory, sql
 from tests.server.conftest import serving
@@ -137,7 +136,7 @@ async def test_a_worker_that_is_declared_dead_counts_a_lost_lease(lab: Lab):
     async def work(ctx): ...
 
     worker = await lab.start()
-    await lab.store.rescue([worker.id])
+    await lab.store.workers.rescue([worker.id])
     await lab.clock.until(lab.clock.sleep(30), 40)
     assert (await read(lab.app))["onward_leases_lost_total"] == {(): 1}
 

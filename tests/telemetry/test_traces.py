@@ -39,7 +39,7 @@ def trace_ids(spans: Spans) -> set[int]:
 
 async def options_of(app: Onward, task_id: str) -> dict[str, object]:
     asked = "SELECT options FROM onward_tasks WHERE id = ?"
-    ((options,),) = await app.store._reading(lambda c: list(c.execute(asked, (task_id,))))
+    ((options,),) = await app.store._db.reading(lambda c: list(c.execute(asked, (task_id,))))
     return wire.decode(options)
 
 
@@ -367,7 +367,7 @@ async def test_what_is_not_sampled_is_not_exported_and_says_so_to_others(lab: La
     await lab.start()
     task_id = await lab.submit(work)
     await lab.ended(task_id)
-    ((options,),) = await lab.store._reading(lambda c: list(c.execute("SELECT options FROM onward_tasks")))
+    ((options,),) = await lab.store._db.reading(lambda c: list(c.execute("SELECT options FROM onward_tasks")))
     assert int(wire.decode(options)["trace"]["traceparent"][-2:], 16) & trace.TraceFlags.SAMPLED == 0
     assert spans.all == []
 

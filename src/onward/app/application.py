@@ -187,7 +187,7 @@ class Onward(Events, Mcp, Registry, Queries):
         server = http.ServerState(
             self.service,
             auth.KeyAuthenticator(self.service.keys, self._clock),
-            self.store,
+            self.store.tails,
             self._clock,
             streams=self.settings.streams,
             version=VERSION,

@@ -44,7 +44,7 @@ class Mcp:
         feed = options.pop("feed", None)
         if feed is None:
             feed_class = _sdk("onward.server.live.feed").Feed
-            feed = feed_class(self.store, self._clock, streams=self.settings.streams, closing=asyncio.Event())
+            feed = feed_class(self.store.tails, self._clock, streams=self.settings.streams, closing=asyncio.Event())
         return build(self.service, feed, expose=expose, local=local, **about, **options)
 
     def _mcp_route(self, edge: Any) -> Any:

@@ -38,7 +38,7 @@ class Audit:
 
     async def write_down(self, event: AuditEvent) -> None:
         """Append an event."""
-        await self._store.write_down(event)
+        await self._store.audit.append(event)
 
     async def list(
         self, after: int = 0, limit: int = 100, whose: str | None = None, before: int | None = None
@@ -46,14 +46,14 @@ class Audit:
         """Entries after a number, in order, or before a number, the newest first; of one tenant, or of all."""
         if not 1 <= limit <= PAGE_ENTRIES:
             raise BadSetting("limit", limit, f"between 1 and {PAGE_ENTRIES}")
-        return await self._store.audit(after, limit, whose, before)
+        return await self._store.audit.entries(after, limit, whose, before)
 
     async def verify(self, seen: str | None = None) -> Verdict:
         """Check every entry. With `seen`, a head (`NUMBER:HASH`) that was noted before, also check that the chain still contains it: a
         chain that was cut off at its end, or written anew as a whole, is sound in itself."""
         noted = None if seen is None else _parse_head(seen)
         number, hash_ = 0, BEGINNING
-        while page := await self._store.audit(number, PAGE_ENTRIES):
+        while page := await self._store.audit.entries(number, PAGE_ENTRIES):
             for entry in page:
                 if why := _fault(entry, number, hash_, noted):
                     return Verdict(number, f"{number}:{hash_}", number + 1, why)

@@ -43,7 +43,7 @@ class Budgets:
             raised, wake = ledgers[holder].raised(**limits).wake(holder, 0.0, everybody=True)
             return Granted({holder: raised}, tuple(wake))
 
-        granted = await self._store.change_purses([holder], change, deed)
+        granted = await self._store.budgets.change([holder], change, deed)
         self._store.nudge("ready")
         return self._spent(holder, granted.purses[holder])
 
@@ -52,7 +52,7 @@ class Budgets:
         holder: str | None = task_id
         nearest: tuple[str, BudgetLedger] | None = None
         while holder is not None:
-            ledger = await self._store.purse(holder)
+            ledger = await self._store.budgets.get(holder)
             if ledger is not None and task_id in ledger.waiting:
                 return holder, ledger
             nearest = nearest or (None if ledger is None else (holder, ledger))

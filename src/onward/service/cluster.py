@@ -15,8 +15,9 @@ from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
 from onward.core.views import Queue, Stats, WorkerView
 from onward.service.shared_read import SharedRead
 from onward.service.submission import named
-from onward.store.port.core import Store, WorkerRow
+from onward.store.port.core import Store
 from onward.store.port.overview import Ended, Unfinished
+from onward.store.port.workers import WorkerRow
 
 MAX_COUNT_ENDED = 10_000
 """Ended tasks that are counted; above it they are estimated."""
@@ -41,14 +42,14 @@ class Cluster:
         self._held = SharedRead(clock, self._read_held)
 
     async def _count_unfinished(self) -> list[Unfinished]:
-        return list(await self._store.unfinished())
+        return list(await self._store.overview.unfinished())
 
     async def _read_held(self) -> tuple[float, dict[str, int]]:
-        return await self._store.held()
+        return await self._store.overview.held()
 
     async def queues(self) -> list[Queue]:
         """All queues that have unfinished tasks, a limit, or a worker that names them, by name."""
-        unfinished, limits = await self._unfinished(), await self._store.queue_limits()
+        unfinished, limits = await self._unfinished(), await self._store.queues.limits()
         workers = await self.workers()
         rows: dict[str, list[Unfinished]] = collections.defaultdict(list)
         for row in unfinished:
@@ -63,24 +64,24 @@ class Cluster:
 
     async def pause_queue(self, name: str) -> Queue:
         """Pause a queue: no worker starts a task of it until it is unpaused. Running tasks go on."""
-        await self._store.pause_queue(named("queue", name), paused=True)
+        await self._store.queues.pause(named("queue", name), paused=True)
         return await self.queue(name)
 
     async def unpause_queue(self, name: str) -> Queue:
         """Unpause a queue."""
-        await self._store.pause_queue(named("queue", name), paused=False)
+        await self._store.queues.pause(named("queue", name), paused=False)
         self._store.nudge("ready")
         return await self.queue(name)
 
     async def workers(self) -> list[WorkerView]:
         """All workers that were not declared dead, the oldest first."""
-        rows = await self._store.workers()
+        rows = await self._store.workers.list()
         now, held = await self._held()
         return [_worker(row, now, held.get(row.id, 0)) for row in rows]
 
     async def stats(self) -> Stats:
         """How many tasks there are, by state and reason, and how many the workers finish."""
-        unfinished, ended = await self._unfinished(), await self._store.ended(MAX_COUNT_ENDED)
+        unfinished, ended = await self._unfinished(), await self._store.overview.ended(MAX_COUNT_ENDED)
         reasons: collections.Counter[str] = collections.Counter()
         for row in unfinished:
             reasons[row.reason] += row.tasks

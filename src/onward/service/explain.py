@@ -32,7 +32,7 @@ class Explainer:
         retrying = {task.task for task in tasks if task.reason == Reason.RETRYING}
         attempts = await self._handlers.attempts(retrying) if retrying else {}
         ids = [task.task_id for task in tasks if not task.ended and task.reason not in NOT_IN_JOURNAL]
-        records = await self._store.lately(ids, RECENT_RECORDS, MAX_RECORD_BYTES) if ids else {}
+        records = await self._store.listing.recent_records(ids, RECENT_RECORDS, MAX_RECORD_BYTES) if ids else {}
         return {
             task.task_id: why(
                 task,
@@ -45,10 +45,10 @@ class Explainer:
     async def _queued(self, tasks: Sequence[Task]) -> dict[str, QueueFacts]:
         if not tasks:
             return {}
-        ahead = await self._store.ahead([task.task_id for task in tasks], MAX_AHEAD)
-        paused = {queue for queue, (_, stopped) in (await self._store.queue_limits()).items() if stopped}
-        now, _ = await self._store.held()
-        alive = [worker for worker in await self._store.workers() if worker.lease_until > now]
+        ahead = await self._store.listing.queue_positions([task.task_id for task in tasks], MAX_AHEAD)
+        paused = {queue for queue, (_, stopped) in (await self._store.queues.limits()).items() if stopped}
+        now, _ = await self._store.overview.held()
+        alive = [worker for worker in await self._store.workers.list() if worker.lease_until > now]
 
         def served(task: Task) -> bool:
             return any(

@@ -82,14 +82,14 @@ class Forks:
         payload = {"approvals": list(plan.approvals)} if plan.approvals else {}
         options = b"" if agent is None else await self._options_with(agent, plan.origin.task_id)
         await self._store.fork(
-            fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, told=options, said=payload
+            fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, options=options, details=payload
         )
         self._store.nudge("ready", [fork])
         return fork
 
     async def _options_with(self, agent: str, origin: str) -> bytes:
         """The options of a task, as if this agent had submitted it."""
-        for kin in await self._store.kin([origin]):
+        for kin in await self._store.listing.kin([origin]):
             return wire.encode({**wire.decode(kin.options), "agent": agent})
         raise TaskNotFound(origin)
 

@@ -24,9 +24,9 @@ class Handlers:
     async def list(self) -> list[HandlerView]:
         """All handlers, by name."""
         registrations = await self._registered() | self._own(self._specs)
-        now, _ = await self._store.held()
+        now, _ = await self._store.overview.held()
         versions: dict[str, list[str]] = {}
-        for worker in await self._store.workers():
+        for worker in await self._store.workers.list():
             for name in worker.names if worker.lease_until > now else ():
                 versions.setdefault(name, []).append(worker.version)
         return [self._view(name, registrations[name], versions.get(name, [])) for name in sorted(registrations)]
@@ -50,7 +50,7 @@ class Handlers:
         }
 
     async def _registered(self) -> dict[str, Mapping[str, Any]]:
-        return {name: wire.decode(data) for name, data in (await self._store.offered()).items()}
+        return {name: wire.decode(data) for name, data in (await self._store.handlers.registered()).items()}
 
     def _view(self, name: str, registration: Mapping[str, Any], versions: Sequence[str]) -> HandlerView:
         schema = dict(registration.get("input", {}))

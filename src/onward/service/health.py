@@ -16,8 +16,9 @@ from onward.core.text import count
 from onward.core.views import Check, Health, Queue
 from onward.service.cluster import Cluster
 from onward.service.shared_read import SharedRead
-from onward.store.port.core import Store, WorkerRow
-from onward.store.shared.census import Faults, Seen, unseen
+from onward.store.port.core import Store
+from onward.store.port.health import Faults, Seen, unseen
+from onward.store.port.workers import WorkerRow
 
 MAX_SKEW_S = 2.0
 """Seconds by which this machine's clock may differ from the database's. Leases work with any difference; it confuses people who
@@ -33,7 +34,7 @@ class Doctor:
 
     def __init__(self, store: Store, clock: Clock, cluster: Cluster, queue_limit: int) -> None:
         self._store, self._clock, self._cluster, self._limit = store, clock, cluster, queue_limit
-        self._sample = SharedRead(clock, lambda: store.census_lately(SAMPLE_TASKS))
+        self._sample = SharedRead(clock, lambda: store.health.recent_census(SAMPLE_TASKS))
 
     async def look(self, settings: Mapping[str, Any], version: str) -> Health:
         """The health of the system, with its settings and versions."""
@@ -44,7 +45,7 @@ class Doctor:
             tables=version_there,
             tables_wanted=version_wanted,
             skew_s=round(await self._skew(), 3),
-            bytes=await self._store.size(),
+            bytes=await self._store.overview.size(),
             stats=await self._cluster.stats(),
             settings=settings,
             version=version,
@@ -57,7 +58,7 @@ class Doctor:
         report to `seen` how many records they have read."""
         queues = await self._cluster.queues()
         return [
-            *(Check(*entry) for entry in await self._store.doctor(deep=deep)),
+            *(Check(*entry) for entry in await self._store.health.doctor(deep=deep)),
             await self._tables(),
             await self._time(),
             await (self._whole_census(seen) if deep else self._census()),
@@ -72,7 +73,9 @@ class Doctor:
 
     async def _skew(self) -> float:
         sent = self._clock.now()
-        beat = await self._store.beat("", 0.0, 0.0)  # of no worker: it changes nothing, and returns the time
+        beat = await self._store.workers.heartbeat(
+            "", 0.0, 0.0
+        )  # of no worker: it changes nothing, and returns the time
         return beat.now - (sent + self._clock.now()) / 2
 
     async def _time(self) -> Check:
@@ -87,11 +90,11 @@ class Doctor:
         )
 
     async def _whole_census(self, seen: Seen) -> Check:
-        return _tasks(await self._store.census(seen), "none is stuck")
+        return _tasks(await self._store.health.census(seen), "none is stuck")
 
     async def _workers_and_queues(self, listed: list[Queue]) -> list[Check]:
         now = self._clock.now()
-        rows = await self._store.workers()
+        rows = await self._store.workers.list()
         alive = [row for row in rows if row.lease_until > now]
         queues = {queue.name: queue for queue in listed}
         if "default" not in queues:

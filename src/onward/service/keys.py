@@ -18,8 +18,8 @@ from onward.core.key import KeyRow, Token
 from onward.core.views import Key
 from onward.errors import BadSetting, NotFound, UsageError
 from onward.service.submission import named
-from onward.store.port.access import Kin
 from onward.store.port.core import Store
+from onward.store.port.listing import Kin
 
 _NO_HASH = bytes(32)
 """The hash that a token is compared with when there is no key of its id: the comparison takes as long."""
@@ -77,18 +77,18 @@ class Keys:
             now=0,
         )
         deed = _audit_event("create_key", new_row, by)
-        row = await self._store.add_key(new_row, None if expires is None else seconds(expires, "expires"), deed)
+        row = await self._store.keys.add(new_row, None if expires is None else seconds(expires, "expires"), deed)
         return NewKey(_view(row), token.text)
 
     async def list(self, whose: str | None = None) -> KeyList:
         """All keys, valid or not, the oldest first; `whose` as for `Service.get`."""
-        return [_view(row) for row in await self._store.keys(whose)]
+        return [_view(row) for row in await self._store.keys.list(whose)]
 
     async def revoke(self, key_id: str, *, whose: str | None = None, by: Caller = ANYBODY) -> Key:
         """Revoke a key: requests with it are refused from now on. Revoking it again changes nothing. Raises NotFound."""
-        row = await self._store.key(key_id) if key_id.isascii() and key_id.isalnum() else None
+        row = await self._store.keys.get(key_id) if key_id.isascii() and key_id.isalnum() else None
         event = None if row is None else _audit_event("revoke_key", row, by)
-        revoked = None if event is None else await self._store.revoke_key(key_id, event, whose)
+        revoked = None if event is None else await self._store.keys.revoke(key_id, event, whose)
         if revoked is None:
             raise NotFound(f"there is no key {key_id!r:.80}; `onward keys` lists them")
         return _view(revoked)
@@ -97,35 +97,35 @@ class Keys:
 
     async def any(self) -> bool:
         """Whether there ever was a key."""
-        return await self._store.has_keys()
+        return await self._store.keys.exist()
 
     async def of(self, token: Token) -> KeyRow | None:
         """The key of this token, if it is valid now. An unknown id and a wrong secret take the same time and look the same to the
         caller."""
-        row = await self._store.key(token.id)
+        row = await self._store.keys.get(token.id)
         same = hmac.compare_digest(token.hash, _NO_HASH if row is None else row.hash)
         return row if row is not None and same and row.valid else None
 
     async def valid(self, key_id: str) -> bool:
         """Whether a key that was valid still is."""
-        row = await self._store.key(key_id)
+        row = await self._store.keys.get(key_id)
         return row is not None and row.valid
 
     async def used(self, key_id: str) -> None:
         """Record that a key was used."""
-        await self._store.use_key(key_id)
+        await self._store.keys.mark_used(key_id)
 
     async def concerns(self, agent: str, task_id: str) -> bool:
         """Whether an agent takes part in the tree of a task: it does a task of the tree, or submitted one with its own key."""
         root, ids = task_id, [task_id]
         while ids:
-            relatives = await self._store.kin(ids)
+            relatives = await self._store.listing.kin(ids)
             if any(_involves(agent, task) for task in relatives):
                 return True
             root, ids = ids[0], [task.parent for task in relatives if task.parent is not None]
         ids = [root]
         while ids:
-            relatives = await self._store.kin(ids, below=True)
+            relatives = await self._store.listing.kin(ids, below=True)
             if any(_involves(agent, task) for task in relatives):
                 return True
             ids = [task.id for task in relatives]

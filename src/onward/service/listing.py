@@ -17,7 +17,7 @@ from onward.core.task import Reason, State, Tasks
 from onward.errors import BadSetting, TaskNotFound
 from onward.service.submission import SubmitRequest, label_in, named, stored_key
 from onward.store.port.core import Store
-from onward.store.port.overview import Which
+from onward.store.port.listing import Which
 
 E = TypeVar("E", bound=enum.StrEnum)
 Ids = list[str]
@@ -115,7 +115,7 @@ class Listing:
         before = query.before
         for _ in range(MAX_PAGE_QUERIES):
             wanted = limit + 1 - len(tasks)
-            rows = await self._store.list(limit=wanted, before=before, **query.which)
+            rows = await self._store.listing.list(limit=wanted, before=before, **query.which)
             tasks += [task for task in rows if query.matches(task.labels)]
             if len(rows) < wanted or len(tasks) > limit:
                 break
@@ -137,7 +137,7 @@ class Listing:
         for _ in range(MAX_COUNT_QUERIES):
             query = await self._query(cursor, **dict.fromkeys(FILTERS) | which)
             wanted = most + 1 - len(ids)
-            rows = await self._store.ids(limit=wanted, before=query.before, **query.which)
+            rows = await self._store.listing.ids(limit=wanted, before=query.before, **query.which)
             ids += [
                 task_id
                 for task_id, options in rows
@@ -181,12 +181,12 @@ class Listing:
         before = _lowest(before, None if created_before is None else first_id(created_before))
         if key is not None:
             key = stored_key(SubmitRequest("", key=key, tenant=whose or None))
-            task_of_key = (await self._store.keyed([key])).get(key)
+            task_of_key = (await self._store.by_key([key])).get(key)
             which["since"] = max(which["since"] or "", "~" if task_of_key is None else task_of_key.id)
             before = _lowest(before, None if task_of_key is None else f"{task_of_key.id}~")
         floor = None
         if _reads_all(which) and (labels or which["text"] or which["task"] or which["queue"]):
-            floor = await self._store.floor(before, MAX_SCAN_TASKS, whose)
+            floor = await self._store.listing.floor(before, MAX_SCAN_TASKS, whose)
             if floor is not None and floor <= (which["since"] or ""):
                 floor = None
             which["since"] = max(which["since"] or "", floor or "")

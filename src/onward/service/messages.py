@@ -7,7 +7,7 @@ A question that its task no longer waits for takes no answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from onward.core import record as r
@@ -30,7 +30,7 @@ from onward.errors import (
     Withdrawn,
 )
 from onward.service.shared_read import SharedRead
-from onward.store.port import core as port
+from onward.store.port import listing as port
 from onward.store.port.core import Sent, Store
 from onward.store.port.paging import journal_pages
 
@@ -55,7 +55,7 @@ class Messages:
         self, store: Store, clock: Clock, ids: Ids, check_call: CheckCall, is_agent: Callable[[str], Awaitable[bool]]
     ) -> None:
         self._store, self._ids, self._check_call, self._is_agent = store, ids, check_call, is_agent
-        self._all_asks = SharedRead(clock, lambda: store.asks(whose=None))
+        self._all_asks = SharedRead(clock, lambda: store.listing.asks(whose=None))
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
         """Send a signal. With `id`, the same signal sent twice counts once."""
@@ -84,19 +84,19 @@ class Messages:
 
     async def asks(self, kind: str | None = None, whose: str | None = None) -> list[Ask]:
         """Open questions and approvals, the oldest first; `whose` as for `Service.get`."""
-        asks = _still_open(await (self._all_asks() if whose is None else self._store.asks(whose=whose)))
+        asks = _still_open(await (self._all_asks() if whose is None else self._store.listing.asks(whose=whose)))
         return [ask for ask in asks if kind in (None, ask.kind)]
 
     async def asks_of(self, task: Task) -> list[Ask]:
         """The open questions and approvals of a task, and, where it waits for its children, of the tasks below it."""
-        asks, pending, left = _still_open(await self._store.asks(task.task_id)), [task], MAX_DESCENDANTS
+        asks, pending, left = _still_open(await self._store.listing.asks(task.task_id)), [task], MAX_DESCENDANTS
         while pending and left > 0:
             parent = pending.pop()
             if parent.reason != Reason.CHILD:
                 continue
             for child_id in (await self._store.children(parent.task_id))[:left]:
                 left -= 1
-                asks += _still_open(await self._store.asks(child_id))
+                asks += _still_open(await self._store.listing.asks(child_id))
                 pending += [child] if (child := await self._store.get(child_id)) is not None else []
         return asks
 
@@ -180,7 +180,7 @@ class Messages:
 
     async def _reply(self, ask: Ask, kind: str, value: Any, what: str, deed: AuditEvent | None) -> list[Ask]:
         """Answer a question or an approval that is still open; the other open ones of the task."""
-        rows = await self._store.asks(ask.task_id)
+        rows = await self._store.listing.asks(ask.task_id)
         if ask.seq not in {row.seq for row in rows}:
             await self._raise_closed(ask, what)
         open_asks = _still_open(rows)
@@ -293,7 +293,7 @@ def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], 
     )
 
 
-def _still_open(rows: list[port.Ask]) -> list[Ask]:
+def _still_open(rows: Sequence[port.Ask]) -> list[Ask]:
     """Without those that have expired and whose task has not recorded it yet."""
     asks = [(_ask(row.task_id, row.task, row.seq, row.kind, wire.decode(row.data), row.at), row.now) for row in rows]
     return [ask for ask, now in asks if ask.expires_at is None or now < ask.expires_at]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from onward.artifacts.keeper import Artifacts
 from onward.core.clock import Clock
 from onward.core.ids import first_id
-from onward.errors import OnwardError, StateConflict, StoreUnavailable, TaskNotFound, UsageError
+from onward.errors import OnwardError, StateConflict, StoreUnavailable, TaskNotFound
 from onward.store.port.core import Store
-from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruned, Pruning
+from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruned
 
 log = logging.getLogger("onward.prune")
 
@@ -45,12 +45,6 @@ class Pruner:
     def __init__(self, store: Store, artifacts: Artifacts, clock: Clock) -> None:
         self._store, self._artifacts, self._clock = store, artifacts, clock
 
-    @property
-    def _pruning(self) -> Pruning:
-        if not isinstance(self._store, Pruning):
-            raise UsageError("this store cannot prune tasks")
-        return self._store
-
     async def prune(self, task_id: str) -> int:
         """Prune an ended task and all that it started; how many tasks that were. Raises TaskNotFound, and StateConflict for a task that
         cannot be pruned now."""
@@ -65,7 +59,7 @@ class Pruner:
         kept: dict[str, str] = {}
         ordered = sorted(set(ids))
         for start in range(0, len(ordered), BATCH_TREES):
-            batch = await self._pruning.prune(ordered[start : start + BATCH_TREES], max(age, MIN_AGE_S))
+            batch = await self._store.pruning.prune(ordered[start : start + BATCH_TREES], max(age, MIN_AGE_S))
             gone += batch.gone
             kept |= batch.kept
             await self._drop_artifacts(batch.gone)
@@ -87,7 +81,7 @@ class Pruner:
         """Prune all tasks that ended at least `age` seconds ago; how many tasks that were."""
         count, after, age = 0, "", max(age, MIN_AGE_S)
         until = first_id(self._clock.now() - age)
-        while ids := await self._pruning.prunable(age, after, until, BATCH_TREES):
+        while ids := await self._store.pruning.prunable(age, after, until, BATCH_TREES):
             try:
                 count += len((await self.prune_all(ids, age)).gone)
             except StoreUnavailable:

@@ -30,10 +30,10 @@ class Schedules:
 
     async def save(self, wanted: Sequence[ScheduleRow]) -> None:
         """Write the schedules that code declares. A schedule with the same rhythm keeps its next tick, and a paused one stays paused."""
-        table = await self._store.schedules()
+        table = await self._store.schedules.list()
         for row in wanted:
             while not await self._save(row, table):
-                table = await self._store.schedules()
+                table = await self._store.schedules.list()
 
     async def _save(self, wanted: ScheduleRow, table: Timetable) -> bool:
         stored = next((row for row in table.rows if row.name == wanted.name), None)
@@ -41,7 +41,7 @@ class Schedules:
         if merged == stored:
             return True
         mark = None if stored is None else stored.mark
-        return await self._store.turn(wanted.name, mark, merged._replace(mark=self._ids()))
+        return await self._store.schedules.advance(wanted.name, mark, merged._replace(mark=self._ids()))
 
     async def pause(self, name: str) -> Schedule:
         """Pause a schedule: it has no tick until it is unpaused. Raises ScheduleNotFound, as the other verbs do."""
@@ -57,24 +57,24 @@ class Schedules:
 
     async def trigger(self, name: str) -> str:
         """Submit its task now, beside its ticks, also while it is paused; the task's id."""
-        row = _find(await self._store.schedules(), name)
+        row = _find(await self._store.schedules.list(), name)
         (submitted,) = await self._store.submit([row.task_at(None, self._ids())])
         self._store.nudge("ready", [submitted.id])
         return submitted.id
 
     async def _change(self, name: str, change: Change) -> ScheduleRow:
         while True:
-            table = await self._store.schedules()
+            table = await self._store.schedules.list()
             row = _find(table, name)
             changed = change(row, table.now)
             if changed == row:
                 return row
-            if await self._store.turn(name, row.mark, changed and changed._replace(mark=self._ids())):
+            if await self._store.schedules.advance(name, row.mark, changed and changed._replace(mark=self._ids())):
                 return changed or row
 
     async def list(self) -> list[Schedule]:
         """All schedules, by name."""
-        return [_view(row) for row in (await self._store.schedules()).rows]
+        return [_view(row) for row in (await self._store.schedules.list()).rows]
 
 
 def row_of(name: str, rhythm: Rhythm, missed: str, task: NewTask) -> ScheduleRow:

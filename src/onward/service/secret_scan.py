@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from onward.artifacts.keeper import Artifacts, run_off_loop
 from onward.core import mask, wire
@@ -18,7 +18,6 @@ from onward.core import record as r
 from onward.core.secret import SecretMissing, UnfitSecret
 from onward.errors import ArtifactDamaged, ArtifactNotFound
 from onward.store.port.core import Store
-from onward.store.port.scanning import Scanning
 
 MAX_LEAKS = 1_000
 """Leaks that are listed; further ones are only counted."""
@@ -87,7 +86,7 @@ async def find(store: Store, artifacts: Artifacts, secrets: SecretValues) -> Sca
             kept.append((row["task_id"], wire.decode(row["data"])["artifact_id"]))
 
     if result.secrets:
-        await cast("Scanning", store).scan(scan_row)
+        await store.health.scan(scan_row)
         if artifacts.elsewhere:
             await _scan_artifacts(artifacts, kept, result)
     return result

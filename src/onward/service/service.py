@@ -60,7 +60,7 @@ from onward.service.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.service.timeline import Timelines
 from onward.service.usage import UsageReports
 from onward.store.port.core import Stopped, Store, Submitted
-from onward.store.port.gauges import Gauges, QueueSnapshot
+from onward.store.port.overview import QueueSnapshot
 
 STUCK_RECORDS = {Reason.PARKED: PARKED, Reason.QUARANTINED: QUARANTINED, Reason.IN_DOUBT: DOUBTED}
 """Reasons that a record near the end of the journal explains, and the kind of that record."""
@@ -189,7 +189,7 @@ class Service(Listing):
         """Whether all of these were submitted before, so that none would be added. Raises KeyConflict when a key belongs to a task with
         other content."""
         keys = [task.key for task in new if task.key is not None]
-        submitted = await self._store.keyed(keys) if keys else {}
+        submitted = await self._store.by_key(keys) if keys else {}
         for task in new:
             if task.key in submitted:
                 _check_conflict(task, submitted[task.key])
@@ -226,7 +226,7 @@ class Service(Listing):
 
     async def _read_registrations(self) -> None:
         self._read_at = self._clock.monotonic()
-        registrations = await self._store.offered()
+        registrations = await self._store.handlers.registered()
         self._remote = {name: from_registration(name, wire.decode(data)) for name, data in registrations.items()}
 
     async def _check_queues(self, new: Sequence[NewTask]) -> None:
@@ -237,7 +237,7 @@ class Service(Listing):
             gauge = self._depths.setdefault(queue, _QueueGauge())
             if gauge.stale(self._clock.monotonic(), count, self._limit):
                 total, began = gauge.total, self._clock.monotonic()
-                depth = await self._store.depth(queue)
+                depth = await self._store.queues.depth(queue)
                 gauge.update(self._clock.monotonic(), depth.waiting, total, self._clock.monotonic() - began)
                 if gauge.waiting + gauge.added + count > self._limit:
                     raise QueueFull(queue, self._limit, _retry_after(self._limit, depth.rate))
@@ -245,7 +245,7 @@ class Service(Listing):
 
     async def standing(self) -> QueueSnapshot | None:
         """Figures of the queues; None where the store has none. Raises StoreUnavailable."""
-        return await self._store.standing() if isinstance(self._store, Gauges) else None
+        return await self._store.overview.snapshot()
 
     async def version(self) -> tuple[int, int]:
         """The version of the tables, and that which this program needs. Raises StoreUnavailable."""
@@ -262,7 +262,9 @@ class Service(Listing):
 
     async def _with_reason(self, task: Task) -> Task:
         """The task with an error that says why it does not go on, as its journal has it."""
-        records = (await self._store.lately([task.task_id], LAST_RECORDS, MAX_RECORD_BYTES)).get(task.task_id, ())
+        records = (await self._store.listing.recent_records([task.task_id], LAST_RECORDS, MAX_RECORD_BYTES)).get(
+            task.task_id, ()
+        )
         for record in reversed(records):
             if record.kind in STUCK_RECORDS.values():
                 value = payload(record)
@@ -323,7 +325,7 @@ class Service(Listing):
             stop_listening()
 
     async def _until_ended(self, task_id: str, ended: asyncio.Event, timeout: float | None, parked: bool) -> Task:
-        start, pause = self._clock.monotonic(), 0.1 if self._store.hears else 0.002
+        start, pause = self._clock.monotonic(), 0.1 if self._store.receives_nudges else 0.002
         while True:
             ended.clear()
             task = await self.get(task_id)

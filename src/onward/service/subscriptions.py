@@ -12,7 +12,7 @@ from onward.core.task import Webhook
 from onward.core.views import Delivery, Subscription
 from onward.errors import BadSetting, NotFound, NotSentAgain, UsageError
 from onward.store.port.core import Store
-from onward.store.port.outbox import DELIVERED, FAILED, LAST, PENDING, DeliveryRow, Key, SubscriptionRow
+from onward.store.port.outbox import AFTER_LAST, DELIVERED, FAILED, PENDING, DeliveryRow, Key, SubscriptionRow
 
 STATES = (PENDING, DELIVERED, FAILED)
 FUNCTION = "on:"
@@ -73,7 +73,7 @@ class Subscriptions:
         lane = webhooks.check(url, own=True)
         row = SubscriptionRow(name, None, tenant, " ".join(wanted), event.kinds(wanted), url, lane)
         await self._watch(row.kinds)
-        await self._store.subscribe(row)
+        await self._store.outbox.subscribe(row)
         self._store.nudge("outbox")
         return dataclasses.replace(await self.get(name), secret=webhooks.secret(name))
 
@@ -94,12 +94,12 @@ class Subscriptions:
             await self._watch(kinds)
             lane = FUNCTION + function.name
             row = SubscriptionRow(lane, None, None, " ".join(function.types), kinds, lane, lane)
-            await self._store.subscribe(row, offered=True)
+            await self._store.outbox.subscribe(row, offered=True)
 
     async def _watch(self, kinds: str) -> None:
         busy = event.busy(kinds)
         if not self._watching & {busy, True}:
-            await self._store.watch(busy=busy)
+            await self._store.outbox.watch(busy=busy)
             self._watching.add(busy)
 
     async def list(
@@ -107,12 +107,12 @@ class Subscriptions:
     ) -> tuple[Sequence[Subscription], str | None]:
         """Subscriptions by their ids, and the cursor for the next page. Webhooks of single tasks are not listed here; their deliveries
         are."""
-        rows = await self._store.subscriptions(tenant=tenant, limit=_limit(limit) + 1, after=cursor or "")
+        rows = await self._store.outbox.subscriptions(tenant=tenant, limit=_limit(limit) + 1, after=cursor or "")
         return [_subscription(row) for row in rows[:limit]], rows[limit - 1].id if len(rows) > limit else None
 
     async def get(self, subscription: str, *, tenant: str | None = None) -> Subscription:
         """One subscription. Raises NotFound."""
-        for row in await self._store.subscriptions(tenant=tenant, limit=1, id=subscription):
+        for row in await self._store.outbox.subscriptions(tenant=tenant, limit=1, id=subscription):
             return _subscription(row)
         raise NotFound(f"there is no subscription {subscription!r:.80}; `app.subscriptions.list()` shows them")
 
@@ -120,7 +120,7 @@ class Subscriptions:
         """Remove a subscription; its pending deliveries are not sent. If code still declares it (`@app.on`), the next worker that starts
         makes it again. Raises NotFound."""
         await self.get(subscription, tenant=tenant)
-        await self._store.unsubscribe(subscription)
+        await self._store.outbox.unsubscribe(subscription)
 
     async def deliveries(
         self,
@@ -137,13 +137,13 @@ class Subscriptions:
             raise BadSetting("state", state, f"one of {', '.join(STATES)}")
         if cursor is not None and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
             raise UsageError(f"{cursor!r:.40} is no cursor of a list of deliveries; use `next` of the page before")
-        rows = await self._store.deliveries(
+        rows = await self._store.outbox.deliveries(
             state=state,
             task=task,
             subscription=subscription,
             tenant=tenant,
             limit=_limit(limit) + 1,
-            before=LAST if cursor is None else int(cursor),
+            before=AFTER_LAST if cursor is None else int(cursor),
         )
         last = str(rows[limit - 1].number) if len(rows) > limit else None
         return [_delivery(row) for row in rows[:limit]], last
@@ -155,7 +155,7 @@ class Subscriptions:
     async def redeliver(self, delivery: str, *, tenant: str | None = None) -> Delivery:
         """Send a delivery again now: the same id, the same bytes. Raises NotFound and NotSentAgain."""
         row = await self._row(delivery, tenant)
-        if not await self._store.redeliver(row.key):
+        if not await self._store.outbox.redeliver(row.key):
             row = await self._row(delivery, tenant)
             why = "it is being sent just now" if row.sending else "its subscription is gone or disabled; make a new one"
             raise NotSentAgain(delivery, why)
@@ -166,7 +166,7 @@ class Subscriptions:
         key = Key.parse(delivery)
         if key is not None:
             task_id, seq, subscription = key
-            rows = await self._store.deliveries(task=task_id, seq=seq, subscription=subscription, tenant=tenant)
+            rows = await self._store.outbox.deliveries(task=task_id, seq=seq, subscription=subscription, tenant=tenant)
             if rows:
                 return rows[0]
         raise NotFound(f"there is no delivery {delivery!r:.120}; `onward deliveries` lists them")

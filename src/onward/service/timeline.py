@@ -60,7 +60,7 @@ class Timelines:
         if waterfall.began is None:
             raise TaskNotFound(task_id)
         if open_children := set(waterfall.children()):
-            for child in await self._store.list(limit=MAX_CHILDREN, before=None, parent=task_id):
+            for child in await self._store.listing.list(limit=MAX_CHILDREN, before=None, parent=task_id):
                 if child.task_id in open_children and child.ended:
                     waterfall.child_ended(child.task_id, child.state, child.finished_at)
         bars = sorted((bar for bar in waterfall.bars if bar.last > after or bar.end is None), key=_position)

@@ -16,7 +16,7 @@ from onward.core.usage import UNKNOWN, Usage, of_call, usage_at, usage_in
 from onward.core.views import UsageReport, UsageRow
 from onward.errors import BadSetting
 from onward.store.port.core import Store
-from onward.store.port.overview import Child
+from onward.store.port.listing import Child
 from onward.store.port.paging import whole_journal
 
 PAGE_TASKS = 1000
@@ -73,7 +73,7 @@ class UsageReports:
         return UsageReport(by, rows, cursor is None)
 
     async def _by_task(self, by: str, tasks: Tasks, whose: str | None) -> dict[str, UsageRow]:
-        names = {row.id: row.name for row in await self._store.keys(whose)} if by == "key" else {}
+        names = {row.id: row.name for row in await self._store.keys.list(whose)} if by == "key" else {}
         rows: dict[str, UsageRow] = {}
         left = MAX_REPORT_JOURNALS
         for task in tasks:
@@ -98,7 +98,7 @@ class UsageReports:
         counted: set[tuple[str, str]] = set()
         for start in range(0, len(tasks), BATCH_TASKS):
             ids = [task.task_id for task in tasks[start : start + BATCH_TASKS]]
-            for task_id, data in await self._store.model_calls(ids):
+            for task_id, data in await self._store.listing.model_calls(ids):
                 payload = wire.decode(data)
                 result = payload.get("result") if isinstance(payload, dict) else None
                 usage = of_call(result, task_id)
@@ -128,7 +128,7 @@ class UsageReports:
         """The usage of all tasks below one; None when they are too many."""
         usage, count, journals, level = Usage(), 0, 0, [task_id]
         while level:
-            children = await self._store.offspring(level, MAX_DESCENDANTS + 1 - count)
+            children = await self._store.listing.offspring(level, MAX_DESCENDANTS + 1 - count)
             count += len(children)
             without_sum = [child for child in children if await self._lacks_sum(child)]
             journals += len(without_sum)

@@ -46,7 +46,7 @@ _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 
 
 class Progress(NamedTuple):
-    """What a migration is about just now."""
+    """What a migration does at this moment."""
 
     migration: str
     said: str
@@ -56,18 +56,18 @@ Tell = Callable[[Progress], None]
 
 
 def silent(progress: Progress) -> None:
-    """Tells nobody."""
+    """Report no progress."""
 
 
 class Index(NamedTuple):
-    """An index that is made beside the work of others."""
+    """An index that is made while other programs work."""
 
     name: str
     sql: str
 
 
 class State(NamedTuple):
-    """How far the tables are: the migrations that have run, and the marks."""
+    """The state of the tables: the migrations that have run, and the marks."""
 
     done: frozenset[int] = frozenset()
     oldest: int = 0
@@ -94,50 +94,50 @@ class Migration:
     @property
     def oldest(self) -> int:
         """The newest migration that a program has to know to work after this one; 0 where every program can."""
-        found = _OLDEST.search(self.sql)
-        return int(found[1]) if found else 0
+        match = _OLDEST.search(self.sql)
+        return int(match[1]) if match else 0
 
     @functools.cached_property
-    def _apart(self) -> list[re.Match[str]]:
-        made = set(_MADE.findall(self.sql))
-        return [match for match in _INDEX.finditer(self.sql) if match["table"] not in made]
+    def _concurrent(self) -> list[re.Match[str]]:
+        new_tables = set(_MADE.findall(self.sql))
+        return [match for match in _INDEX.finditer(self.sql) if match["table"] not in new_tables]
 
     @property
     def indexes(self) -> list[Index]:
-        """Those that are made beside the work of others, in their order."""
+        """The indexes that are made while other programs work, in their order."""
         return [
             Index(match["name"], f"CREATE {match['unique'] or ''}INDEX CONCURRENTLY {match['name']}{match['rest']}")
-            for match in self._apart
+            for match in self._concurrent
         ]
 
     @property
     def script(self) -> str:
-        """All the rest."""
+        """All other statements of the file."""
         text = self.sql
-        for match in self._apart:
+        for match in self._concurrent:
             text = text.replace(match[0], "")
         return text
 
     @property
     def whole(self) -> str:
-        """Script and indexes as one, where there is no work of others."""
+        """Script and indexes together, for a database that no other program uses meanwhile."""
         return re.sub(r"^(CREATE (?:UNIQUE )?INDEX) CONCURRENTLY ", r"\1 ", self.sql, flags=re.MULTILINE)
 
 
 def load(dialect: str) -> list[Migration]:
     """All migrations of a database, in order."""
     folder = files("onward.store") / "migrations" / dialect
-    found = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-    return [Migration(int(f.name[:4]), f.name[:-4], f.read_text(encoding="utf-8")) for f in found]
+    scripts = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    return [Migration(int(f.name[:4]), f.name[:-4], f.read_text(encoding="utf-8")) for f in scripts]
 
 
 def missing(migrations: list[Migration], state: State) -> list[Migration]:
-    """Those that have not run."""
+    """The migrations that have not run."""
     return [m for m in migrations if m.number not in state.done]
 
 
 def check_age(where: str, migrations: list[Migration], state: State) -> None:
-    """Raise when the tables are for newer programs alone."""
+    """Raise SchemaMismatch when only newer programs can work on the tables."""
     ours = migrations[-1].number
     if state.oldest > ours:
         raise SchemaMismatch(
@@ -147,7 +147,7 @@ def check_age(where: str, migrations: list[Migration], state: State) -> None:
 
 
 def check(where: str, migrations: list[Migration], state: State) -> None:
-    """Raise when the program cannot work on the tables. Newer ones of the same major version will do."""
+    """Raise SchemaMismatch when this program cannot work on the tables. It can work on newer ones of the same major version."""
     check_age(where, migrations, state)
     if missing(migrations, state):
         raise SchemaMismatch(

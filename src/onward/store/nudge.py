@@ -1,13 +1,13 @@
-"""Nudges: hints that there may be something new. They may be lost or doubled; whoever relies on them polls as well.
+"""Nudges: hints that there may be something new. A nudge may be lost or doubled, so every listener polls as well.
 
-Inside a process a nudge is a call. Between processes each store has its own way (`send`), and the hub sees to it that a
-busy process sends few of them: the first goes out at once, those of the next 20 ms together.
+Inside a process a nudge is a call. Between processes each store has its own way (`send`), and the hub makes sure that a busy process
+sends few of them: the first goes out at once, those of the next 20 ms together.
 
-A nudge for ready tasks names them. The store that sends it wakes about as many workers elsewhere as there is work, and tells each the
-queue (`ready QUEUE`); the others sleep on.
+A nudge for ready tasks names them. The store that sends it wakes about as many workers of other processes as there is work, and tells each
+the queue (`ready QUEUE`); the others sleep on.
 
-News (a commit of records) would be far too many for that: they go out only while somebody follows tasks in another process,
-who says so every few seconds (`FOLLOW`), and at once to whoever has just begun to listen (`WHO`).
+A nudge for each commit of records (news) would be far too many. News go out only while another process follows tasks. That process says so
+every few seconds (`FOLLOW`), and when a worker that has just begun to listen asks for it (`WHO`).
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-PAUSE = 0.02
+SEND_EVERY_S = 0.02
+"""Seconds between two messages to other processes."""
+
 NEWS, FOLLOW, WHO = "news", "follow", "who"
 READY = "ready"
-SOME = 50
-"""Tasks that a nudge can name; with more of them it is for all workers."""
+MAX_NAMED = 50
+"""Tasks that a nudge can name; with more of them it goes to all workers."""
 
 SPARE = 1
 """Workers that a nudge wakes beyond the number of tasks: one of them may be busy, or dead."""
 
 Waiting = Mapping[str, "frozenset[str] | None"]
-"""Topics that go out, each with the tasks that it names; None is for everybody."""
+"""Topics that go out, each with the tasks that it names; None is for all workers."""
 
-FOLLOWED = 12.0
-"""Seconds for which a word that somebody follows counts."""
+FOLLOWED_S = 12.0
+"""Seconds for which a message that a process follows is valid."""
 
 
 class Hub:
@@ -51,12 +53,12 @@ class Hub:
             return
         named = self._waiting.get(topic, frozenset()) if tasks else None
         named = None if named is None else named.union(tasks)
-        self._waiting[topic] = named if named is not None and len(named) <= SOME else None
+        self._waiting[topic] = named if named is not None and len(named) <= MAX_NAMED else None
         if self._timer is None:
             self._flush()
 
     def heard(self, message: str) -> None:
-        """Tell the listeners in this process: a topic, and after a space the queue that it names, if any."""
+        """Call the listeners in this process. A message is a topic, and after a space the queue that it names, if any."""
         topic, _, queue = message.partition(" ")
         for callback in list(self._listeners.get(topic, ())):
             callback(*([queue] if queue else ()))
@@ -66,7 +68,7 @@ class Hub:
         if self._waiting and self._send is not None:
             waiting, self._waiting = self._waiting, {}
             self._send(waiting)
-            self._timer = asyncio.get_running_loop().call_later(PAUSE, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(SEND_EVERY_S, self._flush)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -83,13 +85,13 @@ class News:
         hub.listen(FOLLOW, self._followed)
 
     def tell(self) -> None:
-        """Here at once; elsewhere when somebody there follows."""
+        """Tell this process at once, and others when one of them follows."""
         self._hub.heard(NEWS)
         if self._out is not None and asyncio.get_running_loop().time() < self._until:
             self._out.nudge(NEWS)
 
     def _followed(self) -> None:
-        self._until = asyncio.get_running_loop().time() + FOLLOWED
+        self._until = asyncio.get_running_loop().time() + FOLLOWED_S
 
     def close(self) -> None:
         if self._out is not None:
@@ -97,8 +99,8 @@ class News:
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """Nudges between processes of one machine: a datagram on the loopback interface. Anyone on the machine could send
-    one, and it would do no more than make a worker look."""
+    """Nudges between processes of one machine: datagrams on the loopback interface. Any program on the machine could send one, and it would
+    only make a worker look."""
 
     def __init__(self, heard: Callable[[str], None]) -> None:
         self._heard = heard
@@ -123,12 +125,12 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 def send_datagrams(topics: Iterable[str], addresses: Iterable[str]) -> None:
-    """One datagram for each topic and address; what cannot be sent is not."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
-        out.setblocking(False)
+    """Send one datagram for each topic and address; ignore what cannot be sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
         for address in addresses:
             for topic in topics:
                 try:
-                    out.sendto(topic.encode(), ("127.0.0.1", int(address.removeprefix("udp:"))))
-                except (OSError, OverflowError, ValueError):  # also an address of a kind that we do not know
+                    sender.sendto(topic.encode(), ("127.0.0.1", int(address.removeprefix("udp:"))))
+                except (OSError, OverflowError, ValueError):  # also an address of an unknown kind
                     continue

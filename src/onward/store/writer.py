@@ -2,7 +2,7 @@
 
 While one commit is on its way, the appends of all tasks gather; the next commit takes them together. An idle system
 pays no delay, a busy one pays one commit for hundreds of steps. Commits go out one after another, so a task whose
-append was refused has nothing further under way: what it still had in the line is dropped with it.
+append was refused has nothing further on its way: the writer also drops its records that still wait.
 
 There are two lines, each with one commit on its way. Large records go alone, in a line of their own, so that small ones wait for
 them neither in a commit nor behind one. A task stands in one line at a time: its small records after a large one wait in that one's
@@ -26,36 +26,36 @@ from onward.store.shared.predecessor import Witness, WitnessLost
 
 log = logging.getLogger("onward.writer")
 
-MOST = 2_000
+MAX_RECORDS = 2_000
 """Records in one commit."""
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 """Bytes in one commit of small records: a tenth of a second on a line of 10 MB/s."""
 
-LARGE = 256_000
+LARGE_BYTES = 256_000
 """A record of more bytes, with the contents that go with it, is large: it goes in a commit without other tasks."""
 
-MOST_UNSAVED = 4_000_000
-"""Bytes of one task that wait to be saved, above which it begins nothing new. (A step's own record is waited for anyway; those that
-nobody waits for, as of reads, would gather without an end.)"""
+MAX_UNSAVED_BYTES = 4_000_000
+"""Bytes of one task that wait to be saved, above which it begins nothing new. (A step waits for its own record anyway. Records without a
+waiter, as of reads, would gather without an end.)"""
 
-MOST_DEFERRED = 500
+MAX_DEFERRED = 500
 """Records that wait in the line before they are a reason for a commit after all."""
 
-FEW = 32
-"""So few records are not worth two commits."""
+FEW_RECORDS = 32
+"""Up to so many records go in one commit: two are not worth it."""
 
-SMALLEST_SHARE = 1 / 64
-"""How far the size of a commit goes down, by halves, while commits take too long."""
+MIN_SHARE = 1 / 64
+"""The smallest part of its usual size that a commit has, after halvings because commits took too long."""
 
-MOST_PATIENCE = 16.0
-"""How many times the usual time a commit of one task may take, when it took too long before."""
+MAX_PATIENCE = 16.0
+"""By which factor a commit of one task may take longer than usual, when it took too long before."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Hold:
-    """A worker's hold on one task: the number of its shift, the last number it wrote, and whether it was lost or let go.
-    A step that was left behind may come back after its shift has settled; it finds that there is nothing to write to."""
+    """A worker's hold on one task: the number of its shift, the last number that it wrote, and whether it was lost or settled. A step
+    that comes back after its shift has settled finds that it cannot write any more."""
 
     id: str
     shift: int
@@ -64,15 +64,15 @@ class Hold:
     settled: bool = False
     gate: str | None = None
     refused: Exception | None = None
-    """What the database had against a record that nobody waited for."""
+    """Why the database refused a record that had no waiter."""
     kept: dict[str, bytes] | None = None
     """Contents that go with the next record."""
     at: float | None = None
     """The time of the last record that is in the store, or on its way there; the next one names it as its predecessor."""
     claim: tuple[int, float] | None = None
-    """The claim that wrote its last record, by number and time: one record of a claim stands for all of it."""
+    """The claim that wrote its last record, by number and time: one record of a claim is a witness for all of the claim."""
     covered: object = None
-    """The mark of the line that wrote its last record: the witness of that line stands for it as well."""
+    """The mark of the line that wrote its last record: the witness of that line covers it as well."""
     large: int = 0
     """How many of its records stand in the line for large ones, or are on their way from it."""
     unsaved: int = 0
@@ -82,12 +82,12 @@ class Hold:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing more will be written here."""
+        """Whether this hold writes nothing more."""
         return self.settled or (self.lost and self.refused is None)
 
     def why_not(self) -> Exception | Fenced:
-        """Why nothing is written here now. A record that the database would not have is told of once, to whoever comes next:
-        its number is free again."""
+        """Why this hold cannot write now. The next caller gets the error of a refused record, once; after that its number is free
+        again."""
         if self.refused is None:
             return Fenced()
         why, self.refused, self.lost = self.refused, None, False
@@ -95,7 +95,7 @@ class Hold:
 
 
 _Waiter = tuple[Hold, "asyncio.Future[None] | None", "dict[str, bytes] | None", "End | Wait | None", int]
-"""What belongs to a record in the line: its hold, who waits for it, contents that go with it, what it settles, and its bytes."""
+"""What belongs to a record in a line: its hold, the future of its waiter, contents that go with it, the end or wait that it settles, and its bytes."""
 
 
 class _Line:
@@ -108,9 +108,9 @@ class _Line:
         self.waiters: list[_Waiter] = []
         self.bytes = 0
         self.mark = object()
-        """Holds with this mark had their last record in a commit of this line, which `witness` stands for."""
+        """Holds with this mark had their last record in a commit of this line, which `witness` covers."""
         self.witness: Witness | None = None
-        """A record of the last commit of this line. Each commit of the line demands it: so as long as it is there, all of the line is."""
+        """A record of the last commit of this line. Each commit of the line requires it: as long as it is in the journal, all of the line is."""
         self.flying: list[tuple[Entry, _Waiter]] = []
         self.idle: asyncio.Future[None] | None = None
 
@@ -120,14 +120,14 @@ class _Line:
             self.idle = None
 
     def take(self, size: int) -> list[tuple[Entry, _Waiter]]:
-        """The first so many."""
+        """Remove the first `size` records."""
         taken = list(zip(self.entries[:size], self.waiters[:size], strict=True))
         del self.entries[:size], self.waiters[:size]
         self.bytes -= sum([waiter[4] for _, waiter in taken])
         return taken
 
     def take_of(self, hold: Hold, most_bytes: int) -> list[tuple[Entry, _Waiter]]:
-        """The first of this hold, up to so many bytes, but one at least."""
+        """Remove the first records of this hold, up to so many bytes, but at least one."""
         taken: list[tuple[Entry, _Waiter]] = []
         left: list[tuple[Entry, _Waiter]] = []
         total = 0
@@ -139,14 +139,14 @@ class _Line:
         return taken
 
     def committed(self, batch: Batch, refused: set[str]) -> object:
-        """A commit of this line, which demanded its witness, is over: the mark for the holds that took part."""
+        """A commit of this line, which required its witness, is over: the mark for its holds."""
         last = next((entry for entry in reversed(batch.entries) if entry[0] not in refused), None)
         if last is not None:
             self.witness = (last[0], last[1], last[2], last[6])
         return self.mark
 
     def drop(self, holds: set[int]) -> list[_Waiter]:
-        """Take what these holds have here out of it."""
+        """Remove the records of these holds."""
         gone = [waiter for waiter in self.waiters if id(waiter[0]) in holds]
         if gone:
             pairs = zip(self.entries, self.waiters, strict=True)
@@ -167,27 +167,27 @@ class Writer:
         self._future = asyncio.get_running_loop().create_future
         self._last = 0
         self._deferred = 0
-        """How many at the end of the line, or in it, are no reason for a commit."""
+        """How many records in the line are no reason for a commit."""
         self._landed: asyncio.Future[None] | None = None
         self._share = 1.0
-        """What part of the most that a commit may hold is sent now: halved when a commit took too long."""
+        """Which part of the largest size a commit has now: halved when a commit took too long."""
         self._closed = False
         self.worker = ""
         self.commits: int = 0
 
-    # ── what shifts call ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── called by shifts ─────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, hold: Hold, kind: str, key: str, data: bytes) -> asyncio.Future[None]:
-        """Write a record; the future is done when it is durable, and raises Fenced when it was refused."""
+        """Append a record; the future is done when it is durable, and raises Fenced when it was refused."""
         self._add(hold, kind, key, data, future := self._future())
         return future
 
     def mention(self, hold: Hold, kind: str, key: str, data: bytes) -> None:
-        """Write a record with the next commit, and wait for nothing: news for readers that no replay needs."""
+        """Append a record with the next commit, and do not wait for it: progress for readers, which no replay needs."""
         self._add(hold, kind, key, data, None)
 
     def defer(self, hold: Hold, kind: str, key: str, data: bytes) -> None:
-        """Write a record with the next commit, whosever it is, without being the reason for one: it may be lost."""
+        """Append a record with the next commit of any task, without being a reason for one: the record may be lost."""
         idle, self._small.idle = self._small.idle, None
         try:
             self._add(hold, kind, key, data, None)
@@ -195,23 +195,23 @@ class Writer:
             self._small.idle = idle
         if not hold.large:
             self._deferred += 1
-        if self._deferred >= MOST_DEFERRED or self._small.bytes > MOST_BYTES:
+        if self._deferred >= MAX_DEFERRED or self._small.bytes > MAX_BYTES:
             self._wake()
 
     def keep(self, hold: Hold, name: str, data: bytes) -> None:
-        """Write contents, with the next record of this hold, which may refer to them. (With another's they would be lost when
-        that one is refused.)"""
+        """Write contents with the next record of this hold, which may refer to them. (With a record of another hold they would be lost
+        when that one is refused.)"""
         if not hold.gone:
             hold.kept, hold.contents = hold.kept or {}, hold.contents or {}
             hold.kept[name] = hold.contents[name] = data
 
     def unwritten(self, hold: Hold, names: Iterable[str]) -> dict[str, bytes]:
-        """What this hold keeps under these names and is not in the store yet, or only just."""
+        """Those contents of this hold that have these names and are not known to be in the store."""
         contents = hold.contents or {}
         return {name: contents[name] for name in names if name in contents}
 
     def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
-        """Write the last record of a shift together with the end or the wait it leads to."""
+        """Append the last record of a shift together with the end or the wait that it leads to."""
         if isinstance(ending, End):
             ending = ending._replace(seq=hold.seq + 1)
         self._add(hold, kind, "", data, future := self._future(), ending)
@@ -233,7 +233,7 @@ class Writer:
         size, kept, line = len(data), hold.kept, self._small
         if kept is not None:
             size, hold.kept = size + sum(map(len, kept.values())), None
-        if size > LARGE or hold.large:
+        if size > LARGE_BYTES or hold.large:
             hold.large += 1
             line = self._large
         hold.unsaved += size
@@ -244,7 +244,7 @@ class Writer:
             line.wake()
 
     async def flushed(self, hold: Hold) -> None:
-        """Until what this hold has written so far is durable."""
+        """Wait until all records of this hold so far are durable."""
         last = hold.seq
         while self._unsaved(hold, last):
             self._wake()
@@ -261,19 +261,19 @@ class Writer:
         )
 
     async def _landing(self) -> None:
-        """Until a commit is over."""
+        """Wait until a commit is over."""
         self._landed = self._landed or self._future()
         await asyncio.shield(self._landed)
 
     def _wake(self) -> None:
-        """What was deferred is now a reason for a commit."""
+        """Commit deferred records too."""
         self._deferred = 0
         self._small.wake()
 
     # ── the commits ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Commit the small records that gather, until it is cancelled. From then on the writer is closed."""
+        """Commit the small records that gather, until this task is cancelled. From then on the writer is closed."""
         line = self._small
         try:
             while True:
@@ -285,8 +285,8 @@ class Writer:
             self.close()
 
     def close(self) -> None:
-        """Refuse whatever is in the lines, under way, or comes from now on: a shift must not wait for a writer that has ended. What became
-        of a commit under way is in the journal."""
+        """Refuse all records that wait, are on their way, or come from now on: a shift must not wait for a writer that has ended. The journal
+        has the result of a commit that is on its way."""
         self._closed = True
         for line in (self._small, self._large):
             line.idle = None
@@ -295,13 +295,13 @@ class Writer:
         self._land()
 
     def _land(self) -> None:
-        """Wake those who wait for what they have written."""
+        """Wake the callers of `flushed`."""
         if self._landed is not None:
             self._landed.set_result(None)
             self._landed = None
 
     async def run_large(self) -> None:
-        """Commit large records, and what comes after them, until it is cancelled: those of one task at a time."""
+        """Commit large records, and the records of their tasks after them, until this task is cancelled: those of one task at a time."""
         line = self._large
         try:
             while True:
@@ -310,7 +310,7 @@ class Writer:
                     await line.idle
                 hold = self._first_large()
                 if hold is not None:
-                    await self._fly(line, line.take_of(hold, MOST_BYTES))
+                    await self._fly(line, line.take_of(hold, MAX_BYTES))
                 elif line.entries:
                     self._wake()
                     await self._landing()
@@ -318,28 +318,28 @@ class Writer:
             self.close()
 
     def _first_large(self) -> Hold | None:
-        """The first hold in the line for large records that has nothing in the other one, nor on its way from there."""
+        """The first hold in the line for large records that has no record in the other line, nor on its way from there."""
         small = self._small
         busy = {id(waiter[0]) for waiter in small.waiters} | {id(waiter[0]) for _, waiter in small.flying}
         return next((waiter[0] for waiter in self._large.waiters if id(waiter[0]) not in busy), None)
 
     async def _fly(self, line: _Line, taken: list[tuple[Entry, _Waiter]]) -> None:
-        """One commit, from the line to its end."""
+        """Commit records that were taken from a line."""
         if not taken:
             return
         line.flying = taken
         batch, waiters = self._batch(line, taken), [waiter for _, waiter in taken]
         try:
             await self._commit(batch, waiters, line)
-        except Exception:  # whatever it is, the tasks of other commits go on
+        except Exception:  # the tasks of other commits must go on
             log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
             self._abandon(waiters)
         line.flying = []
-        self._let_go(waiters, large=line is self._large)
+        self._release(waiters, large=line is self._large)
 
     def _batch(self, line: _Line, taken: list[tuple[Entry, _Waiter]]) -> Batch:
-        """A commit of these records, with witnesses: of this line, of the other one and of claims, where they wrote the last records of
-        holds here; and the last record of each other hold."""
+        """A commit of these records, with its witnesses: one of this line; one of the other line and of each claim that wrote the last
+        record of a hold here; and the last record of each other hold."""
         batch = Batch([entry for entry, _ in taken])
         known, witnesses, mark = batch.known, batch.witnesses, line.mark
         stood_for: set[object] = set()
@@ -360,7 +360,7 @@ class Writer:
         return batch
 
     def _witness(self, hold: Hold, first: Entry, stood_for: set[object]) -> list[Witness]:
-        """The witness for a hold whose last record is of another line, of a claim, or of a transaction."""
+        """The witness of a hold whose last record is of another line, of a claim, or of a transaction; none where the batch has it."""
         source = hold.claim if hold.covered is None else hold.covered
         if source in stood_for:
             return []
@@ -373,13 +373,13 @@ class Writer:
         return [(hold.id, first[1] - 1, hold.shift, hold.at)]
 
     def _take(self) -> list[tuple[Entry, _Waiter]]:
-        """What the next commit holds. Of many tasks that move in step, half, where the database works apart from us: while
-        those are being committed the others run, so that handlers and database do not wait for each other by turns."""
+        """The records of the next commit. Where the database works in another process or thread, it is half of many tasks that move in
+        step: while those are being committed the others run, so that handlers and database do not wait for each other by turns."""
         line = self._small
-        size = min(len(line.entries), max(1, int(MOST * self._share)))
-        if size > FEW and self._store.apart:
-            size = min(size, max(FEW, (size + self._last + 1) // 2))
-        if line.bytes > (most := MOST_BYTES * self._share):
+        size = min(len(line.entries), max(1, int(MAX_RECORDS * self._share)))
+        if size > FEW_RECORDS and self._store.out_of_process:
+            size = min(size, max(FEW_RECORDS, (size + self._last + 1) // 2))
+        if line.bytes > (most := MAX_BYTES * self._share):
             total = 0
             for number, waiter in enumerate(line.waiters[:size]):
                 total += waiter[4]
@@ -390,14 +390,14 @@ class Writer:
         return line.take(size)
 
     async def _commit(self, batch: Batch, waiters: list[_Waiter], line: _Line | None = None) -> None:
-        """Save a batch and tell its waiters. Without a line the commit did not demand that line's witness, so it covers no hold."""
+        """Save a batch and answer its waiters. Without a line the commit did not require the witness of a line, so it covers no hold."""
         try:
             refused = await self._save(batch)
         except Exception as error:
             await self._one_by_one(batch, waiters, error)
             return
         self.commits += 1
-        self._store.news()
+        self._store.tails.announce()
         if refused:
             self.lose([waiter[0] for waiter in waiters if waiter[0].id in refused])
         mark = None if line is None else line.committed(batch, refused)
@@ -410,9 +410,9 @@ class Writer:
                     future.set_result(None)
 
     async def _save(self, batch: Batch) -> set[str]:
-        """Until the store answers: a commit whose fate is unknown is asked for again, and the store knows its own. However long that
-        took, tasks may have been pruned meanwhile, and those are not asked for. One that took too long is asked for in two halves;
-        where it is of one task, it gets more time."""
+        """Save a batch, however long it takes. When the result of a commit is unknown the writer sends it again, and the store recognises
+        its records. Tasks may have been pruned meanwhile: the writer leaves them out. A commit that took too long is sent in two halves; one
+        of a single task gets more time."""
         pause, gone = 0.05, set[str]()
         while True:
             try:
@@ -427,10 +427,10 @@ class Writer:
             except StoreUnavailable as error:
                 log.warning("cannot save %d records, trying again: %s", len(batch.entries), error)
                 if isinstance(error, TooSlow):
-                    self._share = max(self._share / 2, SMALLEST_SHARE)
+                    self._share = max(self._share / 2, MIN_SHARE)
                     if (halves := _halves(batch)) is not None:
                         return gone.union(*[await self._save(half) for half in halves])
-                    batch.patience = min(batch.patience * 2, MOST_PATIENCE)
+                    batch.patience = min(batch.patience * 2, MAX_PATIENCE)
                 await self._clock.sleep(pause * self._rng.uniform(0.5, 1))
                 pause = min(pause * 2, 1.0)
             else:
@@ -438,15 +438,15 @@ class Writer:
                 return refused | gone if gone else refused
 
     def _doubt(self) -> None:
-        """From now on no witness stands for the holds there are: each is checked by itself once."""
+        """From now on no witness covers the present holds: each is checked by itself once."""
         self._small.mark, self._large.mark = object(), object()
 
     async def _gone(self, batch: Batch) -> set[str]:
         ids = {entry[0] for entry in batch.entries}
-        return ids - {kin.id for kin in await self._store.kin(sorted(ids))}
+        return ids - {kin.id for kin in await self._store.listing.kin(sorted(ids))}
 
     async def _one_by_one(self, batch: Batch, waiters: list[_Waiter], error: Exception) -> None:
-        """A payload that the database refuses must not hurt the neighbours that came in the same commit."""
+        """Save each task by itself: a record that the database refuses must not harm the other tasks of the commit."""
         parts = list(batch.split())
         if len(parts) == 1:
             self._take_back(waiters[0][0], parts[0], waiters, error)
@@ -455,23 +455,23 @@ class Writer:
             await self._commit(part, [waiter for waiter in waiters if waiter[0].id == part.entries[0][0]])
 
     def _take_back(self, hold: Hold, part: Batch, waiters: list[_Waiter], error: Exception) -> None:
-        """The database will not have these records, now or ever. The task is still ours and its journal where it was, so
-        that the failure can be written there in their place."""
-        told: Exception = error
+        """The database refuses these records for good. The worker still holds the task, and its journal is as before, so the failure can
+        be written in their place."""
+        reason: Exception = error
         if not isinstance(error, Unheard):
             log.error("task %s: its records cannot be saved: %r", hold.id, error)
-            told = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
+            reason = error if isinstance(error, OnwardError) else OnwardError(f"the record cannot be saved: {error}")
         dropped = self._drop({id(hold)})
-        heard = [future for _, future, *_ in waiters + dropped if future is not None and not future.done()]
-        for future in heard:
-            future.set_exception(told)
+        waiting = [future for _, future, *_ in waiters + dropped if future is not None and not future.done()]
+        for future in waiting:
+            future.set_exception(reason)
         hold.seq, hold.settled = part.entries[0][1] - 1, False
         hold.at = part.known[hold.id]
-        if not heard:
-            hold.refused, hold.lost = told, True
+        if not waiting:
+            hold.refused, hold.lost = reason, True
 
     def lose(self, holds: Iterable[Hold]) -> None:
-        """These holds are gone. What they still have in the line goes nowhere: a record n+2 must never follow a refused n+1."""
+        """Give up these holds, and drop their records that still wait: a record n+2 must never follow a refused n+1."""
         lost = list(holds)
         for hold in lost:
             hold.lost, hold.refused = True, None
@@ -479,21 +479,21 @@ class Writer:
             _refuse(future)
 
     def _abandon(self, waiters: list[_Waiter]) -> None:
-        """Nobody knows what became of these records. The journal does: whoever claims their tasks next goes on from there."""
+        """Give up records whose result is unknown. The next claim of their tasks goes on from the journal."""
         self.lose([waiter[0] for waiter in waiters])
         for _, future, *_ in waiters:
             _refuse(future)
 
     def _drop(self, holds: set[int]) -> list[_Waiter]:
-        """Take what these holds have in the lines out of them."""
+        """Remove the records of these holds from both lines."""
         self._deferred = 0
         small, large = self._small.drop(holds), self._large.drop(holds)
-        self._let_go(small, large=False)
-        self._let_go(large, large=True)
+        self._release(small, large=False)
+        self._release(large, large=True)
         return small + large
 
-    def _let_go(self, waiters: list[_Waiter], *, large: bool) -> None:
-        """These are in no line any more, nor on their way."""
+    def _release(self, waiters: list[_Waiter], *, large: bool) -> None:
+        """Release records that are in no line any more, nor on their way."""
         for hold, _, kept, _, size in waiters:
             hold.unsaved -= size
             hold.large -= large
@@ -505,7 +505,7 @@ class Writer:
 
 
 def _halves(batch: Batch) -> tuple[Batch, Batch] | None:
-    """The tasks of a batch in two of half the size; None where there is one task."""
+    """A batch as two of half its tasks; None where there is one task."""
     parts = list(batch.split())
     if len(parts) == 1:
         return None

@@ -18,7 +18,7 @@ from onward.core.views import Check
 from onward.errors import SchemaMismatch, StoreUnavailable, UsageError
 from onward.service import secret_scan
 from onward.store.migrate import Progress
-from onward.store.shared.census import RECORDS
+from onward.store.shared.health import SLICE_RECORDS
 from onward.store.sqlite.file import MEMORY
 
 CHECK_FAILED = LEAKS_FOUND = 1
@@ -94,7 +94,7 @@ def _print(screen: Screen, where: str, checks: list[Check]) -> None:
 async def _examine(app: Onward, screen: Screen, *, deep: bool) -> list[Check]:
     def report(records: int) -> None:
         """Print a line about the progress now and then, on stderr; with --json as JSON."""
-        if records % (PAGES_PER_LINE * RECORDS):
+        if records % (PAGES_PER_LINE * SLICE_RECORDS):
             return
         if screen.json:
             print(machine_readable({"records": records}), file=sys.stderr, flush=True)
@@ -107,7 +107,7 @@ async def _examine(app: Onward, screen: Screen, *, deep: bool) -> list[Check]:
         )
         app = Onward(f"sqlite://{MEMORY}")
         async with app:
-            return [note, *(Check(*entry) for entry in await app.store.doctor() if entry[0] == "SQLite library")]
+            return [note, *(Check(*entry) for entry in await app.store.health.doctor() if entry[0] == "SQLite library")]
     await app.open(migrate=False)
     try:
         return await app.service.health.checks(deep=deep, seen=report)

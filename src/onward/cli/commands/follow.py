@@ -191,7 +191,7 @@ async def _has_worker(app: Onward, task: Task) -> bool:
     """Whether a live worker takes tasks of this handler and queue."""
     return any(
         task.task in worker.names and (not worker.queues or task.queue in worker.queues)
-        for worker in await app.store.workers()
+        for worker in await app.store.workers.list()
         if worker.lease_until > time.time()
     )
 

@@ -110,7 +110,9 @@ class Checker:
 
     async def _list_tasks(self, state: State) -> AsyncIterator[Task]:
         before: str | None = None
-        while page := await self._store.list(state=state, task=None, queue=None, limit=TASKS_PER_PAGE, before=before):
+        while page := await self._store.listing.list(
+            state=state, task=None, queue=None, limit=TASKS_PER_PAGE, before=before
+        ):
             for task in page:
                 yield task
             before = page[-1].task_id

@@ -20,7 +20,7 @@ from onward.engine.shift.replay import Known, Replay, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap
 from onward.engine.shift.services import WorkerServices
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
-from onward.store.writer import MOST_UNSAVED, Hold
+from onward.store.writer import MAX_UNSAVED_BYTES, Hold
 
 T = TypeVar("T")
 log = logging.getLogger("onward.shift")
@@ -147,7 +147,7 @@ class ShiftJournal:
         if not self.lease.holds():
             await self.lease.until_held()
             await self.ensure_may_continue()
-        if self.hold.unsaved > MOST_UNSAVED:
+        if self.hold.unsaved > MAX_UNSAVED_BYTES:
             await self.flush()
             await self.ensure_may_continue()
 

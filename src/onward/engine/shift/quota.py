@@ -31,7 +31,7 @@ async def call_within_quota(
     services: WorkerServices, journal: ShiftJournal, name: str, call: Callable[[], Awaitable[T]]
 ) -> T:
     """The same, for the shift."""
-    shut = await journal.retry_store(lambda: services.store.shut(name))
+    shut = await journal.retry_store(lambda: services.store.quotas.get(name))
     if shut is not None and shut.left > 0:
         raise _used_up(services, name, shut)
     try:
@@ -41,11 +41,11 @@ async def call_within_quota(
         if not used_up:
             raise
         reason = why(error)
-        shut = await journal.retry_store(lambda: services.store.shut_for(name, after, reason))
+        shut = await journal.retry_store(lambda: services.store.quotas.shut(name, after, reason))
         raise _used_up(services, name, shut) from error
     if shut is not None:  # it was used up, and the call went through
         until = shut.until
-        await journal.retry_store(lambda: services.store.reopen(name, until))
+        await journal.retry_store(lambda: services.store.quotas.reopen(name, until))
     return result
 
 

@@ -51,7 +51,6 @@ from onward.errors import (
 )
 from onward.store.port.core import SUSPECT_AFTER, Claimed, End, Wait
 from onward.store.port.paging import journal_pages
-from onward.store.port.trimming import Trimming
 from onward.store.writer import Hold
 from onward.telemetry import CURRENT_TASK
 
@@ -534,9 +533,9 @@ class Shift(TaskResources):
         policy, store = self._handler.checkpoint, self._services.store
         if policy.strategy != EVERY_STEP or policy.keep is not None:
             await self._journal.flush()
-        if policy.keep is not None and isinstance(store, Trimming):
+        if policy.keep is not None:
             with contextlib.suppress(StoreUnavailable):  # the next checkpoint trims them
-                await store.trim(self.task_id, policy.keep, policy.dropped_before(self.now()))
+                await store.pruning.trim(self.task_id, policy.keep, policy.dropped_before(self.now()))
 
 
 def _unread_reason(how: str, step: str) -> str:

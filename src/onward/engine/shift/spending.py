@@ -85,7 +85,7 @@ class Spending:
             return granted
 
         granted = await self._journal.retry_store(
-            lambda: self._services.store.change_purses(list(self.budgets), change_all)
+            lambda: self._services.store.budgets.change(list(self.budgets), change_all)
         )
         # A person may have raised one.
         self.budgets = {holder: granted.purses[holder].budget for holder in self.budgets}

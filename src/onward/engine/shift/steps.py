@@ -30,7 +30,7 @@ from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.timeout import run_with_timeout
 from onward.engine.shift.waits import Waits
 from onward.errors import OnwardError, StepFailed, StepTimeout, TimeUp
-from onward.store.writer import MOST_UNSAVED
+from onward.store.writer import MAX_UNSAVED_BYTES
 
 _LOST_CONNECTION_ERRORS = frozenset(
     {"ConnectionError", "ClientConnectionError", "ConnectionClosed", "Timeout", "TransportError", "APIConnectionError"}
@@ -64,7 +64,7 @@ class Steps:
             if known is not None and journal.recorded_stop is not None and "verdict" in known.data:
                 return await self._apply_verdict(scope, call, known)
         started_at = self._monotonic()
-        if not journal.fast_path or started_at >= self._lease.until or journal.hold.unsaved > MOST_UNSAVED:
+        if not journal.fast_path or started_at >= self._lease.until or journal.hold.unsaved > MAX_UNSAVED_BYTES:
             await journal.ensure_may_continue()
         scope.key, scope.started_at, scope.reported = key, started_at, False
         try:

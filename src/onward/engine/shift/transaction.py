@@ -175,7 +175,7 @@ class Transaction:
             raise self._journal.end(Fenced())
         hold.seq, hold.at = hold.seq + 1, self._at
         hold.claim = hold.covered = None  # no commit of the writer has this record
-        self._services.store.news()
+        self._services.store.tails.announce()
 
     async def _is_written(self) -> bool:
         """Whether the record of this step is in the journal, after the answer to its commit was lost."""

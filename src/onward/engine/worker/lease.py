@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from onward.core.clock import Clock
 from onward.core.shutdown import end_tasks
-from onward.store.port.core import Beat, Store
+from onward.store.port.core import Store
+from onward.store.port.workers import Beat
 
 log = logging.getLogger("onward.lease")
 
@@ -117,7 +118,7 @@ class Heartbeat:
         if self._store.inline:  # one loop, one thread: in the simulator and in tests that move the clock
             self._task = loop.create_task(self._beat_forever(self._store, self._on_beat), name="onward-heart")
             return
-        clone = self._store.twin()
+        clone = self._store.clone()
 
         def on_beat(sent: float, worker: str, beat: Beat) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -180,7 +181,7 @@ class Heartbeat:
     async def _beat(self, store: Store, on_beat: OnBeat) -> None:
         sent, worker, self._hurried = self._clock.monotonic(), self._worker(), False
         confirmed = self._confirmed_pauses()
-        sending = store.beat(worker, self._lease, self._rate(), confirmed)
+        sending = store.workers.heartbeat(worker, self._lease, self._rate(), confirmed)
         # A connection that died without a word must not cost the lease: a new one may work at once.
         beat = await (sending if store.inline else asyncio.wait_for(sending, self._lease / 2))
         if new := beat.paused.difference(confirmed):

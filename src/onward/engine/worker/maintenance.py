@@ -111,7 +111,7 @@ class Maintenance:
             return
         me = self._me()
         if outlook.crew != self._crew:
-            rows = await self._store.workers()
+            rows = await self._store.workers.list()
             self._crew, self._workers = outlook.crew, len(rows)
             self._rank = sum(row.id < me for row in rows)
             self._watch.watch(others := [row for row in rows if row.id != me])
@@ -122,7 +122,7 @@ class Maintenance:
         if outlook.absent - {me}:
             self._watch.confirm_absent(set(outlook.absent - {me}), self._clock.monotonic())
             await self._clock.sleep(CONFIRM_ABSENCE_S)
-            still = await self._store.absent(self._lease.duration) - {me}
+            still = await self._store.workers.absent(self._lease.duration) - {me}
             absent = self._watch.confirm_absent(still, self._clock.monotonic())
             if absent and self._lease.may_judge():
                 await self._rescue(sorted(absent))
@@ -179,7 +179,7 @@ class Maintenance:
             log.warning("could not free the tasks of worker %s yet: %s", worker, error)
 
     async def _rescue(self, dead: list[str], lease: float | None = None) -> None:
-        freed = await self._store.rescue(dead, lease, self._now())
+        freed = await self._store.workers.rescue(dead, lease, self._now())
         if freed:
             log.warning("%d tasks of dead workers are ready to go on", freed)
             self._store.nudge("ready")

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from onward.store.port.core import WorkerRow
+from onward.store.port.workers import WorkerRow
 
 LOCK_ADDRESS = "lock"
 """The address of a worker that holds a presence lock in the database."""

@@ -207,7 +207,7 @@ class Relay:
 
     async def look(self) -> float:
         """Begin to send due rows; returns in how many seconds to look again."""
-        page = await self._store.lanes(self._last_lane)
+        page = await self._store.outbox.lanes(self._last_lane)
         self._subscribed = page is not None
         lanes = [lane for lane in page or () if self._serves(lane.name)]
         self._last_lane = page[-1].name if page and len(page) >= 1000 else ""
@@ -242,7 +242,7 @@ class Relay:
     async def _sweep(self, lanes: list[str], unserved: list[str]) -> None:
         if not self._unswept:
             await self._save()
-        self._unswept = await self._store.sweep(
+        self._unswept = await self._store.outbox.sweep(
             lanes, unserved, delivered=KEEP_DELIVERED_S, failed=KEEP_FAILED_S, waiting=KEEP_WAITING_S, most=MAX_WAITING
         )  # rows must be deleted as fast as they come
         self._next_sweep = self._clock.monotonic() + SWEEP_INTERVAL_S * (not self._unswept) * self._rng.uniform(
@@ -270,7 +270,7 @@ class Relay:
     async def _send_round(self, lane: str, pace: _Pace) -> bool:
         """Take some rows, send them, and record the results; True when more may be due at once."""
         holder = self._ids()
-        taken = await self._store.take(lane, 1 if pace.down else MAX_ATTEMPTS_PER_LANE, holder, LEASE_S)
+        taken = await self._store.outbox.take(lane, 1 if pace.down else MAX_ATTEMPTS_PER_LANE, holder, LEASE_S)
         if not taken:
             return False
         until = self._clock.monotonic() + LEASE_S
@@ -282,12 +282,12 @@ class Relay:
             guard.cancel()
         crashpoint("deliver.sent")
         settled += [self._to_settled(row, result) for (row, _, _), result in zip(ready, results, strict=True)]
-        await self._store.settle_deliveries(holder, settled)
+        await self._store.outbox.settle(holder, settled)
         for delivery in settled:
             counters.add(DELIVERIES, "delayed" if delivery.state == PENDING else delivery.state)
         for (row, _, _), result in zip(ready, results, strict=True):
             if result.gone:
-                await self._store.disable(row.key.subscription, result.detail)
+                await self._store.outbox.disable(row.key.subscription, result.detail)
         pace.down = pace.down + 1 if results and all(result.down for result in results) else 0
         rests = [result.rest for result in results if result.rest is not None]
         rest = max([*rests, min(2.0 ** min(pace.down - 1, 10), MAX_REST_S) if pace.down else 0.0])
@@ -327,7 +327,7 @@ class Relay:
                 new += [(row.key, data)] if data else []
             ready.append((row, event_, data))
         if new:
-            await self._store.keep_bodies(holder, new)
+            await self._store.outbox.keep_bodies(holder, new)
         return ready, settled
 
     async def _extend_lease(self, holder: str, keys: list[Key]) -> None:
@@ -335,7 +335,7 @@ class Relay:
         while True:
             await self._clock.sleep(LEASE_S / 3)
             try:
-                await self._store.extend(holder, keys, LEASE_S)
+                await self._store.outbox.extend(holder, keys, LEASE_S)
             except StoreUnavailable as error:
                 log.warning("cannot extend the lease of deliveries under way: %s", error)
 

@@ -100,7 +100,7 @@ class Ticker:
     async def look(self) -> float:
         """Fire due schedules; returns in how many seconds to look again."""
         limit = SCHEDULES_PER_LOOK + len(self._unreadable)
-        now, rows = await self._store.schedules(soonest=limit)
+        now, rows = await self._store.schedules.list(soonest=limit)
         alive_since = now if self._alive_since is None else self._alive_since
         next_times = [at for row in rows if (at := await self._fire(row, now, alive_since)) is not None]
         more = len(rows) == limit and next_times and max(row.next_at or 0.0 for row in rows) <= now
@@ -126,7 +126,7 @@ class Ticker:
             return None
         tasks = [row.task_at(tick, self._ids()) for tick in ticks]
         moved = row._replace(next_at=next_at, last_at=ticks[-1] if ticks else row.last_at, mark=self._ids())
-        if not await self._store.turn(row.name, row.mark, moved, tasks):
+        if not await self._store.schedules.advance(row.name, row.mark, moved, tasks):
             return now  # another worker was quicker; look at the schedule again
         if tasks:
             self._store.nudge("ready", [task.id for task in tasks])

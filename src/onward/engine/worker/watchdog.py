@@ -110,7 +110,7 @@ async def release_stuck_tasks(store: Store, worker: str, shift: Shift, why: str,
         await _quarantine(store, worker, shift, f"{why}, alone", now)
     else:
         await store.release(worker, [shift.task_id], math.inf, suspect=True)
-    await store.leave(worker)
+    await store.workers.leave(worker)
 
 
 async def _quarantine(store: Store, worker: str, shift: Shift, why: str, now: float) -> None:

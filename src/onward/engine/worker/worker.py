@@ -36,7 +36,8 @@ from onward.engine.worker.relay import Relay
 from onward.engine.worker.ticker import Ticker
 from onward.engine.worker.watchdog import Watchdog, release_stuck_tasks
 from onward.errors import OnwardError, StoreUnavailable, TooSlow
-from onward.store.port.core import Beat, Claimed, Outlook, Store, WorkerRow
+from onward.store.port.core import Claimed, Outlook, Store
+from onward.store.port.workers import Beat, WorkerRow
 from onward.store.writer import Writer
 from onward.telemetry import CURRENT_WORKER, LEASES_LOST, counters
 
@@ -194,9 +195,9 @@ class Worker:
         young, *older = gc.get_threshold()
         if 0 < young < GC_THRESHOLD:  # with 0 the collector is off, and stays off
             gc.set_threshold(GC_THRESHOLD, *older)
-        await self.store.offer([(handler.name, handler.offer()) for handler in self._handlers.values()])
+        await self.store.handlers.register([(handler.name, handler.offer()) for handler in self._handlers.values()])
         await self._ticker.save()
-        await self.store.limit(self._limits)
+        await self.store.queues.set_limits(self._limits)
         if self._relay is not None:
             await self._relay.save()
         await self._join()
@@ -272,7 +273,7 @@ class Worker:
         for name in dict.fromkeys((self.id, self._joining)):
             try:
                 if name:
-                    await asyncio.wait_for(self.store.leave(name), STOP_TIMEOUT_S)
+                    await asyncio.wait_for(self.store.workers.leave(name), STOP_TIMEOUT_S)
             except (OnwardError, TimeoutError) as error:
                 why = str(error) or f"no answer within {STOP_TIMEOUT_S:g} s"
                 log.warning("could not leave the store, the lease will end by itself: %s", why)
@@ -295,12 +296,12 @@ class Worker:
             slots=self.slots,
             names=tuple(sorted(self._handlers)),
             queues=self._queues,
-            address=await self.store.attend(name),
+            address=await self.store.workers.attend(name),
             version=self._version,
         )
         self._gets_nudges = bool(row.address)
         sent, self._joining = self.clock.monotonic(), name
-        self._sync(await self.store.join(row, self.lease.duration), sent)
+        self._sync(await self.store.workers.join(row, self.lease.duration), sent)
         self.id, self._joining = name, ""
         self.writer.worker = name
         self.lease.renew(sent)
@@ -477,7 +478,7 @@ class Worker:
             self._sync(claimed[0].claimed_at, self.clock.monotonic())
         self._unknown_held -= {task.id for task in claimed}
         if claimed:
-            self.store.news()
+            self.store.tails.announce()
         # Other workers may have taken this one for dead meanwhile: then these tasks are free again.
         return claimed if me == self.id else []
 

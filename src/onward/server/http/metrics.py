@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.core.clock import Clock, SystemClock
 from onward.errors import BadSetting, OnwardError, UsageError
-from onward.store.port.gauges import QueueSnapshot
-from onward.store.port.overview import Unfinished
+from onward.store.port.overview import QueueSnapshot, Unfinished
 from onward.telemetry import (
     COUNTER_METRICS,
     GAUGE_METRICS,

@@ -23,7 +23,7 @@ from typing import Self
 from onward.core.clock import Clock
 from onward.errors import OnwardError
 from onward.server.http.problem import Problem
-from onward.store.port.follow import BYTES, EACH, PAGE, Tail, Tails
+from onward.store.port.follow import PAGE_BYTES, PAGE_RECORDS, PAGE_RECORDS_EACH, Tail, Tails
 
 log = logging.getLogger("onward.feed")
 
@@ -163,12 +163,12 @@ class Feed:
             self._from = ""
             return
         self.looks += 1
-        tails = await self.store.tails(after)
+        tails = await self.store.read(after)
         for tail in tails:
             self._hand_out(tail)
         # Ordered by task: the next look begins where this page ended, so that a busy task does not delay the others.
-        self._from = tails[-1].task_id if len(tails) >= PAGE else ""
-        if len(tails) >= EACH or sum(len(tail.record.data) for tail in tails) >= BYTES:
+        self._from = tails[-1].task_id if len(tails) >= PAGE_RECORDS else ""
+        if len(tails) >= PAGE_RECORDS_EACH or sum(len(tail.record.data) for tail in tails) >= PAGE_BYTES:
             self._nudge.set()  # there is more to read
 
     def _hand_out(self, tail: Tail) -> None:
@@ -300,7 +300,7 @@ class Follower:
         """Read a page by itself; after the last page the feed serves the task from there on."""
         after = {task_id: self.last[task_id] for task_id in self._behind}
         try:
-            tails = await self._feed.store.tails(after, BATCH_RECORDS)
+            tails = await self._feed.store.read(after, BATCH_RECORDS)
         except OnwardError as error:
             log.warning("cannot read a journal, trying again: %s", error)
             await self._feed.clock.sleep(RETRY_DELAY_S)

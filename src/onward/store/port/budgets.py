@@ -1,45 +1,31 @@
-"""Purses: where budgets are kept. A change is read, decided and written in one transaction, with the messages it leads to.
+"""The port of the budgets: ledgers that tasks share.
 
-Outside the group commit, because many tasks share a purse and the journal must not wait for it. Purse rows are locked in the
-order of their ids, and before any queue row.
+A change reads ledgers, decides, and writes them in one transaction with the messages that follow from it. It is not part of the group
+commit, because many tasks share a ledger and the journal must not wait for it. A transaction locks ledgers in the order of their ids, and
+before any queue row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from onward.core.audit import AuditEvent
 from onward.core.budget import BudgetLedger, Granted
-from onward.core.task import Message
 
 Change = Callable[[Mapping[str, BudgetLedger]], Granted]
-"""What becomes of purses, given those that are there. It may be called again, and must not do anything else."""
+"""Computes the new ledgers from those that exist, by the ids of the tasks that hold them. It may be called again, and must have no
+effect of its own."""
 
 
-class Purses(Protocol):
-    """What every Store keeps about budgets. The promises of all verbs of the Store hold here too."""
+class Budgets(Protocol):
+    """The ledgers of budgets."""
 
-    async def purse(self, task_id: str) -> BudgetLedger | None:
-        """The purse of a task, or None when it has none, or has not begun to spend."""
+    async def get(self, task_id: str) -> BudgetLedger | None:
+        """The ledger of a task; None when it has none, or has not begun to spend."""
         ...
 
-    async def change_purses(self, holders: Sequence[str], change: Change, deed: AuditEvent | None = None) -> Granted:
-        """Change the purses of these tasks, send the messages that this leads to, and write down the deed: all or nothing.
-        Raises what the change raises, and then nothing is written."""
+    async def change(self, holders: Sequence[str], change: Change, event: AuditEvent | None = None) -> Granted:
+        """Change the ledgers of these tasks, send the messages that follow from it, and add the audit event: all or nothing. Raises what
+        the change raises, and then nothing is written."""
         ...
-
-
-def unpacked(rows: Iterable[tuple[str, bytes]]) -> dict[str, BudgetLedger]:
-    """Purses by their holders."""
-    return {holder: BudgetLedger.unpacked(data) for holder, data in rows}
-
-
-def changed(before: Mapping[str, BudgetLedger], granted: Granted) -> list[tuple[str, bytes]]:
-    """The rows to write."""
-    return [(holder, purse.packed()) for holder, purse in granted.purses.items() if before.get(holder) != purse]
-
-
-def messages(granted: Granted) -> list[tuple[str, Message]]:
-    """What those are told who waited, in the order in which their queue rows are locked."""
-    return [(one.task_id, Message(one.message, "budget", "", None, b"null")) for one in sorted(granted.wake)]

@@ -1,16 +1,20 @@
-"""The Store: everything Onward asks of a database, with the promise of each verb.
+"""The core port: the verbs that the engine needs to work on a task, with the promise of each.
 
-Four tables carry a task (see docs/architecture.md):
+Four tables hold a task (see docs/architecture.md):
 
-- `tasks`     what was asked; written once, at submit
-- `queue`     what is unfinished: ready (due_at is null, worker is null), held (worker), or asleep (due_at)
-- `journal`   what happened; append-only, numbered 1, 2, 3 … per task; the primary key is the fence
-- `outcomes`  how it ended; removed again only by resume
+- `tasks`     the request; written once, at submit
+- `queue`     the unfinished tasks: ready (due_at and worker are null), held (worker), or asleep (due_at)
+- `journal`   what happened; append-only, numbered 1, 2, 3 … for each task; the primary key is the fence
+- `outcomes`  how a task ended; only a resume removes one
 
-Promises that hold for every verb: what it returns is durable before it returns; it can be called again after an unknown outcome
-and then tells what the first call did; a database that cannot be reached raises StoreUnavailable and has changed nothing that
-was acknowledged. Time is the database's. Locks are taken in the order queue row, journal record, and many rows in the order of
-their ids, so two statements never wait for each other.
+Promises of every verb, here and in the other ports:
+
+- What it returns is durable before it returns.
+- After an unknown outcome it can be called again, and then it returns what the first call did.
+- When the database cannot be reached, it raises StoreUnavailable, and nothing that was acknowledged has changed.
+- Time is the time of the database.
+- Locks are taken in the order queue row, journal record, and many rows in the order of their ids, so that two statements never wait for
+  each other.
 """
 
 from __future__ import annotations
@@ -21,32 +25,36 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from onward.core.audit import AuditEvent
-from onward.core.limit import LimitRow
 from onward.core.record import Entry, Record
-from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.task import Message, NewTask, State, Task
 from onward.store.migrate import Tell, silent
-from onward.store.port.access import Access
-from onward.store.port.budgets import Purses
+from onward.store.port.audit import Audit
+from onward.store.port.budgets import Budgets
 from onward.store.port.follow import Tails
+from onward.store.port.handlers import Handlers
+from onward.store.port.health import Health
+from onward.store.port.keys import Keys
+from onward.store.port.listing import Listing
 from onward.store.port.outbox import Outbox
 from onward.store.port.overview import Overview
+from onward.store.port.pruning import Pruning
+from onward.store.port.queues import Queues
 from onward.store.port.quotas import Quotas
-from onward.store.shared.census import Census
+from onward.store.port.schedules import Schedules
+from onward.store.port.workers import Workers
 from onward.store.shared.predecessor import Witness
 
-# What is made for every task, or every record, is a named tuple: a frozen dataclass takes five times as long to make.
+# Types of which there is one for every task or record are named tuples: a frozen dataclass takes five times as long to make.
 
 SUSPECT_AFTER = 3
-"""Crashed shifts in a row, without a new record, after which a task runs alone. One more, alone, and it is quarantined."""
+"""Crashed shifts in a row, without a new record, after which a task runs alone. After one more, alone, it is quarantined."""
 
-
-ALL = 2**31 - 1
+ALL_MESSAGES = 2**31 - 1
 """No limit on the messages that are read at once."""
 
 
 class Submitted(NamedTuple):
-    """What a submit came to: `created` is False when the key was there before; `fingerprint` is that of the task there."""
+    """The answer to a submit. `created` is False when the key or id was taken; `fingerprint` is that of the task in the store."""
 
     id: str
     created: bool
@@ -54,7 +62,7 @@ class Submitted(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """A task as a worker gets it: all it needs to go on, but for the journal of one that was begun before."""
+    """A task as a worker gets it: all that it needs to go on, without the journal of a task that was begun before."""
 
     id: str
     task: str
@@ -67,14 +75,14 @@ class Claimed(NamedTuple):
     claimed_at: float
     parent: str | None
     inbox: int
-    """How many messages it has got."""
+    """How many messages it has."""
     gate: str | None = None
-    """What it is held under, where a limit has a say; empty for the limit of its queue alone."""
+    """The key of the limit under which it is held; empty when it is the limit of its queue alone; None without a limit."""
 
 
 class End(NamedTuple):
-    """A settle that ends a task: its queue row goes, its outcome is written. With `inbox`, a save raises Unheard, and writes
-    nothing, when it has got more messages than that."""
+    """A settle that ends a task: its queue row is deleted and its outcome is written. With `inbox`, the save raises Unheard, and writes
+    nothing, when the task has more messages than that."""
 
     id: str
     state: State
@@ -85,7 +93,8 @@ class End(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A settle that lets a task go: until `due_at`, or (None) at once. With `inbox`, only when it has got so many messages."""
+    """A settle that makes a task wait until `due_at`, or (None) ready at once. With `inbox`, the task is ready at once when it has more
+    messages than that."""
 
     id: str
     due_at: float | None
@@ -95,7 +104,8 @@ class Wait(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a message came to: its number, that of the one that was first (`first` is False), or None: the task has ended."""
+    """The answer to a message: its number; or, with `first` False, the number of the message that counts instead; or None: the task has
+    ended."""
 
     number: int | None
     first: bool = True
@@ -103,7 +113,7 @@ class Sent(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """What a cancel came to: whether it ended the task, or (`requested`) had it undo first; and whether a worker held it."""
+    """The answer to a cancel: whether it ended the task, or (`requested`) asked it to undo first; and whether a worker held it."""
 
     won: bool
     requested: bool = False
@@ -114,28 +124,15 @@ class Stopped(NamedTuple):
 
 
 class Foreign(Exception):
-    """What somebody else's code raised inside our transaction: carried past those who put our own errors into words."""
+    """Carries an error of the caller's code out of a transaction, past the code that translates errors of the database."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
         super().__init__(repr(error))
 
 
-class Ask(NamedTuple):
-    """Something that a task asks of people: a question or an approval."""
-
-    task_id: str
-    seq: int
-    kind: str
-    key: str
-    data: bytes
-    at: float
-    task: str
-    now: float
-
-
 class Content(NamedTuple):
-    """Bytes that a task keeps, named by their hash: written once, and gone with the task."""
+    """Bytes that belong to a task, named by their hash: written once, and deleted with the task."""
 
     task_id: str
     id: str
@@ -144,29 +141,29 @@ class Content(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Batch:
-    """What one commit of the journal writer holds, for many tasks."""
+    """One commit of the journal writer, for many tasks."""
 
     entries: list[Entry] = dataclasses.field(default_factory=list)
     ends: list[End] = dataclasses.field(default_factory=list)
     waits: list[Wait] = dataclasses.field(default_factory=list)
     gates: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Of the tasks that end or wait, those that were held under a limit: another may take their place."""
+    """The tasks that end or wait and were held under a limit, with its key: another task may take their place."""
     contents: list[Content] = dataclasses.field(default_factory=list)
-    """What records of this batch, or of later ones, refer to."""
+    """Contents that records of this batch, or of later ones, refer to."""
     known: dict[str, float | None] = dataclasses.field(default_factory=dict)
-    """By task, the time of the record before its first one here, as the writer knows it; without one, any time will do."""
+    """By task, the time of the record before its first one here, as the writer knows it; without one, any time is accepted."""
     witnesses: list[Witness] = dataclasses.field(default_factory=list)
-    """Records that must be there, or nothing is written (see `predecessor`); without any, the predecessor of each task."""
+    """Records that must be in the journal, or nothing is written (see `shared/predecessor.py`); without any, the predecessor of each task."""
     patience: float = 1.0
-    """How many times the usual time it may take."""
+    """By which factor the commit may take longer than usual."""
 
     @property
     def bytes(self) -> int:
-        """What its records and contents weigh."""
+        """The bytes of its records and contents."""
         return sum([len(entry[5]) for entry in self.entries]) + sum([len(content.data) for content in self.contents])
 
     def split(self) -> Iterable[Batch]:
-        """The same, a batch for each task."""
+        """The same as one batch for each task."""
         parts: dict[str, Batch] = {}
         for entry in self.entries:
             parts.setdefault(entry[0], Batch()).entries.append(entry)
@@ -184,45 +181,16 @@ class Batch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WorkerRow:
-    """A worker as the store knows it. `machine` names the boot and process namespace in which `pid` means something."""
-
-    id: str
-    machine: str
-    host: str
-    pid: int
-    slots: int
-    names: tuple[str, ...]
-    queues: tuple[str, ...]
-    address: str
-    version: str
-    lease_until: float = 0.0
-    started_at: float = 0.0
-    rate: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Beat:
-    """The answer to a heartbeat: alive is False when the worker was declared dead; `held` is what the store says it holds, and
-    `paused` what of it is to stop."""
-
-    alive: bool
-    now: float
-    held: frozenset[str]
-    paused: frozenset[str] = frozenset()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a worker without work wants to know: whether sleepers were woken just now, which queues have ready tasks of its handlers,
-    when the next sleeper is due, and in which queues a suspect (see SUSPECT_AFTER) waits for a worker of its own."""
+    """What a worker without work has to know: whether sleeping tasks were woken just now, which queues have ready tasks for its handlers,
+    in how many seconds the next sleeping task is due, and which queues have a suspect (see SUSPECT_AFTER) that waits to run alone."""
 
     woken: bool
     queues: tuple[str, ...]
     next_due_in: float | None
     suspects: tuple[str, ...]
     crew: tuple[int, float] = (0, 0.0)
-    """How many workers there are, and when the newest of them started: another pair when one has come or gone."""
+    """How many workers there are, and when the newest of them started: it changes when a worker joins or leaves."""
     lost: bool = False
     """Whether the lease of a worker has ended, or a task is held by a worker that does not exist."""
     children: bool = False
@@ -230,134 +198,112 @@ class Outlook:
     next_tick_in: float | None = None
     """Seconds until a schedule is due."""
     absent: frozenset[str] = frozenset()
-    """Workers whose presence lock is free although they should hold it, when the caller asked for them (see `Store.absent`)."""
+    """Workers whose presence lock is free although they should hold it, when the caller asked for them (see `Workers.absent`)."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Depth:
-    """How many tasks of a queue wait to be started, and how many a second the workers finish."""
-
-    waiting: int
-    rate: float
-
-
-class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
-    """The port. See the head of this file for what every verb promises."""
+class Store(Protocol):
+    """The core port, and the way to the others. See the head of this file for the promises of every verb."""
 
     where: str
-    """The database's name for messages, without secrets."""
+    """The name of the database for messages, without secrets."""
 
-    apart: bool
-    """True when the database does its work in another process: then it can go on while handlers run."""
+    out_of_process: bool
+    """True when the database works in another process or thread: then it can go on while handlers run."""
 
     one_machine: bool
     """True when all processes that use this database are on one machine (a file)."""
 
-    @property
-    def hears(self) -> bool:
-        """Whether nudges of other processes reach every listener of this one; where not, who waits has to poll."""
-        ...
-
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
 
+    @property
+    def receives_nudges(self) -> bool:
+        """Whether nudges of other processes reach every listener of this one. Where they do not, a caller that waits has to poll."""
+        ...
+
+    # ── the other ports ──────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def audit(self) -> Audit: ...
+
+    @property
+    def budgets(self) -> Budgets: ...
+
+    @property
+    def handlers(self) -> Handlers: ...
+
+    @property
+    def health(self) -> Health: ...
+
+    @property
+    def keys(self) -> Keys: ...
+
+    @property
+    def listing(self) -> Listing: ...
+
+    @property
+    def outbox(self) -> Outbox: ...
+
+    @property
+    def overview(self) -> Overview: ...
+
+    @property
+    def pruning(self) -> Pruning: ...
+
+    @property
+    def queues(self) -> Queues: ...
+
+    @property
+    def quotas(self) -> Quotas: ...
+
+    @property
+    def schedules(self) -> Schedules: ...
+
+    @property
+    def tails(self) -> Tails: ...
+
+    @property
+    def workers(self) -> Workers: ...
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
+
     async def open(self, *, migrate: bool | None = None, tell: Tell = silent) -> None:
-        """Connect and check the tables. `migrate` True brings them up to date and tells how far it is, False never touches them; None
-        creates them in an empty database and, on SQLite, brings them up to date. Raises SchemaMismatch when they do not fit: newer ones
-        of the same major version do."""
+        """Connect and check the tables. `migrate` True brings them up to date and reports progress to `tell`; False never changes them;
+        None creates them in an empty database and, on SQLite, brings them up to date. Raises SchemaMismatch when this program cannot
+        work with the tables. It can work with newer ones of the same major version."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything. Safe to call twice, and before open."""
+        """Close all connections. Safe to call twice, and before open."""
         ...
 
     async def migrate(self, tell: Tell = silent) -> list[str]:
-        """Bring the tables up to date; the names of the migrations that ran. Safe with workers running, which it does not hold up, and
-        when called by many at once. One that was interrupted goes on."""
+        """Bring the tables up to date; the names of the migrations that ran. It is safe while workers run, which it does not hold up, and
+        when many call it at once. A migration that was interrupted goes on."""
         ...
 
     async def version(self) -> tuple[int, int]:
-        """The number of the newest migration in the database (0: none) and that of this program."""
+        """The number of the newest migration in the database (0: none), and that of this program."""
         ...
 
-    def twin(self) -> Store:
-        """Another door to the same database for another thread: the heartbeat's own connection."""
+    def clone(self) -> Store:
+        """A store of the same database for another thread: the heartbeat has its own connection."""
         ...
 
-    # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
-        """Write tasks, queue rows and first records; all or none. Of tasks with a group, each that waits stands further
-        behind, so that other groups get their turns. A key that is there already gives the task it belongs
-        to instead, and so does an id (a submit whose answer was lost is simply sent again). With `connection`, inside
-        the caller's own transaction."""
+        """Write tasks, queue rows and first records; all or none. Of tasks with a group, each further one that waits stands further back,
+        so that other groups get their turns. Where a key or an id is taken, the answer has the task that it belongs to: so a submit whose
+        answer was lost is sent again. With `connection`, it is part of the caller's own transaction."""
         ...
 
-    async def keyed(self, keys: Sequence[str]) -> dict[str, Submitted]:
-        """The tasks that these keys belong to already."""
+    async def by_key(self, keys: Sequence[str]) -> dict[str, Submitted]:
+        """The tasks that these keys belong to; unknown keys are missing."""
         ...
 
-    async def depth(self, queue: str) -> Depth:
-        """How full a queue is."""
-        ...
-
-    async def cancel(self, task_id: str) -> Stopped:
-        """Append the end of a task unless it has ended, or, where a saga is open, the request to end it: the next shift
-        undoes what is owed. Either fences the worker that holds it."""
-        ...
-
-    async def pause(self, task_id: str) -> bool | None:
-        """Have nobody start this task until it is resumed; True when a worker holds it (its next heartbeat tells it), None
-        when it has ended. Children that are submitted from now on are paused as well."""
-        ...
-
-    async def unconfirmed_pauses(self, task_ids: Sequence[str]) -> list[str]:
-        """Of these paused tasks, those that may still begin a step: a worker holds them, its lease has not ended, and it has not
-        confirmed the pause (see `beat`)."""
-        ...
-
-    async def children(self, task_id: str) -> list[str]:
-        """The unfinished children of a task."""
-        ...
-
-    async def orphans(self) -> list[str]:
-        """Unfinished tasks whose parent was cancelled (some of them, when there are many). One call looks at some hundred parents;
-        the next call goes on from there."""
-        ...
-
-    async def send(self, task_id: str, message: Message, deed: AuditEvent | None = None) -> Sent:
-        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one; a `message` wakes nobody.
-        Of messages with the same id, or that answer the same record, the first counts. The deed is written down with a
-        message that counts."""
-        ...
-
-    async def resolve_ended(
-        self,
-        task_id: str,
-        message: Message,
-        deed: AuditEvent | None = None,
-        *,
-        undo: str | None = None,
-        input: bytes = b"",  # noqa: A002
-    ) -> Sent:
-        """The same for a task that has ended, and a word on one of its effects in doubt; the number is None when it has not ended. With
-        `undo`, a fork of all its records of that id and with this input, which undoes the effect, is written in the same transaction."""
-        ...
-
-    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
-        """The messages with numbers above `after`, in order, at most `limit` of them."""
-        ...
-
-    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
-        """What unfinished tasks, or one of them, ask of people and nobody has answered, the oldest first; and the time now."""
-        ...
-
-    async def doubts(self) -> list[str]:
-        """Tasks with an effect in doubt."""
-        ...
-
-    async def resume(self, task_id: str) -> bool:
-        """Reopen a failed task, or make one that waits for a person ready; False when it is neither."""
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        """A task; None when it does not exist or is of another tenant (see `tenant` for `whose`)."""
         ...
 
     async def fork(
@@ -366,50 +312,71 @@ class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         origin: str,
         at: int,
         *,
-        input: bytes,  # noqa: A002 -- the word for it at every door
+        input: bytes,  # noqa: A002 -- the name of it in the whole API
         inbox: int,
-        told: bytes = b"",
-        said: Mapping[str, Any] = MappingProxyType({}),
+        options: bytes = b"",
+        details: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Write a task like another (with the options `told`, if any) with its records 1…`at`, then `task.forked` (with what is `said` there), and its first `inbox` messages,
-        which those hold. All or nothing; an id that is there is a fork whose answer was lost. Where to cut is the caller's business."""
+        """Write a task like another (with these options, if any) with its records 1…`at`, then `task.forked` (with these details), and
+        its first `inbox` messages. All or nothing; an id that is taken is a fork whose answer was lost. The caller decides where to cut,
+        and how many messages the records refer to."""
+        ...
+
+    async def children(self, task_id: str) -> list[str]:
+        """The unfinished children of a task."""
+        ...
+
+    async def orphans(self) -> list[str]:
+        """Unfinished tasks whose parent was cancelled (some of them, when there are many). One call looks at some hundred parents; the
+        next call goes on from there."""
+        ...
+
+    # ── control ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def cancel(self, task_id: str) -> Stopped:
+        """Append the end of a task that has not ended; or, where a saga is open, the request to end it: then the next shift undoes the
+        finished steps. Either fences the worker that holds the task."""
+        ...
+
+    async def pause(self, task_id: str) -> bool | None:
+        """Let no worker start this task until it is resumed. True when a worker holds it (its next heartbeat tells the worker), False when
+        none does, None when the task has ended. Children that are submitted from now on are paused as well."""
+        ...
+
+    async def unconfirmed_pauses(self, task_ids: Sequence[str]) -> list[str]:
+        """Of these paused tasks, those that may still begin a step: a worker holds them, its lease has not ended, and it has not
+        confirmed the pause (see `Workers.heartbeat`)."""
+        ...
+
+    async def resume(self, task_id: str) -> bool:
+        """Reopen a failed task, or make a task ready that is paused or waits for a person; False when it is neither."""
         ...
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
         """Change the priority of an unfinished task; False when it has ended."""
         ...
 
-    async def offer(self, handlers: Sequence[tuple[str, bytes]]) -> None:
-        """Remember that handlers of these names exist somewhere, and what is said of them."""
+    async def send(self, task_id: str, message: Message, event: AuditEvent | None = None) -> Sent:
+        """Put a message into the inbox of an unfinished task, and wake the task when it waits for one; a message of the kind `message`
+        wakes no task. Of messages with the same id, or that answer the same record, the first counts. The audit event is added with
+        a message that counts."""
         ...
 
-    async def limit(self, limits: Sequence[LimitRow]) -> None:
-        """Set these limits, or lift those that are None; others stay as they are. What is held already counts, and what
-        waited for a limit that is changed asks again. Every claim that begins after the answer keeps them."""
+    async def resolve_ended(
+        self,
+        task_id: str,
+        message: Message,
+        event: AuditEvent | None = None,
+        *,
+        undo: str | None = None,
+        input: bytes = b"",  # noqa: A002 -- the name of it in the whole API
+    ) -> Sent:
+        """Put a message about an effect in doubt into the inbox of a task that has ended; the number is None when it has not ended. With
+        `undo`, the same transaction writes a fork of all its records, with that id and this input, which undoes the effect."""
         ...
 
-    async def offered(self) -> dict[str, bytes]:
-        """All handlers ever offered, by name."""
-        ...
-
-    async def transact(
-        self, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None = None
-    ) -> bool:
-        """Run the body with a connection of this database, inside a transaction that also takes the record it returns. True
-        when both are committed; False when `save` would refuse the record, and then nothing is (`known` is the time of the
-        record before it). Not longer than `seconds`: on SQLite everybody else waits meanwhile."""
-        ...
-
-    # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def schedules(self, *, soonest: int | None = None) -> Timetable:
-        """All schedules by name, or so many of those that tick (the paused do not), the soonest first; and the time."""
-        ...
-
-    async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
-        """Change a schedule that still has the mark `seen` into `to`, and submit these tasks: both in one transaction, or
-        neither. `seen` None adds it, `to` None removes it. False, and nothing done, when it has another mark by now: of
-        several who turn it from the same mark, one does. A key of a task that is there already is left as it is."""
+    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL_MESSAGES) -> list[Message]:
+        """The messages with numbers above `after`, in order, at most `limit` of them."""
         ...
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -417,20 +384,28 @@ class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
     async def claim(
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
-        """Take up to `room` ready tasks of the queue whose handler is among `names`, by priority and then in order of
-        submission, but groups by turns; each gets its `shift.started` record. Never a task that another worker holds,
-        never for a worker whose lease has ended. `alone` takes a suspect instead. Nothing ready: an empty list.
+        """Take up to `room` ready tasks of the queue whose handler is among `names`, by priority and then in the order of submission, but
+        groups by turns. Each gets its record `shift.started`. The claim never takes a task that another worker holds, and takes
+        nothing for a worker whose lease has ended. `alone` takes a suspect instead. The list is empty when nothing is ready.
 
-        No more tasks are held than the limits of queue and groups allow, whoever claims at the same time. A task whose
-        limit is reached waits (reason `quota`) and is in nobody's way; it is ready again when another of its group lets
-        go, in the commit that lets go, or when the rate allows one more."""
+        The limits of queue and groups hold for all workers together. A task whose limit is reached waits (reason `quota`) outside of the
+        ready rows. It is ready again when another task of its group is released, in the same commit, or when the rate allows
+        one more."""
         ...
 
     async def save(self, worker: str, batch: Batch) -> set[str]:
-        """Append records and settle tasks, in one commit. All records of one task stand or fall together; the ids of
-        those that were refused come back: the journal had moved on, or has lost the record before (see `predecessor`). Raises WitnessLost,
-        and writes nothing, when the batch names a witness that is not there.
-        A record that is there already, of the same shift and time, counts as written."""
+        """Append records and settle tasks, in one commit. All records of one task are written or none. Returns the ids of the tasks whose
+        records were refused: the journal has moved on, or has lost the record before (see `shared/predecessor.py`). Raises WitnessLost,
+        and writes nothing, when the batch names a witness that is not in the journal. A record that is there already, of the same
+        shift and time, counts as written."""
+        ...
+
+    async def transact(
+        self, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None = None
+    ) -> bool:
+        """Run the body with a connection of this database, inside a transaction that also appends the record that the body returns. True
+        when both are committed; False when `save` would refuse the record, and then nothing is (`known` is the time of the record
+        before it). It takes at most `seconds`: on SQLite all other writers wait meanwhile."""
         ...
 
     async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
@@ -438,77 +413,30 @@ class Store(Access, Census, Outbox, Overview, Purses, Quotas, Tails, Protocol):
         ...
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
-        """What this task keeps under these names; unknown ones are missing."""
+        """The contents of this task that have these names; unknown ones are missing."""
         ...
 
     async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:
-        """Make sleepers whose time has come ready, and look around; also for tasks that wait for a limit which is free,
-        as after a limit was set while others were held. `names` are the handlers whose ready tasks count (None: all). With
-        `absent`, a lease, the answer names the absent workers too. One statement when there is nothing to do."""
+        """Make sleeping tasks ready whose time has come, and also tasks that wait for a limit that is free. Return what is to do. `names`
+        are the handlers whose ready tasks count (None: all). With `absent`, a lease, the answer also names the absent workers. It
+        is one statement when there is nothing to wake."""
         ...
 
     async def release(self, worker: str, task_ids: Sequence[str], before: float, *, suspect: bool = False) -> None:
-        """Make tasks ready that this worker holds and does not know of (a claim whose answer was lost): those that it
-        claimed before that time. A release that comes late must not free what was properly claimed meanwhile. With `suspect` they
-        run alone from now on, as after SUSPECT_AFTER crashes."""
-        ...
-
-    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def join(self, row: WorkerRow, lease: float) -> float:
-        """Add a worker; the database's time."""
-        ...
-
-    async def beat(self, worker: str, lease: float, rate: float, resting: Sequence[str] = ()) -> Beat:
-        """Prolong the lease of a worker that was not declared dead. `resting` are paused tasks that it holds and begins no further
-        step of: it confirms their pause."""
-        ...
-
-    async def leave(self, worker: str) -> None:
-        """Take a worker out; what it still holds becomes ready. Nothing counts as a crash."""
-        ...
-
-    async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
-        """Declare these workers dead and, with `lease`, those whose lease has ended; free their tasks and count a crash
-        for each that had no new record in its shift. How many tasks were freed. A lease that ended while the database
-        was down, or less than `lease` seconds after it came back, is left alone. `now` is the time of the database as
-        the caller knows it: a lease must have ended by both clocks, so that one that jumps, or a call that was long
-        under way, buries nobody who lives."""
-        ...
-
-    async def workers(self) -> list[WorkerRow]:
-        """All workers that were not declared dead."""
-        ...
-
-    async def absent(self, lease: float) -> set[str]:
-        """Workers whose presence lock is free although they should hold it. A hint: the lock may be on its way back."""
-        ...
-
-    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
-        """The task, or None; where it is another's as well (see `Access` for whose)."""
-        ...
-
-    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:
-        """What is worth checking about this database: name, fine or not, what to do. `deep` reads all of it, where the database does not
-        look after its own pages."""
+        """Make tasks ready that this worker holds and does not know of (a claim whose answer was lost), when it claimed them before that
+        time: a release that comes late must not free a later claim. With `suspect` they run alone from now on, as after SUSPECT_AFTER
+        crashes."""
         ...
 
     # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
-        """Hint to all listeners, in every process, that something of this topic (`ready`, `ended`) may have happened.
-        May be lost or doubled; returns at once. With `tasks`, the ids of a few tasks that may be ready, the store wakes only
+        """Tell all listeners, in every process, that something of this topic (`ready`, `ended`) may have happened. It is a hint: it may be
+        lost or doubled, and the call returns at once. With `tasks`, the ids of a few tasks that may be ready, the store wakes only
         about as many workers of other processes as there is work, of those that can do it."""
         ...
 
     def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
-        """Have `callback` called in this loop at nudges of the topic; the answer ends that. A nudge that names a queue passes its name
-        to the callback."""
-        ...
-
-    async def attend(self, worker: str) -> str:
-        """Be reachable for nudges from other processes and hold the presence lock of this worker, as far as the
-        database can; the address other processes need, or an empty text."""
+        """Call `callback` in this loop at nudges of the topic; a nudge that names a queue passes its name. Returns a function that ends
+        it."""
         ...

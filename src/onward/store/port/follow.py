@@ -1,6 +1,6 @@
-"""Tails: what those need who follow tasks. Many journals are read with one question; a hint says when it is worth asking.
+"""The port for programs that follow tasks. One statement reads many journals, and a hint says when a read is worth it.
 
-A hint may be lost, doubled or about nothing: whoever follows looks now and then without one.
+A hint may be lost, doubled or wrong: a follower also reads now and then without one.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import NamedTuple, Protocol
 from onward.core.journal.progress import Lead
 from onward.core.record import Record
 
-PAGE = 500
+PAGE_RECORDS = 500
 """Records of one answer."""
 
-EACH = 200
+PAGE_RECORDS_EACH = 200
 """Of them, records of one task."""
 
-BYTES = 1_000_000
-"""What they may say together; the one that goes beyond that is the last of its answer."""
+PAGE_BYTES = 1_000_000
+"""Bytes of one answer; the record that goes beyond them is the last one."""
 
 
 class Tail(NamedTuple):
-    """A record, and whose it is."""
+    """A record, and the id of its task."""
 
     task_id: str
     record: Record
@@ -36,26 +36,26 @@ class Head(NamedTuple):
 
 
 class Tails(Protocol):
-    """What every Store has for those who follow. The promises of all verbs of the Store hold here too."""
+    """Reads the ends of many journals."""
 
-    async def tails(self, after: Mapping[str, int], limit: int = PAGE) -> list[Tail]:
-        """The next records of each of these tasks after its number, by task and in order: some of them (see PAGE, EACH and
-        BYTES), but never none where there is one."""
+    async def read(self, after: Mapping[str, int], limit: int = PAGE_RECORDS) -> list[Tail]:
+        """The next records of each of these tasks after its number, by task and in order. It may be some of them (see the bounds of a page
+        above), but at least one where there is one."""
         ...
 
     async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
-        """Where the journals of these tasks end; unknown tasks are missing."""
+        """The last record of each of these tasks; unknown tasks are missing."""
         ...
 
     async def lead(self, task_id: str, seq: int) -> Lead:
-        """What the records up to this number lead up to (`core.progress`)."""
+        """What a reader who starts after record `seq` has to know (see `core/journal/progress.py`)."""
         ...
 
-    def news(self) -> None:
-        """Records were committed: those who follow are told, in this process and in others. Where nobody follows it is a
-        comparison. Returns at once."""
+    def announce(self) -> None:
+        """Tell followers in all processes that records were committed. It costs a comparison where there are none, and returns at
+        once."""
         ...
 
     def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called in this loop soon after records were committed anywhere; the answer ends that."""
+        """Call `callback` in this loop soon after records were committed in any process. Returns a function that ends it."""
         ...

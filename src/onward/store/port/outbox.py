@@ -1,31 +1,30 @@
-"""Subscriptions and the outbox, in the store: what has to leave, and to whom. A part of the Store's contract.
+"""The port of subscriptions and the outbox: which events have to be delivered, and to whom.
 
-The rows are written by triggers on the journal, in the transaction of the record they tell of, whoever writes it: a worker of an
-older version, somebody's own transaction, a statement that is not written yet. The triggers are there from the first
-subscription on (`watch`), so that whoever has none pays nothing.
+Triggers on the journal write the rows, in the transaction of the record. So every writer is covered: a worker of an older version, a
+transaction of the caller, a statement of a later version. The triggers exist from the first subscription on (`watch`), so that a
+database without subscriptions pays nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-from onward.core import wire
 from onward.core.event import Origin
 from onward.core.record import Record
 
 PENDING, DELIVERED, FAILED = "pending", "delivered", "failed"
 SKIPPED = "skipped"
-"""What turned out to be nothing for its subscription: the row goes."""
+"""The event does not concern its subscription after all: the row is deleted."""
 
-LAST = 2**62
-"""A number above all numbers of rows."""
+AFTER_LAST = 2**62
+"""A number above the numbers of all rows."""
 
 
 class SubscriptionRow(NamedTuple):
-    """Who wants to hear of what. `types` are words with blanks between them, `kinds` the kinds of records they stand for,
-    `lane` names the receiver: its pace is its own. `disabled` says why nothing is sent any more."""
+    """A subscription. `types` are words with blanks between them, and `kinds` are the kinds of records that they stand for. `lane` names
+    the receiver: each receiver has its own pace. `disabled` says why nothing is sent any more."""
 
     id: str
     task_id: str | None
@@ -41,7 +40,7 @@ class SubscriptionRow(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What names a row of the outbox: the record, and who is told of it."""
+    """The identity of a row of the outbox: the record and the subscription."""
 
     task_id: str
     seq: int
@@ -53,7 +52,7 @@ class Key(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Key | None:
-        """The other way round; None for what cannot be one."""
+        """A key from its string; None where the string is not one."""
         task_id, _, rest = text.partition(".")
         seq, _, subscription = rest.partition(".")
         fits = text.isascii() and text.isprintable() and seq.isdecimal() and len(seq) < 10
@@ -62,11 +61,11 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Taken:
-    """A row that we send now, with all it takes to say what it is about."""
+    """A row that the relay sends now, with all data of its event."""
 
     key: Key
     attempts: int
-    """Which attempt this is."""
+    """The number of this attempt."""
     types: tuple[str, ...]
     sink: str
     record: Record
@@ -75,7 +74,7 @@ class Taken:
 
 
 class Settled(NamedTuple):
-    """What came of an attempt: delivered, failed for good, or pending again in `delay` seconds."""
+    """The result of an attempt: delivered, failed for good, or pending again in `delay` seconds. `said` is the answer of the receiver."""
 
     key: Key
     attempts: int
@@ -85,14 +84,14 @@ class Settled(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """A receiver with something to send, and in how many seconds (0 or less: now)."""
+    """A receiver with pending rows, and in how many seconds the first is due (0 or less: now)."""
 
     name: str
     due_in: float
 
 
 class DeliveryRow(NamedTuple):
-    """A row of the outbox as people see it."""
+    """A row of the outbox for display."""
 
     number: int
     task_id: str
@@ -114,23 +113,23 @@ class DeliveryRow(NamedTuple):
 
 
 class Outbox(Protocol):
-    """What every Store keeps about events for others. The promises of all verbs of the Store hold here too."""
+    """Subscriptions, and the rows that are to be delivered."""
 
     async def watch(self, *, busy: bool) -> None:
-        """From now on records are compared with the subscriptions: what becomes of tasks, and with `busy` all others. Before
-        the first subscription that needs it."""
+        """Make the triggers that compare records with the subscriptions: records `task.…`, and with `busy` all others too. A caller does this
+        before it adds the first subscription that needs them."""
         ...
 
     async def subscribe(self, row: SubscriptionRow, *, offered: bool = False) -> None:
-        """Add a subscription, or change the types of one with this id. `offered` says that somebody is there for it now."""
+        """Add a subscription, or change the types of one with this id. `offered` says that a process with its function runs now."""
         ...
 
     async def unsubscribe(self, subscription: str) -> bool:
-        """Remove it, and what was still to be sent for it; False when there is none."""
+        """Remove a subscription and its pending rows; False when there is none."""
         ...
 
     async def disable(self, subscription: str, why: str) -> None:
-        """Nothing is sent for it any more; what was still to be sent has failed."""
+        """Send nothing for a subscription any more; its pending rows have failed."""
         ...
 
     async def subscriptions(
@@ -141,29 +140,29 @@ class Outbox(Protocol):
         after: str = "",
         id: str | None = None,  # noqa: A002
     ) -> list[SubscriptionRow]:
-        """Subscriptions that somebody made, by their ids, or the one with this id, also where it is a task's own; of one tenant,
-        or of all (None)."""
+        """Subscriptions that are not the webhook of a task, by their ids; or the one with this id, also when it is a webhook of a task. Of one
+        tenant, or of all (None)."""
         ...
 
     async def lanes(self, after: str = "", most: int = 1000) -> list[Lane] | None:
-        """Receivers for whom something is to be sent, by name; None when there is no subscription at all."""
+        """Receivers with pending rows, by name; None when there is no subscription at all."""
         ...
 
     async def take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
-        """Rows of a receiver that are due, ours for `lease` seconds; each counts as an attempt. Of each subscription and task
-        only the first that is still to be sent, so that the order is kept."""
+        """Take rows of a receiver that are due. The holder has them for `lease` seconds, and each take is an attempt. Of each subscription
+        and task only the first pending row is taken, so that the order is kept."""
         ...
 
     async def keep_bodies(self, holder: str, bodies: Sequence[tuple[Key, bytes]]) -> None:
-        """Remember what is sent, before it is."""
+        """Store the bodies of these rows before they are sent."""
         ...
 
     async def extend(self, holder: str, keys: Sequence[Key], lease: float) -> None:
-        """Ours for `lease` more seconds."""
+        """Hold these rows for `lease` more seconds."""
         ...
 
-    async def settle_deliveries(self, holder: str, settled: Sequence[Settled]) -> None:
-        """What came of attempts. One that is not ours any more is left alone."""
+    async def settle(self, holder: str, settled: Sequence[Settled]) -> None:
+        """Store the results of attempts. A row that the holder does not have any more is left as it is."""
         ...
 
     async def deliveries(
@@ -175,14 +174,14 @@ class Outbox(Protocol):
         subscription: str | None = None,
         tenant: str | None = None,
         limit: int = 1,
-        before: int = LAST,
+        before: int = AFTER_LAST,
     ) -> list[DeliveryRow]:
-        """Rows of the outbox, newest first, below a number; with a `seq`, of that record of the `task`."""
+        """Rows of the outbox below a number, the newest first; with `seq`, of that record of the `task`."""
         ...
 
     async def redeliver(self, key: Key) -> bool:
-        """Send it now, and again from the first attempt on; False when there is no such row, or its subscription is gone, or
-        it is being sent just now."""
+        """Make a row due now, with no attempts counted; False when there is no such row, its subscription is gone or disabled, or a relay
+        is sending it."""
         ...
 
     async def sweep(
@@ -195,46 +194,7 @@ class Outbox(Protocol):
         waiting: float,
         most: int,
     ) -> bool:
-        """Remove what was delivered, or failed, so many seconds ago; drop what goes beyond `most` rows for one receiver, and what
-        is for a subscription that is gone; for the `strange` of them, whom the caller cannot tell anything, give up what nobody
-        took for `waiting` seconds. Some at a time; True when there may be more."""
+        """Remove rows that were delivered, or failed, so many seconds ago. Drop rows beyond `most` for one receiver, and rows of removed
+        subscriptions. For the `strange` receivers, which the caller cannot reach, fail rows that no relay took for `waiting` seconds. A
+        call does some of it; True when there may be more."""
         ...
-
-
-def taken(row: Any) -> Taken:
-    """A row of `take`."""
-    (
-        task_id,
-        seq,
-        subscription,
-        attempts,
-        types,
-        sink,
-        body,
-        shift,
-        kind,
-        key,
-        data,
-        at,
-        task,
-        created,
-        own,
-        options,
-        again,
-    ) = row
-    said = wire.decode(options)
-    return Taken(
-        Key(task_id, seq, subscription),
-        attempts,
-        tuple(types.split(" ")),
-        sink,
-        Record(seq, shift, kind, key, data, at),
-        # As in rows.py: the key without the tenant.
-        Origin(task, created, own and own.rpartition("\n")[2], said.get("labels"), not again, said.get("trace")),
-        body,
-    )
-
-
-def columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
-    """Rows as columns."""
-    return [list(column) for column in zip(*rows, strict=True)]

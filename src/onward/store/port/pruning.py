@@ -1,83 +1,47 @@
-"""Pruning: ended tasks are forgotten, whole trees at a time. A port of its own, because a store can do without.
+"""The port that deletes data: pruning deletes ended tasks, trimming deletes data of records that a checkpoint stands for.
 
-What is left of a task is a fence: where somebody took over from a shift (another shift, a cancel, a resume), the record that took
-the next number stays, without what it says, and so does the shift's own last record, of which it may have got no answer. Whoever
-slept through all of it and wakes up finds the number taken, as it would have before. A task that one shift did from its beginning to
-its end leaves nothing; a writer that had no answer to that end asks whether the task is still there before it writes again. Nobody
-starts a child of a task that is gone.
+Pruning deletes whole trees. A fence is left of a task where another actor took over from a shift (another shift, a cancel, a resume): the
+record that took the next number stays, without its data, and so does the last record of the shift, whose answer the shift may not have
+got. A worker that slept through all of it finds the number taken, as before. A task that one shift did from its beginning to its
+end leaves nothing: a writer without an answer to that end asks whether the task exists before it writes again. No child can be
+submitted for a task that is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 UNKNOWN, CHILD, UNFINISHED, RECENT, UNTOLD = "unknown", "child", "unfinished", "recent", "untold"
-"""Why a task stays: there is none; it goes with its root; something of its tree has not ended, or only just; or somebody has yet to
-be told of it."""
-
-
-class Member(NamedTuple):
-    """One task of a tree, and what speaks for keeping it."""
-
-    id: str
-    root: str
-    ended: bool
-    old: bool
-    owes: bool
+"""Why a task stays: it does not exist; it goes with its root; a task of its tree has not ended, or ended only just; or an event of the
+tree has still to be delivered."""
 
 
 class Pruned(NamedTuple):
-    """What came of it: the ids of all that are gone, and of those that were named and stay, with the reason."""
+    """The ids of all tasks that are gone, and of the named ones that stay, each with the reason."""
 
     gone: list[str]
     kept: dict[str, str]
 
 
-@runtime_checkable
 class Pruning(Protocol):
-    """A store that can forget tasks."""
+    """Deletes data of tasks. Each verb is safe at any time, for any caller, and twice."""
 
     async def prunable(self, age: float, after: str, until: str, limit: int) -> list[str]:
-        """Ids between two, in order, of ended tasks without a parent that ended so many seconds ago."""
+        """Ids between `after` and `until`, in order, of tasks without a parent that ended so many seconds ago."""
         ...
 
     async def prune(self, ids: Sequence[str], age: float) -> Pruned:
-        """Forget these tasks and all that they started, with everything that there is of them: journals, messages, contents, budgets,
-        deliveries, subscriptions of their own, and their keys. A tree goes as a whole or stays as a whole: every task of it has
-        ended so many seconds ago, and whoever wants to hear of it has been told. Safe at any time, for anybody, and twice."""
+        """Delete these tasks and all that they started, with all that belongs to them: journals, messages, contents, budgets,
+        deliveries, their own subscriptions, and their keys. A tree goes or stays as a whole. It goes when all of its tasks have ended so
+        many seconds ago and all of its events are delivered."""
         ...
 
+    async def trim(self, task_id: str, keep: int, before: float) -> int:
+        """Keep the last `keep` checkpoints of a task, and those saved after the time `before`. Delete the data of older records, as far
+        as they are from before that time too. Returns how many records that were.
 
-def sorted_out(ids: Iterable[str], parents: Mapping[str, str | None], members: Iterable[Any]) -> Pruned:
-    """Which of them go, and why the others stay. `parents` are those of the ids that exist."""
-    trees: dict[str, list[Member]] = {}
-    for row in members:
-        member = Member(*row)
-        trees.setdefault(member.root, []).append(member)
-    kept = {
-        one: UNKNOWN if one not in parents else CHILD for one in ids if one not in parents or parents[one] is not None
-    }
-    gone: list[str] = []
-    for root, tree in trees.items():
-        if why := _against(tree):
-            kept[root] = why
-        else:
-            gone += [member.id for member in tree]
-    there = set(gone)
-    return Pruned(sorted(gone), {one: why for one, why in kept.items() if one not in there})
-
-
-def _against(tree: list[Member]) -> str | None:
-    if not all(member.ended for member in tree):
-        return UNFINISHED
-    if not all(member.old for member in tree):
-        return RECENT
-    return UNTOLD if any(member.owes for member in tree) else None
-
-
-FORGET = (
-    *("prune_outcomes", "prune_inbox", "prune_contents", "prune_purses", "prune_outbox", "prune_subscriptions"),
-    *("fence_off", "prune_journal"),
-)
-"""What is run with the ids, after the tasks themselves."""
+        The records stay, with their numbers, kinds, keys and times, so the fence and all counters stay right. Questions, answers,
+        messages, children, failures, announced effects, shifts and ends keep their data. A task with fewer checkpoints is left as it
+        is. A shift reads from the last checkpoint on, and that one is always kept."""
+        ...

@@ -1,4 +1,4 @@
-"""Quotas of others, in the store: what is used up, and until when. A part of the Store's contract."""
+"""The port of the quotas of outside services: which are used up, and until when."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from onward.core.quota import Shut
 
 
 class Quotas(Protocol):
-    """What every Store keeps about the quotas of others. The promises of all verbs of the Store hold here too."""
+    """Quotas that were used up, by name."""
 
-    async def shut(self, name: str) -> Shut | None:
-        """What is known of this: None when it was never used up, or answered since."""
+    async def get(self, name: str) -> Shut | None:
+        """How long this quota is used up; None when it never was, or the service answered since."""
         ...
 
-    async def shut_for(self, name: str, seconds: float | None, why: str) -> Shut:
-        """It is used up: for so many seconds from now, and not shorter than somebody else was told. Without a time: for a
-        while, and, when it was used up before and has not answered since, for twice as long as then."""
+    async def shut(self, name: str, seconds: float | None, why: str) -> Shut:
+        """Record that a quota is used up for so many seconds from now; a longer time that is stored already stays. Without a time the
+        pause is short, and twice as long as the one before when the service has not answered since."""
         ...
 
     async def reopen(self, name: str, until: float) -> None:
-        """It answers again. Nothing happens when somebody was told another time meanwhile."""
+        """Record that the service answers again. Nothing happens when another time than `until` was stored meanwhile."""
         ...

@@ -1,5 +1,5 @@
-"""Limits on PostgreSQL. Whoever counts behind a gate, or lets go of a place there, holds that gate's lock until its commit;
-it is taken after all queue rows, and whoever holds it never waits for a queue row."""
+"""Limits on PostgreSQL. A transaction that counts the tasks behind a gate, or frees a place there, holds the lock of the gate until its
+commit. It takes that lock after all queue rows, and never waits for a queue row while it holds it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,32 @@ from typing import Any
 
 from onward.core.limit import LimitRow, Room, share
 from onward.store.port.core import Claimed
-from onward.store.postgres.execute import S, run
-from onward.store.shared.limits import GATES, Admission, Round, Rules, followers, forgotten, freed, numbers
+from onward.store.postgres.execute import S, fetch, run
+from onward.store.shared.limits import GATES_PER_LOOK, Admission, Round, Rules, followers, freed, numbers, overlooked
 
 
-async def claim(connection: Any, asked: dict[str, Any], rules: Rules, most: int, wide: int) -> Round:
-    """One round of a claim; see `Store.claim`."""
+async def claim(connection: Any, values: dict[str, Any], rules: Rules, most: int, wide: int) -> Round:
+    """One round of a claim; see `Store.claim`. It takes at most `most` tasks and looks at `wide` at least."""
     if rules.queue == 0:
         return Round([])
     if rules.queue is not None:
-        await _lock(connection, [f"\n{asked['queue']}"])
-        ((held,),) = await _fetch(connection, "behind_queue", queue=asked["queue"])
+        await _lock(connection, [f"\n{values['queue']}"])
+        ((held,),) = await fetch(connection, "behind_queue", queue=values["queue"])
         most = min(most, rules.queue - held)
         if most <= 0:
             return Round([])
-    line_name = "line_of_suspects" if asked["alone"] else "line"
-    found = await _fetch(connection, line_name, **asked | {"room": max(most, wide)})
-    line = [rules.candidate(row["task_id"], row["task"], row["grp"], fresh=row["fresh"]) for row in found]
-    rooms = await _rooms(connection, rules, sorted({one.gate for one in line if one.gate is not None}))
+    line_name = "line_of_suspects" if values["alone"] else "line"
+    rows = await fetch(connection, line_name, **values | {"room": max(most, wide)})
+    line = [rules.candidate(row["task_id"], row["task"], row["grp"], fresh=row["fresh"]) for row in rows]
+    rooms = await _rooms(
+        connection, rules, sorted({candidate.gate for candidate in line if candidate.gate is not None})
+    )
     taken, refused = share(line, rooms, most)
-    claimed = await _take(connection, asked["worker"], [(one.id, rules.mark(one.gate)) for one in taken])
+    claimed = await _take(
+        connection, values["worker"], [(candidate.id, rules.mark(candidate.gate)) for candidate in taken]
+    )
     if refused:
-        ids, gates = zip(*[(one.id, one.gate) for one in sorted(refused)], strict=True)
+        ids, gates = zip(*[(candidate.id, candidate.gate) for candidate in sorted(refused)], strict=True)
         await run(connection, "refuse", ids=ids, gates=gates)
     if filled := {gate: room.full_at for gate, room in sorted(rooms.items()) if room.spent}:
         await run(connection, "fill_buckets", gates=list(filled), full_ats=list(filled.values()))
@@ -45,8 +49,8 @@ async def _rooms(connection: Any, rules: Rules, gates: list[str]) -> dict[str, R
     if not gates:
         return {}
     await _lock(connection, gates)
-    found = await _fetch(connection, "behind_gates", gates=gates)
-    return {row["gate"]: Room(rules.bound(row["gate"]), row["held"], row["full_at"], row["now"]) for row in found}
+    rows = await fetch(connection, "behind_gates", gates=gates)
+    return {row["gate"]: Room(rules.bound(row["gate"]), row["held"], row["full_at"], row["now"]) for row in rows}
 
 
 async def _take(connection: Any, worker: str, wanted: list[tuple[str, str | None]]) -> list[Claimed]:
@@ -54,39 +58,39 @@ async def _take(connection: Any, worker: str, wanted: list[tuple[str, str | None
         return []
     ids, gates = zip(*wanted, strict=True)
     mark = json.dumps({"worker": worker}).encode()
-    found = await _fetch(connection, "claim_these", worker=worker, ids=ids, gates=gates, data=mark)
-    return [Claimed._make(row) for row in found]
+    rows = await fetch(connection, "claim_these", worker=worker, ids=ids, gates=gates, data=mark)
+    return [Claimed._make(row) for row in rows]
 
 
-async def let_go(connection: Any, gates: Iterable[str]) -> None:
-    """Tasks that were held behind these gates are gone: others may follow, with this commit."""
+async def release(connection: Any, gates: Iterable[str]) -> None:
+    """Let others follow tasks that are held behind these gates no longer, in the same commit."""
     if after := freed(gates):
         await _lock(connection, [gate for gate, _, _ in after])
         await admit(connection, after)
 
 
 async def admit(connection: Any, after: Sequence[Admission]) -> bool:
-    """Let those that wait go on; True when there was one."""
+    """Make tasks that wait ready; True when there was one."""
     if not after:
         return False
     gates, counts, ats = zip(*after, strict=True)
-    done = await connection.execute(S["admit"].sql, *S["admit"](gates=gates, counts=counts, ats=ats))
-    return not done.endswith(" 0")
+    tag = await connection.execute(S["admit"].sql, *S["admit"](gates=gates, counts=counts, ats=ats))
+    return not tag.endswith(" 0")
 
 
 async def look(connection: Any, after: str) -> str:
-    """Look at some gates for somebody who was forgotten; where to go on next time."""
-    found = await _fetch(connection, "shut_gates", after=after, most=GATES)
-    await admit(connection, forgotten(found))
-    return found[-1]["gate"] if len(found) == GATES else ""
+    """Look at some gates for tasks that wait without a reason; returns where to go on next time."""
+    rows = await fetch(connection, "shut_gates", after=after, most=GATES_PER_LOOK)
+    await admit(connection, overlooked(rows))
+    return rows[-1]["gate"] if len(rows) == GATES_PER_LOOK else ""
 
 
 async def set_limits(connection: Any, limits: Sequence[LimitRow]) -> None:
-    """See `Store.limit`."""
+    """See `port.queues.Queues.set_limits`."""
     wanted = sorted((row for row in limits if row.limit is not None), key=lambda row: row[:2])
-    gone = [row for row in limits if row.limit is None]
+    lifted_rows = [row for row in limits if row.limit is None]
     bounds = [numbers(row) for row in wanted]
-    changed = await _fetch(
+    changed = await fetch(
         connection,
         "set_limits",
         kinds=[row.kind for row in wanted],
@@ -95,7 +99,9 @@ async def set_limits(connection: Any, limits: Sequence[LimitRow]) -> None:
         paces=[bound.pace for bound in bounds],
         bursts=[bound.burst for bound in bounds],
     )
-    lifted = await _fetch(connection, "lift_limits", kinds=[row.kind for row in gone], names=[row.name for row in gone])
+    lifted = await fetch(
+        connection, "lift_limits", kinds=[row.kind for row in lifted_rows], names=[row.name for row in lifted_rows]
+    )
     tasks, queues = ([row["name"] for row in changed if row["kind"] == kind] for kind in ("task", "queue"))
     if changed:
         await run(connection, "count_held", tasks=tasks, queues=queues)
@@ -106,7 +112,3 @@ async def set_limits(connection: Any, limits: Sequence[LimitRow]) -> None:
 
 async def _lock(connection: Any, gates: list[str]) -> None:
     await connection.fetch(S["lock_gates"].sql, gates)
-
-
-async def _fetch(connection: Any, name: str, /, **values: Any) -> list[Any]:
-    return await connection.fetch(S[name].sql, *S[name](**values))  # type: ignore[no-any-return]

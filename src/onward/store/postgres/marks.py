@@ -15,20 +15,22 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-DEAR_S = 0.02
+SLOW_CLAIM_S = 0.02
 """Seconds that a claim may take before the store looks for the cause."""
 
-DEAD = 20_000
-"""Dead rows in the queue from which on they are taken for the cause."""
+MIN_DEAD_ROWS = 20_000
+"""Dead rows in the queue from which on they count as the cause."""
 
-LAST_S = 1.0
-SHARE = 20
-"""A survey may take one of so many parts of the time."""
+MIN_LIFE_S = 1.0
+"""Seconds for which marks are valid, at least."""
+
+LIFE_PER_SURVEY = 20
+"""Marks are valid for so many times the duration of their survey."""
 
 SLACK = 1_000
-"""Places behind the newest at which a mark may stand: what has a place may not be committed yet."""
+"""Places by which a mark stays behind the newest: a task that has a place may not be committed yet."""
 
-MOST = 500
+MAX_MARKS = 500
 """Marks of one queue. With more of them, a claim without marks is as good."""
 
 
@@ -47,7 +49,7 @@ class Marks:
         self._next: dict[str, float] = {}
 
     def of(self, queue: str, names: Sequence[str], now: float) -> dict[str, list[Any]] | None:
-        """The parameters of a claim that begins at the marks; None where there are none."""
+        """The parameters of a claim that begins at the marks; None where there are no marks."""
         survey = self._surveys.get(queue)
         if survey is None or now >= survey.until or survey.names != frozenset(names):
             return None
@@ -55,26 +57,26 @@ class Marks:
 
     def wants_survey(self, queue: str, took: float, now: float) -> bool:
         """Whether a claim from the beginning took so long that the store should look for the cause."""
-        return took > DEAR_S and now >= self._next.get(queue, 0.0)
+        return took > SLOW_CLAIM_S and now >= self._next.get(queue, 0.0)
 
     def set(self, queue: str, names: Sequence[str], rows: Iterable[Sequence[Any]], took: float, now: float) -> None:
-        """Keep what a survey found: name, priority and place of the first ready tasks; the last row tells the newest place and how
-        many rows are dead."""
-        until = self._next[queue] = now + max(LAST_S, SHARE * took)
+        """Store the result of a survey: name, priority and place of the first ready tasks. Its last row has the number of dead rows and the
+        newest place."""
+        until = self._next[queue] = now + max(MIN_LIFE_S, LIFE_PER_SURVEY * took)
         *fronts, (_, dead, newest) = rows
         self._surveys.pop(queue, None)
-        if dead < DEAD:
+        if dead < MIN_DEAD_ROWS:
             return
-        found = {(name, priority): place for name, priority, place in fronts}
-        priorities = sorted({0, *(priority for _, priority in found)}, reverse=True)
-        marks = [(name, p, min(found.get((name, p), newest), newest - SLACK)) for name in names for p in priorities]
-        if len(marks) <= MOST:
+        places = {(name, priority): place for name, priority, place in fronts}
+        priorities = sorted({0, *(priority for _, priority in places)}, reverse=True)
+        marks = [(name, p, min(places.get((name, p), newest), newest - SLACK)) for name in names for p in priorities]
+        if len(marks) <= MAX_MARKS:
             columns = zip(*marks, strict=True)
             values = dict(zip(("marked", "priorities", "places"), map(list, columns), strict=True))
             self._surveys[queue] = _Survey(frozenset(names), values, until)
 
     def drop(self, queue: str | None = None) -> None:
-        """A task may be ready behind a mark of this queue, or of any."""
+        """Drop the marks of this queue, or of all: a task may be ready behind one."""
         if queue is None:
             self._surveys.clear()
         else:

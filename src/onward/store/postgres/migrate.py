@@ -1,8 +1,8 @@
-"""Migrations on PostgreSQL, while others work.
+"""Migrations on PostgreSQL while workers run.
 
-No statement has a time limit. A script waits for a lock for a moment only, and then tries again: all who want the same table stand
+No statement has a time limit. A script waits only briefly for a lock, and then tries again: every other statement on the same table queues
 behind it while it waits. Indexes are made CONCURRENTLY. The lock that keeps out a second `onward migrate` belongs to an open transaction
-without a snapshot, on a connection of its own: so it holds behind a transaction pooler too, and no index waits for it.
+without a snapshot, on a connection of its own: so it also works behind a transaction pooler, and no index waits for it.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from onward.store.migrate import (
 )
 
 LOCK = 7_205_759_403
-"""The advisory lock of whoever migrates. Versions before this one use the same."""
+"""The advisory lock of a migration. Versions before this one use the same."""
 
-LOCK_WAIT = 0.5
-"""Seconds that a script waits for a lock, and others behind it."""
+LOCK_TIMEOUT_S = 0.5
+"""Seconds that a script waits for a lock, and other statements behind it."""
 
-PATIENCE = 600.0
+MAX_WAIT_S = 600.0
 """Seconds for which a script tries again to get its locks."""
 
-NAP = 1.0
-"""Seconds between two looks at what another session does."""
+POLL_EVERY_S = 1.0
+"""Seconds between two looks at the progress of another session."""
 
 UNLIMITED = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "transaction_timeout")
 UNLIMIT = "SELECT set_config(name, '0', true) FROM pg_settings WHERE name = ANY($1::text[])"
 BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
-# Who holds a lock on one of our tables for longest.
+# The session that holds a lock on a table of Onward for longest.
 HOLDER = """
 SELECT 'pid ' || a.pid || ' (' || COALESCE(NULLIF(a.application_name, ''), 'unnamed') || ', ' || COALESCE(a.state, 'unknown')
        || ', its transaction is ' || COALESCE(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::int || ' s old)'
@@ -58,7 +58,7 @@ WHERE a.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL AND EXISTS (
     SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation WHERE l.pid = a.pid AND l.granted AND c.relname LIKE 'onward\\_%')
 ORDER BY a.xact_start LIMIT 1
 """
-# An index by its name: whether it may be used, and what is said of the session that is making it.
+# An index by its name: whether it is valid, and the progress of the session that makes it.
 INDEX = """
 SELECT i.indisvalid AS valid, p.pid, p.phase, p.blocks_done, p.blocks_total, p.lockers_done, p.lockers_total, p.current_locker_pid AS locker
 FROM pg_index i LEFT JOIN pg_stat_progress_create_index p ON p.index_relid = i.indexrelid AND p.datname = current_database()
@@ -67,16 +67,16 @@ WHERE i.indexrelid = to_regclass($1)
 
 
 async def state(connection: Any) -> State:
-    """How far the tables of a database are."""
-    there = "SELECT to_regclass('onward_migrations') IS NOT NULL, to_regclass('onward_schema') IS NOT NULL"
-    migrated, marked = await connection.fetchrow(there)
+    """The state of the tables of a database."""
+    query = "SELECT to_regclass('onward_migrations') IS NOT NULL, to_regclass('onward_schema') IS NOT NULL"
+    migrated, marked = await connection.fetchrow(query)
     done = frozenset(row[0] for row in await connection.fetch(READ)) if migrated else frozenset()
     marks = {row[0]: row[1] for row in await connection.fetch(MARKS)} if marked else {}
     return State(done, marks.get(OLDEST, 0), marks.get(SCRIPTED, 0))
 
 
 class Migrator:
-    """One `onward migrate`, which alone is at work."""
+    """One run of `onward migrate`; the lock keeps out all others."""
 
     def __init__(self, url: str, where: str, migrations: list[Migration], tell: Tell, *, pooled: bool) -> None:
         self._url, self._where, self._migrations, self._tell, self._pooled = url, where, migrations, tell, pooled
@@ -86,12 +86,13 @@ class Migrator:
         async with self._connected() as guard, guard.transaction(isolation="read_committed"):
             await guard.execute(UNLIMIT, UNLIMITED)
             await self._alone(guard)
-            async with self._connected() as connection, self._connected() as eye:
-                self._hands, self._eye = connection, eye
+            async with self._connected() as connection, self._connected() as monitor:
+                self._connection, self._monitor = connection, monitor
                 return await self._run()
 
     async def _alone(self, guard: Any) -> None:
-        """Waits in short looks: a statement that waits for a lock has a snapshot, and the index of the other would wait for it."""
+        """Wait for the lock of migrations by polling: a statement that waits for a lock has a snapshot, and the index of the other run would
+        wait for it."""
         for tries in itertools.count():
             free = await guard.fetchval("SELECT pg_try_advisory_xact_lock($1)", LOCK)
             # The portal of a query keeps its snapshot until the next one; that of a query without parameters goes at once.
@@ -100,25 +101,25 @@ class Migrator:
                 return
             if tries == 5:
                 self._tell(Progress("", "another `onward migrate` is at work; this one waits for it"))
-            await asyncio.sleep(min(NAP, 0.05 * 2**tries) * random.uniform(0.5, 1))  # noqa: S311 -- jitter
+            await asyncio.sleep(min(POLL_EVERY_S, 0.05 * 2**tries) * random.uniform(0.5, 1))  # noqa: S311 -- jitter
 
     async def _run(self) -> list[str]:
-        async with self._hands.transaction():
-            found = await state(self._hands)
-        check_age(self._where, self._migrations, found)
-        todo = missing(self._migrations, found)
+        async with self._connection.transaction():
+            present = await state(self._connection)
+        check_age(self._where, self._migrations, present)
+        todo = missing(self._migrations, present)
         if not todo:
             return []
-        if not found.done and not found.scripted:
-            await self._apply([(m, m.whole) for m in todo], todo)  # nobody is at work on tables that are not there
+        if not present.done and not present.scripted:
+            await self._apply([(m, m.whole) for m in todo], todo)  # no worker uses tables that do not exist
         else:
             for migration in todo:
-                await self._one(migration, found)
+                await self._run_one(migration, present)
         return [migration.name for migration in todo]
 
-    async def _one(self, migration: Migration, found: State) -> None:
+    async def _run_one(self, migration: Migration, present: State) -> None:
         indexes = migration.indexes
-        if found.scripted < migration.number:
+        if present.scripted < migration.number:
             self._tell(Progress(migration.name, "begins"))
             await self._apply([(migration, migration.script)], [] if indexes else [migration])
         for index in indexes:
@@ -130,33 +131,33 @@ class Migrator:
     # ── scripts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _apply(self, scripts: Sequence[tuple[Migration, str]], done: Sequence[Migration]) -> None:
-        """Scripts, and the rows that say so, in one transaction; again when a lock cannot be had."""
+        """Run scripts and record them, in one transaction; try again when a lock is not free."""
         name = (scripts[-1][0] if scripts else done[-1]).name
-        began, pause = time.monotonic(), LOCK_WAIT
+        began, pause = time.monotonic(), LOCK_TIMEOUT_S
         while True:
             try:
                 return await self._transaction(scripts, done)
             except BUSY:
                 waited = time.monotonic() - began
                 holder = await self._look(HOLDER)
-                who = f"{holder[0]} holds it" if holder else "others took turns with it"
-            if waited > PATIENCE:
+                cause = f"{holder[0]} holds it" if holder else "others took turns with it"
+            if waited > MAX_WAIT_S:
                 raise StoreUnavailable(
-                    f"{self._where}: {name} waited {waited:.0f} s for a lock on a table ({who}); nothing of it was done. End that "
+                    f"{self._where}: {name} waited {waited:.0f} s for a lock on a table ({cause}); nothing of it was done. End that "
                     "session, or run `onward migrate` again when it is gone"
                 )
-            self._tell(Progress(name, f"could not get a lock within {LOCK_WAIT:g} s: {who}; tries again"))
+            self._tell(Progress(name, f"could not get a lock within {LOCK_TIMEOUT_S:g} s: {cause}; tries again"))
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 -- jitter
             pause = min(pause * 1.5, 5.0)
 
     async def _transaction(self, scripts: Sequence[tuple[Migration, str]], done: Sequence[Migration]) -> None:
-        connection = self._hands
+        connection = self._connection
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(UNLIMIT, UNLIMITED)
-            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT * 1000:.0f}ms'")
+            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S * 1000:.0f}ms'")
             await connection.execute(TABLES)
             for migration, script in scripts:
-                await connection.execute(f"{script}\n;SELECT 1")  # asyncpg minds a script of comments alone
+                await connection.execute(f"{script}\n;SELECT 1")  # asyncpg fails on a script that has only comments
                 await self._mark(SCRIPTED, migration.number)
                 if migration.oldest:
                     await self._mark(OLDEST, migration.oldest)
@@ -165,7 +166,7 @@ class Migrator:
                 await connection.execute("INSERT INTO onward_migrations VALUES ($1, $2, $3)", *row)
 
     async def _mark(self, name: str, value: int) -> None:
-        await self._hands.execute(
+        await self._connection.execute(
             "INSERT INTO onward_schema AS s (name, value) VALUES ($1, $2) "
             "ON CONFLICT (name) DO UPDATE SET value = GREATEST(s.value, excluded.value)",
             name,
@@ -175,47 +176,47 @@ class Migrator:
     # ── indexes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _make(self, migration: Migration, index: Index) -> None:
-        """An index that others may use when this returns. What an interrupted run left is dropped; what a session without its client
-        still builds is waited for."""
+        """Make an index; it is valid when this returns. The index that an interrupted run left is dropped first. While a session whose client
+        is gone still builds it, this waits."""
         while row := await self._look(INDEX, index.name):
             if row["valid"]:
                 return
             if row["pid"] is None:
                 self._tell(Progress(migration.name, f"index {index.name} was left unfinished: it is made anew"))
-                await self._hands.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index.name}")
+                await self._connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index.name}")
                 break
-            self._tell(Progress(migration.name, f"index {index.name}: another session builds it; {_how_far(row)}"))
-            await asyncio.sleep(NAP)
+            self._tell(Progress(migration.name, f"index {index.name}: another session builds it; {_progress(row)}"))
+            await asyncio.sleep(POLL_EVERY_S)
         self._tell(Progress(migration.name, f"index {index.name}: begins"))
         watching = asyncio.get_running_loop().create_task(self._watch(migration, index), name="onward-migrate-watch")
         try:
-            await self._hands.execute(index.sql)
+            await self._connection.execute(index.sql)
         finally:
             watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):  # what it tells is a courtesy
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # its reports are optional
                 await watching
 
     async def _watch(self, migration: Migration, index: Index) -> None:
-        """Tells how far an index is, whenever there is something new."""
-        told = ""
+        """Report the progress of an index when it changes."""
+        reported = ""
         while True:
-            await asyncio.sleep(NAP / 2)
+            await asyncio.sleep(POLL_EVERY_S / 2)
             row = await self._look(INDEX, index.name)
-            if row is None or row["pid"] is None or (said := _how_far(row)) == told:
+            if row is None or row["pid"] is None or (progress := _progress(row)) == reported:
                 continue
-            self._tell(Progress(migration.name, f"index {index.name}: {said}"))
-            told = said
+            self._tell(Progress(migration.name, f"index {index.name}: {progress}"))
+            reported = progress
 
     async def _look(self, query: str, *values: Any) -> Any:
-        """A row, or None. In a transaction: a pooler sends what is outside of one to several backends."""
-        async with self._eye.transaction():
-            return await self._eye.fetchrow(query, *values)
+        """A row, or None. It is read in a transaction: a pooler sends statements outside of one to several backends."""
+        async with self._monitor.transaction():
+            return await self._monitor.fetchrow(query, *values)
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        """A connection without limits. A pooler takes no settings: behind it, those of the server hold for indexes."""
+        """A connection without time limits. A pooler takes no settings: behind it, those of the server apply to indexes."""
         settings = {"application_name": "onward migrate", **dict.fromkeys(UNLIMITED[:3], "0")}
         connection = await asyncpg.connect(
             self._url, timeout=5, statement_cache_size=0, server_settings=None if self._pooled else settings
@@ -224,13 +225,13 @@ class Migrator:
             yield connection
         finally:
             try:
-                await connection.close(timeout=5)  # after the server was told of a statement that was cancelled
+                await connection.close(timeout=5)  # after it has told the server of a cancelled statement
             except Exception:
                 connection.terminate()
 
 
-def _how_far(row: Any) -> str:
-    """What the server says of an index that is being built."""
+def _progress(row: Any) -> str:
+    """The progress of an index that is being built, as the server reports it."""
     if row["lockers_total"]:
         return f"{row['phase']} (pid {row['locker']}), {row['lockers_done']} of {row['lockers_total']} gone"
     if row["blocks_total"]:

@@ -4,111 +4,127 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import asyncpg
 
+from onward.core.shutdown import end_tasks
 from onward.errors import StoreUnavailable
 from onward.store.nudge import FOLLOW, NEWS, READY, SPARE, WHO, Hub, News, Waiting
+from onward.store.postgres.database import PostgresDatabase
 from onward.store.postgres.listener import CHANNEL, NEWS_CHANNEL, OWN_CHANNEL, Listener
 from onward.store.postgres.marks import Marks
 
-SAY_SO = 4.0
-"""Seconds after which those who follow say it again."""
+log = logging.getLogger("onward.store")
+
+FOLLOW_EVERY_S = 4.0
+"""Seconds after which a follower says again that it follows."""
 
 AGAIN = "again"
-"""What `ready` is called for a task that was begun before."""
+"""The topic `ready` for a task that was begun before."""
 
-LOOK = 0.05
-"""Seconds between two looks of those who follow where nobody can tell them."""
+FOLLOW_PAUSE_S = 0.05
+"""Seconds between two looks of a follower where no process can tell it."""
+
+CLOSE_TIMEOUT_S = 5.0
+"""Seconds that a close waits for nudges that are being sent."""
 
 
 class PostgresNudges:
-    """See `Store` and `Tails` for what each verb promises."""
+    """The nudges of one store. See `port.core.Store`, `port.workers.Workers` and `port.follow.Tails` for what each verb promises."""
 
-    url: str
-    _pooled: bool
-    _hub: Hub
-    _news: News
-    _listener: Listener | None
-    _sending: set[asyncio.Task[None]]
-    _fetch: Any
-    _marks: Marks
-    _submitted: frozenset[str]
-
-    @property
-    def hears(self) -> bool:
-        return not self._pooled
+    def __init__(self, database: PostgresDatabase, marks: Marks) -> None:
+        self._db, self._marks = database, marks
+        self.hub = Hub(self._send)
+        self.news = News(self.hub, self._send_news)
+        self.submitted: frozenset[str] = frozenset()
+        """The tasks of the last submit: they stand behind no mark."""
+        self._listener: Listener | None = None
+        self._running: set[asyncio.Task[None]] = set()
 
     def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
-        if topic == READY and not (tasks and self._submitted.issuperset(tasks)):
+        if topic == READY and not (tasks and self.submitted.issuperset(tasks)):
             self._marks.drop()  # a task that is ready here may stand behind a mark, unless it is new
-        self._hub.nudge(topic, tasks)
+        self.hub.nudge(topic, tasks)
 
-    def _hear(self, message: str) -> None:
+    def _receive(self, message: str) -> None:
         topic, _, queue = message.partition(" ")
-        if topic == AGAIN:  # a task that was begun before, and may stand behind a mark
+        if topic == AGAIN:  # the task may stand behind a mark
             self._marks.drop(queue)
             message = f"{READY} {queue}"
         elif message == READY:
             self._marks.drop()
-        self._hub.heard(message)
+        self.hub.heard(message)
 
     def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
-        if self._listener is None and not self._pooled:
-            self._listener = Listener(self.url, self._hear)
-        return self._hub.listen(topic, callback)
+        if self._listener is None and not self._db.pooled:
+            self._listener = Listener(self._db.url, self._receive)
+        return self.hub.listen(topic, callback)
 
     async def attend(self, worker: str) -> str:
-        if self._pooled:
+        if self._db.pooled:
             return ""
         if self._listener is None:
-            self._listener = Listener(self.url, self._hear)
+            self._listener = Listener(self._db.url, self._receive)
         return "lock" if await self._listener.hold(worker) else ""
 
-    def news(self) -> None:
-        self._news.tell()
+    async def depart(self, worker: str) -> None:
+        """Give back the presence lock of a worker."""
+        if self._listener is not None:
+            await self._listener.release(worker)
+
+    async def close(self) -> None:
+        self.hub.close()
+        self.news.close()
+        await end_tasks(list(self._running), CLOSE_TIMEOUT_S, log, "closing the store")
+        if self._listener is not None:
+            await self._listener.stop()
+            self._listener = None
+
+    def announce(self) -> None:
+        self.news.tell()
 
     def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
-        deaf = [
-            self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")
-        ]  # what outsiders append is one of these
+        # A record of an outsider comes with one of the other two topics.
+        ends = [self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")]
         stopped = asyncio.Event()
-        self._spawn(self._look_often(stopped) if self._pooled else self._say_so(stopped))
+        self._spawn(self._look_often(stopped) if self._db.pooled else self._follow(stopped))
 
         def stop() -> None:
-            for end in deaf:
+            for end in ends:
                 end()
             stopped.set()
 
         return stop
 
-    async def _say_so(self, stopped: asyncio.Event) -> None:
-        """As long as somebody follows here, workers everywhere know it."""
-        ears = Listener(self.url, self._hub.heard, follows=True)
+    async def _follow(self, stopped: asyncio.Event) -> None:
+        """Tell workers everywhere that this process follows, as long as it does."""
+        listener = Listener(self._db.url, self.hub.heard, follows=True)
         asked = asyncio.Event()
-        deaf = self._hub.listen(WHO, asked.set)
+        end = self.hub.listen(WHO, asked.set)
         try:
             while not stopped.is_set():
                 asked.clear()
                 await self._notify(CHANNEL, [FOLLOW])
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asked.wait(), SAY_SO)
+                    await asyncio.wait_for(asked.wait(), FOLLOW_EVERY_S)
         finally:
-            deaf()
-            await ears.stop()
+            end()
+            await listener.stop()
 
     async def _look_often(self, stopped: asyncio.Event) -> None:
         while not stopped.is_set():
-            self._hub.heard(NEWS)
+            self.hub.heard(NEWS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), LOOK)
+                await asyncio.wait_for(stopped.wait(), FOLLOW_PAUSE_S)
 
     def _send(self, waiting: Waiting) -> None:
-        if topics := [topic for topic, tasks in waiting.items() if tasks is None or topic != READY or self._pooled]:
+        pooled = self._db.pooled
+        if topics := [topic for topic, tasks in waiting.items() if tasks is None or topic != READY or pooled]:
             self._spawn(self._notify(CHANNEL, topics))
-        if (tasks := waiting.get(READY)) and not self._pooled:
+        if (tasks := waiting.get(READY)) and not pooled:
             self._spawn(self._notify_workers(tasks))
 
     def _send_news(self, waiting: Waiting) -> None:
@@ -116,15 +132,15 @@ class PostgresNudges:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def _notify(self, channel: str, topics: Sequence[str]) -> None:
-        """Outside of every hot transaction: NOTIFY inside one would make all commits queue behind each other."""
+        """Notify outside of the transactions of the work: a NOTIFY inside one would make all commits queue behind each other."""
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
-            await self._fetch("notify", channel=channel, topics=list(topics))
+            await self._db.fetch("notify", channel=channel, topics=list(topics))
 
     async def _notify_workers(self, tasks: Iterable[str]) -> None:
-        """About as many workers as there is work, each on a channel of its own; the others do not hear of it."""
+        """Notify about as many workers as there is work, each on its own channel."""
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):
-            await self._fetch("notify_workers", ids=sorted(tasks), prefix=OWN_CHANNEL, spare=SPARE)
+            await self._db.fetch("notify_workers", ids=sorted(tasks), prefix=OWN_CHANNEL, spare=SPARE)

@@ -6,16 +6,15 @@ import dataclasses
 from typing import Any
 
 from onward.store.port.core import Batch, End, Wait
-from onward.store.postgres import control as steer
-from onward.store.postgres import limits as gates
-from onward.store.postgres.execute import S, records, run
-from onward.store.postgres.session import PATIENCE, SLOWEST
+from onward.store.postgres import limits
+from onward.store.postgres.execute import S, check_heard, records, run, tell_parents
+from onward.store.postgres.session import MIN_BYTES_PER_S, STATEMENT_TIMEOUT_S
 from onward.store.shared import rows
 
 
 async def write(connection: Any, batch: Batch) -> None:
-    """All of it, or nothing. Most commits are one statement; parents that are told and gates that open make it a few."""
-    seconds = batch.patience * PATIENCE + batch.bytes / SLOWEST
+    """Write a batch, all or nothing. Most commits are one statement; messages to parents and freed limits make it a few."""
+    seconds = batch.patience * STATEMENT_TIMEOUT_S + batch.bytes / MIN_BYTES_PER_S
     if batch.contents:
         async with connection.transaction():
             await connection.execute(S["keep"].sql, *zip(*batch.contents, strict=True), timeout=seconds)
@@ -28,19 +27,19 @@ async def write(connection: Any, batch: Batch) -> None:
         return
     ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
     settle = S["settle"](**_values(batch, ends, waits))
-    told = rows.tidings(batch)
-    heard = [end for end in ends if end.inbox is not None]
-    if not (told or batch.gates or heard):
+    child_ends = rows.child_ends(batch)
+    with_inbox = [end for end in ends if end.inbox is not None]
+    if not (child_ends or batch.gates or with_inbox):
         await connection.execute(S["settle"].sql, *settle, timeout=seconds)
         return
     async with connection.transaction():
-        touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in told}
+        touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in child_ends}
         await run(connection, "lock_rows", ids=sorted(touched))
-        await steer.check_heard(connection, heard)
+        await check_heard(connection, with_inbox)
         await connection.execute(S["settle"].sql, *settle, timeout=seconds)
-        if told:
-            await steer.tell(connection, told)
-        await gates.let_go(connection, batch.gates.values())
+        if child_ends:
+            await tell_parents(connection, child_ends)
+        await limits.release(connection, batch.gates.values())
 
 
 def _values(batch: Batch, ends: list[End], waits: list[Wait]) -> dict[str, Any]:

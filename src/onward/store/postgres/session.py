@@ -12,11 +12,11 @@ import asyncpg
 from onward.errors import DiskFull, ReadOnly, StoreUnavailable, TooSlow
 from onward.store.postgres.pool import Pool
 
-PATIENCE = 15.0
-"""Seconds for one statement. A connection that died without a word must not hold up the work for longer."""
+STATEMENT_TIMEOUT_S = 15.0
+"""Seconds for one statement. A connection that died without an error must not hold up the work for longer."""
 
-SLOWEST = 1_000_000
-"""Bytes a second that a line carries at least: a large commit gets so much more time."""
+MIN_BYTES_PER_S = 1_000_000
+"""The slowest line, in bytes a second: a large commit gets more time by this rate."""
 
 SLOW = (asyncio.TimeoutError, asyncpg.QueryCanceledError)
 GONE = (
@@ -26,7 +26,7 @@ GONE = (
     asyncpg.InterfaceError,
     asyncpg.OperatorInterventionError,
     asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.InternalClientError,  # a connection was used between the server's last word and the end of the line
+    asyncpg.InternalClientError,  # a connection was used after the server closed it and before the client noticed
 )
 AGAIN = (
     asyncpg.SerializationError,
@@ -39,21 +39,21 @@ REFUSED = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
 )
-# Every statement has one good plan, whatever its parameters: planning the larger ones anew takes longer than running them.
-# A client that vanishes in the middle of a transaction leaves its locks behind, and a worker's writer would wait for them.
+# Every statement has one good plan for all parameters: to plan the larger ones again takes longer than to run them.
+# A client that vanishes in the middle of a transaction leaves its locks behind, and the writer of a worker would wait for them.
 SESSION = {
     "application_name": "onward",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
-    "default_transaction_isolation": "read committed",  # what was counted behind a lock must be what is there now
+    "default_transaction_isolation": "read committed",  # a count under a lock must see all commits before it
     "idle_in_transaction_session_timeout": "5s",
 }
 
 
 class Pooled(asyncpg.Connection):  # type: ignore[misc]
-    """A connection through a transaction pooler. What a session is told elsewhere is told at the beginning of each transaction, in
-    the same message: the next one may have another session, and without its limits a frozen client would keep its locks for ever."""
+    """A connection through a transaction pooler. It sends the settings of a session at the beginning of each transaction, in the same
+    message: the next transaction may have another session, and without its limits a frozen client would keep its locks for ever."""
 
     BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED;" + "".join(
         f"SET LOCAL {name} = '{value}';" for name, value in SESSION.items() if name != "default_transaction_isolation"
@@ -66,14 +66,14 @@ class Pooled(asyncpg.Connection):  # type: ignore[misc]
 
 async def connect(url: str, *, pooled: bool) -> Any:
     """A connection for statements."""
-    # An idle worker has its statements planned for as long as its connection lasts: the next task must not wait for it.
+    # The statements of an idle worker stay planned as long as its connection lasts: the next task must not wait for a plan.
     planned = {"server_settings": SESSION, "max_cached_statement_lifetime": 0}
     session: dict[str, Any] = {"statement_cache_size": 0, "connection_class": Pooled} if pooled else planned
-    return await asyncpg.connect(url, timeout=5, command_timeout=PATIENCE, **session)
+    return await asyncpg.connect(url, timeout=5, command_timeout=STATEMENT_TIMEOUT_S, **session)
 
 
 async def behind_a_pooler(url: str) -> bool:
-    """Whether a transaction pooler stands between us and the server: it makes up the backend's process id."""
+    """Whether a transaction pooler stands between this process and the server: it invents the process id of the backend."""
     connection = await asyncpg.connect(url, timeout=5, statement_cache_size=0)
     try:
         async with connection.transaction():
@@ -83,7 +83,7 @@ async def behind_a_pooler(url: str) -> bool:
 
 
 def plain(error: BaseException, where: str) -> BaseException:
-    """What asyncpg and the system raise, as the sentences of errors.py; anything else as it is."""
+    """Translate an error of asyncpg or the system into one of errors.py; other errors stay as they are."""
     match error:
         case asyncpg.ReadOnlySQLTransactionError():
             return ReadOnly(where)
@@ -91,7 +91,7 @@ def plain(error: BaseException, where: str) -> BaseException:
             return DiskFull(where)
         case _ if isinstance(error, REFUSED):
             return StoreUnavailable(
-                f"{where} refuses us ({error}); check user, password and database name in ONWARD_DB"
+                f"{where} refuses the connection ({error}); check user, password and database name in ONWARD_DB"
             )
         case _ if isinstance(error, GONE):
             why = str(error) or type(error).__name__
@@ -103,8 +103,8 @@ def plain(error: BaseException, where: str) -> BaseException:
 
 
 class Loan:
-    """A connection for the time of a block, and its errors in plain words. A class, because two nested generators took as
-    long as a short statement."""
+    """A connection for the time of a block; it translates the errors inside. It is a class, because two nested generators took as long as a
+    short statement."""
 
     __slots__ = ("_connection", "_pool", "_pooled", "_transaction", "_where")
 
@@ -134,18 +134,18 @@ class Loan:
                 await (self._transaction.commit() if error is None else self._transaction.rollback())
         except Exception as failed:
             error = error or failed
-        # What the server said leaves the connection as it was; of anything else nobody knows.
+        # After an error of the server the connection is usable; after any other error its state is unknown.
         self._pool.give_back(self._connection, sound=error is None or isinstance(error, asyncpg.PostgresError))
         if isinstance(error, SLOW):
-            raise TooSlow(self._where, str(error) or f"{PATIENCE:g} s") from None
-        if error is not None and (told := plain(error, self._where)) is not error:
-            raise told from None
+            raise TooSlow(self._where, str(error) or f"{STATEMENT_TIMEOUT_S:g} s") from None
+        if error is not None and (translated := plain(error, self._where)) is not error:
+            raise translated from None
         if error is not None and kind is None:
             raise error
 
 
 def health(row: Mapping[str, Any], *, pooled: bool) -> list[tuple[str, bool, str]]:
-    """What `onward doctor` says of the row of the section `health`: name, fine or not, and what it means."""
+    """The checks of `onward doctor`, from the section `health`: name, whether it is fine, and what it means."""
     return [
         (
             "PostgreSQL",

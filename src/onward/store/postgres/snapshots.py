@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-OLD_S = 60.0
+MAX_AGE_S = 60.0
 """Seconds for which a snapshot may be held."""
 
-FAR = 100_000
-"""Transactions by which a holder may be behind whose age is not known in seconds."""
+MAX_BEHIND = 100_000
+"""Transactions by which a holder may be behind when its age in seconds is not known."""
 
 CURES = {
     "session": "SELECT pg_terminate_backend({name})",
@@ -22,17 +22,19 @@ CURES = {
 
 
 def check(holders: Sequence[Mapping[str, Any]]) -> tuple[str, bool, str]:
-    """What `onward doctor` says of the rows of the section `snapshots`, the oldest first."""
+    """The check of `onward doctor` for the rows of the section `snapshots`, the oldest first."""
     old = [
-        row for row in holders if (row["seconds"] or 0) >= OLD_S or (row["seconds"] is None and row["behind"] >= FAR)
+        row
+        for row in holders
+        if (row["seconds"] or 0) >= MAX_AGE_S or (row["seconds"] is None and row["behind"] >= MAX_BEHIND)
     ]
     if not old:
         return "snapshots", True, "none is held for long"
     more = f"; {len(old) - 1} more" if len(old) > 1 else ""
-    return "snapshots", False, f"{_told(old[0])}{more}"
+    return "snapshots", False, f"{_describe(old[0])}{more}"
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _describe(row: Mapping[str, Any]) -> str:
     about = f" ({row['about']})" if row["about"] else ""
     held = f"for {row['seconds']:.0f} s, " if row["seconds"] is not None else ""
     cure = CURES[row["kind"]].format(name=row["name"])

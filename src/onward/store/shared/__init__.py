@@ -1,1 +1,1 @@
-"""Code that both databases share."""
+"""The verbs that are the same on both databases, written once over the seam of `database.py`."""

@@ -1,8 +1,8 @@
 """Submit in the caller's own transaction: the task is there with the caller's data, or not at all.
 
 On PostgreSQL the connection may be asyncpg's, psycopg's (sync or async) or SQLAlchemy's (Connection, Session and their async twins); on
-SQLite it is apsw's. On both it may be the one of a `ctx.transaction`. It is used as it is: nothing is begun, committed or
-rolled back here. The statements are the plain kind that every one of them runs; only their placeholders differ.
+SQLite it is apsw's. On both it may be the one of a `ctx.transaction`. The store uses it as it is: it begins, commits and rolls back
+nothing. The statements are plain ones that every library runs; only their placeholders differ.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from onward.errors import UsageError
 from onward.store import statements
 from onward.store.port.core import Submitted
 
-# The second and third find the row of the first, or nothing: a key or an id that was there before leaves all three without
-# effect. (A task that has ended has no queue row, but always a journal.)
+# The second and third find the row of the first, or nothing: where a key or an id is taken, all three have no effect. (A task that has
+# ended has no queue row, but always a journal.)
 _INSERTS = (
     "INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant) "
     "VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, "
@@ -32,7 +32,7 @@ _INSERTS = (
 _TURN = statements.text("turn")
 _WEBHOOK = statements.text("subscribe_task")
 _BORN_PAUSED = statements.text("born_paused")
-_FOUND = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
+_SUBMITTED = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
 _PARAMETER = re.compile(r":([a-z_]+)")
 _OWN = "onward"
 _DOLLARS = {"asyncpg", _OWN}
@@ -47,7 +47,7 @@ async def submit_through(
 ) -> list[Submitted]:
     """Submit with the caller's connection, which must be of an allowed library."""
     _check_library(connection, allowed)
-    answers = []
+    submitted = []
     for task in new:
         values = task._asdict() | {
             "now": now,
@@ -58,8 +58,10 @@ async def submit_through(
         }
         task_row, *others = _INSERTS
         await _run(connection, task_row, values)
-        if task.group is not None:  # not before the first write: SQLite would refuse to write on what it has read
-            (row,) = await _run(connection, _TURN, values, answer=True)
+        if (
+            task.group is not None
+        ):  # not before the first write: SQLite would refuse to write in a transaction that began with a read
+            (row,) = await _run(connection, _TURN, values, rows=True)
             (values["turn"],) = row.values() if isinstance(row, dict) else row
         for statement in others:
             await _run(connection, statement, values)
@@ -67,14 +69,14 @@ async def submit_through(
             await _run(connection, _BORN_PAUSED, values | {"never": NEVER})
         if task.webhook is not None:
             await _run(connection, _WEBHOOK, values | task.webhook._asdict())
-        (row,) = await _run(connection, _FOUND, values, answer=True)
-        found, fingerprint = row.values() if isinstance(row, dict) else row  # as its owner likes rows to be
-        answers.append(Submitted(found, found == task.id, fingerprint))
-    return answers
+        (row,) = await _run(connection, _SUBMITTED, values, rows=True)
+        task_id, fingerprint = row.values() if isinstance(row, dict) else row  # the caller may have set a row factory
+        submitted.append(Submitted(task_id, task_id == task.id, fingerprint))
+    return submitted
 
 
 def _library(connection: Any) -> str:
-    """The library that the connection is from, also where its class is the caller's own."""
+    """The library of a connection, also where its class is a subclass of the caller."""
     modules = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
     return next((name for name in modules if name in {*ON_POSTGRES, *ON_SQLITE, "sqlite3"}), "")
 
@@ -93,26 +95,26 @@ def _check_library(connection: Any, allowed: tuple[str, ...]) -> None:
     raise UsageError(f"submit(connection=…) takes a connection of {names} here, not {type(connection).__name__}")
 
 
-async def _run(connection: Any, sql: str, values: dict[str, Any], *, answer: bool = False) -> list[Any]:
+async def _run(connection: Any, sql: str, values: dict[str, Any], *, rows: bool = False) -> list[Any]:
     library = _library(connection)
     names = _PARAMETER.findall(sql)
     ordered = [values[name] for name in names]
     if library in _DOLLARS:
         counter = iter(range(1, len(names) + 1))
         text = _PARAMETER.sub(lambda _: f"${next(counter)}", sql)
-        return list(await connection.fetch(text, *ordered)) if answer else [await connection.execute(text, *ordered)]
+        return list(await connection.fetch(text, *ordered)) if rows else [await connection.execute(text, *ordered)]
     if library == "sqlalchemy":
-        return await _sqlalchemy(connection, sql, {name: values[name] for name in names}, answer)
+        return await _sqlalchemy(connection, sql, {name: values[name] for name in names}, rows=rows)
     text = _PARAMETER.sub("%s" if library == "psycopg" else "?", sql)
     cursor = await _settled(connection.execute(text, ordered))
-    return list(await _settled(cursor.fetchall())) if answer else []
+    return list(await _settled(cursor.fetchall())) if rows else []
 
 
-async def _sqlalchemy(connection: Any, sql: str, values: dict[str, Any], answer: bool) -> list[Any]:
+async def _sqlalchemy(connection: Any, sql: str, values: dict[str, Any], *, rows: bool) -> list[Any]:
     from sqlalchemy import text  # noqa: PLC0415 -- the caller has it, or could not have given its connection
 
     cursor = await _settled(connection.execute(text(sql), values))
-    return list(cursor.fetchall()) if answer else []
+    return list(cursor.fetchall()) if rows else []
 
 
 async def _settled(value: Any) -> Any:

@@ -1,7 +1,9 @@
 """Limits, as both stores keep them: a claim under limits goes in rounds, each a short transaction.
 
-A round looks at the first ready tasks, lets through what the limits allow (`core.limit.share`), and sends away what they do
-not: those rows leave the ready ones, so that the next round sees what lies behind them, and so does everybody else.
+A round looks at the first ready tasks and claims those that the limits allow (`core.limit.share`). It makes the others wait: their rows
+leave the ready rows, so that the next round, and every other worker, sees the tasks behind them.
+
+A *gate* is the key of the limit of one handler and group. It is a column of the queue.
 """
 
 from __future__ import annotations
@@ -14,18 +16,17 @@ from onward.core.limit import Bound, Candidate, LimitRow, Room, gate_of
 from onward.errors import StoreUnavailable
 from onward.store.port.core import Claimed
 
-WIDE = 500
-"""How many ready tasks a round looks at, once some were sent away."""
+WIDE_ROUND = 500
+"""Ready tasks that a round looks at, once a task has been refused."""
 
-ROUNDS = 200
-PARENTS = 500
-"""At how many parents one look for orphans looks, each time from where the last one stopped."""
+MAX_ROUNDS = 200
+"""Rounds of one claim."""
 
-GATES = 50
-"""At how many gates a look around looks, each time from where the last one stopped."""
+GATES_PER_LOOK = 50
+"""Gates that `wake` looks at, each time from where the last call stopped."""
 
 Admission = tuple[str, int, float | None]
-"""A gate, how many of those that wait there may go on, and when: now, or at a time."""
+"""A gate, how many of the tasks that wait there may go on, and when: now (None), or at a time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,13 +46,13 @@ class Rules:
         return self.tasks[gate.partition("\n")[0]]
 
     def mark(self, gate: str | None) -> str | None:
-        """What a task is held under."""
+        """The column `gate` of a task that is held."""
         return "" if gate is None and self.queue is not None else gate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Round:
-    """What one round came to. `again`: there may be more behind what was sent away. `news`: somebody should look, because
+    """The result of one round. `again`: there may be more ready tasks behind those that were refused. `news`: workers should look, because
     a task got a time, or was passed over while it was locked."""
 
     claimed: list[Claimed]
@@ -59,40 +60,40 @@ class Round:
     news: bool = False
 
 
-def rules(found: Iterable[Sequence[Any]], queue: str, names: Sequence[str]) -> Rules:
+def rules(rows: Iterable[Sequence[Any]], queue: str, names: Sequence[str]) -> Rules:
     """Of all limits, those that concern these handlers and this queue."""
     tasks: dict[str, Bound] = {}
-    whole: int | None = None
-    for kind, name, *numbers in found:
+    queue_limit: int | None = None
+    for kind, name, *numbers in rows:
         if kind == "task" and name in names:
             tasks[name] = Bound(*numbers)
-        elif kind != "task" and name == queue:  # a queue that is paused has a limit of nothing
-            whole = numbers[0] if whole is None else min(whole, numbers[0])
-    return Rules(tasks, whole)
+        elif kind != "task" and name == queue:  # a paused queue has a limit of 0
+            queue_limit = numbers[0] if queue_limit is None else min(queue_limit, numbers[0])
+    return Rules(tasks, queue_limit)
 
 
 def numbers(row: LimitRow) -> Bound:
-    """A limit as its row has it."""
+    """The columns of a limit."""
     assert row.limit is not None
     pace, burst = row.limit.bucket or (None, None)
     return Bound(row.limit.concurrency, pace, burst)
 
 
 def followers(rooms: Mapping[str, Room]) -> list[Admission]:
-    """Who may come after a round: at a gate with room left, those that wait there; at one whose bucket is empty, the first
-    of them when the next start is due. Where all places are taken, whoever lets go of one sees to it."""
-    found: list[Admission] = []
+    """The tasks that may go on after a round: at a gate with room left, those that wait there; at one whose bucket is empty, the first
+    of them when the next start is due. Where all places are taken, the worker that frees one admits the next."""
+    admissions: list[Admission] = []
     for gate, room in sorted(rooms.items()):
-        spare = min(room.slots, room.starts, WIDE)
+        spare = min(room.slots, room.starts, WIDE_ROUND)
         if spare > 0:
-            found.append((gate, int(spare), None))
+            admissions.append((gate, int(spare), None))
         elif room.slots > 0:
-            found.append((gate, 1, room.next_at))
-    return found
+            admissions.append((gate, 1, room.next_at))
+    return admissions
 
 
 def freed(gates: Iterable[str]) -> list[Admission]:
-    """One may go on for each that lets go. Whether it really may, its claim decides."""
+    """For each task that is held no longer, one other may go on. The claim of that one checks the limit again."""
     counts: dict[str, int] = {}
     for gate in gates:
         if gate:
@@ -100,36 +101,36 @@ def freed(gates: Iterable[str]) -> list[Admission]:
     return [(gate, count, None) for gate, count in sorted(counts.items())]
 
 
-def forgotten(gates: Iterable[Sequence[Any]]) -> list[Admission]:
-    """Gates at which somebody waits although nothing keeps him: no limit any more, or a free place and no time to wait for."""
-    found: list[Admission] = []
+def overlooked(gates: Iterable[Sequence[Any]]) -> list[Admission]:
+    """Gates at which a task waits without a reason: there is no limit any more, or there is a free place and no time to wait for."""
+    admissions: list[Admission] = []
     for gate, limited, concurrency, held, timed in gates:
         if not limited:
-            found.append((gate, WIDE, None))
+            admissions.append((gate, WIDE_ROUND, None))
         elif not timed and (concurrency is None or held < concurrency):
-            found.append((gate, 1, None))
-    return found
+            admissions.append((gate, 1, None))
+    return admissions
 
 
 async def in_rounds(
-    one: Callable[[int, int], Awaitable[Round]], room: int, nudge: Callable[[str], None]
+    claim_round: Callable[[int, int], Awaitable[Round]], room: int, nudge: Callable[[str], None]
 ) -> list[Claimed]:
-    """Claim until the room is filled or nothing is left. `one` is a round: how many it may take, and at how many it looks
-    at least. The first locks no more than it takes or sends away; others would find nothing meanwhile."""
+    """Claim until the room is filled or nothing is left. `claim_round` gets how many tasks it may take, and how many it looks at, at
+    least. The first round locks no more tasks than it takes or refuses: other workers would find nothing meanwhile."""
     claimed: list[Claimed] = []
     wide, news = 0, False
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         try:
-            got = await one(room - len(claimed), wide)
+            result = await claim_round(room - len(claimed), wide)
         except StoreUnavailable:
             if not claimed:
                 raise
-            break  # what we have is ours
-        claimed += got.claimed
-        news = news or got.news
-        if not got.again or len(claimed) >= room:
+            break  # the worker has what was claimed so far
+        claimed += result.claimed
+        news = news or result.news
+        if not result.again or len(claimed) >= room:
             break
-        wide = WIDE
+        wide = WIDE_ROUND
     if news:
         nudge("ready")
     return claimed

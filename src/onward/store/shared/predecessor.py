@@ -6,8 +6,8 @@ a commit is still there, all commits before it are. So a commit names witnesses,
 statement takes its own numbers from them, and where one is missing the numbers are NULL and the database refuses all rows. A record
 is named by task, number, shift and time. The time tells two shifts apart that got the same number before and after the loss.
 
-A batch whose writer names no witnesses has the predecessor of each of its tasks as one. The writer needs fewer, because one record
-stands for all that was committed before it (`store/writer.py`).
+Where the writer names no witnesses, the predecessors of all tasks of the batch are the witnesses. The writer needs fewer, because one
+record stands for all that was committed before it (`store/writer.py`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from onward.core.record import Entry
 log = logging.getLogger("onward.store")
 
 Witness = tuple[str, int, int, float | None]
-"""A record that must be there: task, number, shift, and time (None where any time will do)."""
+"""A record that must be in the journal: task, number, shift, and time (None: any time)."""
 
 
 class WitnessLost(Exception):
     """A record that the writer named is not in the journal, and nothing was written: the database has lost commits, or the record was
-    pruned. The writer sends the batch again with the predecessor of each task."""
+    pruned. The writer then sends the batch again with the predecessor of each task."""
 
 
 def of_each(entries: Sequence[Entry], known: Mapping[str, float | None]) -> list[Witness]:
@@ -39,12 +39,12 @@ def of_each(entries: Sequence[Entry], known: Mapping[str, float | None]) -> list
 
 
 def is_own(taker: Any, first: Entry) -> bool:
-    """Whether the record in the way (shift, kind, time) is the one that was sent: a commit whose answer was lost."""
+    """Whether the record that has the number (shift, kind, time) is the one that was sent: then the answer to its commit was lost."""
     return tuple(taker) == (first[2], first[3], first[6])
 
 
 def tell(where: str, first: Entry) -> None:
-    """Say that an append was refused because the database has lost what came before it."""
+    """Log that an append was refused because the database has lost the record before it."""
     log.error(
         "task %s: record %d cannot be written, because record %d, which %s had confirmed, is not there any more; the database was "
         "restored from a backup, or failed over, and lost its last commits. The task is dropped here, and goes on from what its "

@@ -1,4 +1,4 @@
-"""Rows of the database as the values of the port: the same on both stores."""
+"""Conversions between rows of the database and values of the port, the same on both stores."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
-from onward.core.schedule import ScheduleRow
 from onward.core.task import NewTask, State, Task, open_state
 from onward.core.usage import Usage
-from onward.store.port.core import Batch, WorkerRow
+from onward.store.port.core import Batch
+from onward.store.port.workers import WorkerRow
+from onward.store.shared.database import ChildEnd
 
 
 def task(row: Mapping[str, Any]) -> Task:
@@ -37,7 +38,7 @@ def task(row: Mapping[str, Any]) -> Task:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         finished_at=row["finished_at"],
-        # A fork has the shifts of another task before its own: its time counts from when it was made, at the earliest.
+        # The first shifts of a fork are those of another task: its deadline counts from the time of the fork, at the earliest.
         deadline_at=None if deadline is None or started is None else max(started, row["created_at"]) + deadline,
         due_at=row["due_at"],
         # A tenant's keys and groups stand behind its name; see `service/submission.py`.
@@ -54,19 +55,20 @@ def task(row: Mapping[str, Any]) -> Task:
     )
 
 
-def tidings(batch: Batch) -> list[tuple[str, str, str, bytes]]:
-    """What a batch has to tell parents of the ends of their children: parent, message, child, data."""
+def child_ends(batch: Batch) -> list[ChildEnd]:
+    """The messages of a batch to the parents of children that end in it."""
     children = [end for end in batch.ends if end.parent is not None]
     if not children:
         return []
     datas = {(entry[0], entry[1]): entry[5] for entry in batch.entries}
     return [
-        (str(end.parent), f"{end.id}.{end.seq}", end.id, tiding(end.state, datas[end.id, end.seq])) for end in children
+        (str(end.parent), f"{end.id}.{end.seq}", end.id, child_end(end.state, datas[end.id, end.seq]))
+        for end in children
     ]
 
 
-def tiding(state: State, ending: bytes) -> bytes:
-    """The last record of a task as a message to its parent."""
+def child_end(state: State, ending: bytes) -> bytes:
+    """The data of the last record of a task as the data of a message to its parent."""
     return b'{"state":"%b"%b' % (state.encode(), b"}" if ending == b"{}" else b"," + ending[1:])
 
 
@@ -109,24 +111,3 @@ def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
         "groups": [n.group for n in new],
         "tenants": [n.tenant for n in new],
     }
-
-
-def schedule(row: Sequence[Any]) -> ScheduleRow:
-    """A schedule from the sections `schedules` and `soonest`."""
-    found = ScheduleRow(*row)
-    return found._replace(paused=bool(found.paused))
-
-
-def turn(seen: str | None, to: ScheduleRow | None) -> str:
-    """The section that turns a schedule from one mark to the next: a new one, a change, or its end."""
-    return "schedule_drop" if to is None else "schedule_add" if seen is None else "schedule_turn"
-
-
-def turn_values(name: str, seen: str | None, to: ScheduleRow | None) -> dict[str, Any]:
-    """Its parameters."""
-    return ({} if to is None else to._asdict()) | {"name": name, "seen": seen}
-
-
-def turned_before(there: str | None, to: ScheduleRow | None) -> bool:
-    """Whether a turn that changed nothing had been done already, and only its answer was lost."""
-    return there == (None if to is None else to.mark)

@@ -17,40 +17,41 @@ from onward.errors import DiskFull, FileReplaced, ReadOnly, StoreUnavailable
 from onward.store.sqlite.lane import Patient
 
 MEMORY = ":memory:"
-BUSY = 20.0
-"""Seconds to wait for another process that writes."""
+BUSY_TIMEOUT_S = 20.0
+"""Seconds that a statement waits for another process that writes."""
 
 LARGE_LOG_BYTES = 256_000_000
-"""A write-ahead log of this size has not been started again for long. Usually it has 4 MB; one large commit makes it larger."""
+"""A write-ahead log of this size was not restarted for a long time. Usually it has 4 MB; one large commit makes it larger."""
 
 FIXED_IN = (3, 51, 3)
 """The first library without the WAL-reset bug."""
 
 
 def connect(path: str, clock: Clock) -> apsw.Connection:
-    """A durable connection: WAL, synchronous=FULL, patient with others, and with the database's clock."""
+    """A durable connection: WAL, synchronous=FULL, a busy handler, and the clock of the database."""
     if path != MEMORY and not Path(path).exists():
-        with contextlib.suppress(FileExistsError):  # tasks hold people's data: for the owner's eyes
+        with contextlib.suppress(FileExistsError):  # tasks hold data of people: only the owner may read it
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     connection = apsw.Connection(path)
-    connection.set_busy_handler(Patient(BUSY))
+    connection.set_busy_handler(Patient(BUSY_TIMEOUT_S))
     connection.create_scalar_function("onward_now", lambda *_: clock.now(), 0)
     connection.create_scalar_function("onward_has", _has, 2, deterministic=True)
     _set_wal(connection)
     connection.execute("PRAGMA synchronous=FULL")
-    connection.execute(f"PRAGMA journal_size_limit={LARGE_LOG_BYTES // 4}")  # a log that had grown gives its space back
+    connection.execute(f"PRAGMA journal_size_limit={LARGE_LOG_BYTES // 4}")  # a log that has grown gives its space back
     return connection
 
 
 def _has(*values: Any) -> bool:
-    """Whether the second stands somewhere in the first."""
+    """Whether the first value contains the second."""
     data, part = values
     return part in data
 
 
 def _set_wal(connection: apsw.Connection) -> None:
-    """The one change for which SQLite does not ask the busy handler: several processes may open a new file at once."""
-    patient = Patient(BUSY)
+    """Switch to WAL, and try again while the file is busy: SQLite does not call the busy handler here, and several processes may open a new
+    file at once."""
+    patient = Patient(BUSY_TIMEOUT_S)
     for tries in itertools.count():
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -62,9 +63,9 @@ def _set_wal(connection: apsw.Connection) -> None:
 
 
 class Files:
-    """The file of a database as it was opened. SQLite itself does not look at its name again: it goes on in a file that was deleted.
-    The write-ahead log is not compared. A program that closes a connection of another SQLite library in this process may delete
-    the log, and that is no reason to stop."""
+    """The identity of a database file as it was opened. SQLite itself does not look at the name again: it goes on in a file that was
+    deleted. The write-ahead log is not compared: a program that closes a connection of another SQLite library in this process may
+    delete the log, and that is no reason to stop."""
 
     def __init__(self, path: str, where: str) -> None:
         self._where = where
@@ -74,14 +75,14 @@ class Files:
         self._fine_until = 0.0
 
     def check(self) -> None:
-        """Raises FileReplaced when one of them is not there, or is another. A commit is acknowledged only after that."""
+        """Raise FileReplaced when the file is gone, or is another one. A commit is acknowledged only after this check."""
         for name, was in self._files:
             if (now := _identity(name)) != was:
                 self._fine_until = 0.0
                 raise FileReplaced(self._where, name, there=now is not None)
 
     def check_now_and_then(self) -> None:
-        """The same for reads, of which none is a promise: not more often than every tenth of a second."""
+        """The same for reads, which promise nothing: at most every tenth of a second."""
         if (now := time.monotonic()) >= self._fine_until:
             self.check()
             self._fine_until = now + 0.1
@@ -89,15 +90,15 @@ class Files:
 
 def _identity(name: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(name)  # noqa: PTH116 -- half the time of Path.stat, before and after each commit
+        stat = os.stat(name)  # noqa: PTH116 -- half the time of Path.stat, before and after each commit
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return stat.st_dev, stat.st_ino
 
 
 @contextlib.contextmanager
 def plainly(where: str) -> Iterator[None]:
-    """What apsw and the system raise, as the sentences of errors.py."""
+    """Translate errors of apsw and the system into those of errors.py."""
     try:
         yield
     except (apsw.ReadOnlyError, apsw.PermissionsError, PermissionError):
@@ -110,20 +111,20 @@ def plainly(where: str) -> Iterator[None]:
         raise StoreUnavailable(f"{where} is not an Onward database; name another file with --db or ONWARD_DB") from None
     except apsw.BusyError:
         raise StoreUnavailable(
-            f"{where} is locked by another program for more than {BUSY:g} s; end that program or wait"
+            f"{where} is locked by another program for more than {BUSY_TIMEOUT_S:g} s; end that program or wait"
         ) from None
     except (apsw.IOError, apsw.CorruptError) as error:
         raise StoreUnavailable(f"{where} cannot be read or written ({error}); check the disk") from None
 
 
 def sound(connection: apsw.Connection) -> tuple[str, bool, str]:
-    """Whether every page of the file is as it should be. Reads all of them."""
-    said = next(connection.execute("PRAGMA quick_check(1)"))[0]
-    return "file", said == "ok", f"quick_check of every page says {said}"
+    """Check every page of the file."""
+    result = next(connection.execute("PRAGMA quick_check(1)"))[0]
+    return "file", result == "ok", f"quick_check of every page says {result}"
 
 
 def sound_file(path: str, clock: Clock) -> tuple[str, bool, str]:
-    """The same, over a connection of its own."""
+    """The same over a new connection."""
     connection = connect(path, clock)
     try:
         return sound(connection)
@@ -132,7 +133,7 @@ def sound_file(path: str, clock: Clock) -> tuple[str, bool, str]:
 
 
 def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool, str]]:
-    """What `onward doctor` looks at: name, fine or not, and what it means."""
+    """The checks of `onward doctor`: name, whether it is fine, and what it means."""
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
     mode = next(connection.execute("PRAGMA journal_mode"))[0]
     sync = next(connection.execute("PRAGMA synchronous"))[0]
@@ -153,7 +154,7 @@ def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool, str]
 
 
 def _log_size(path: str) -> tuple[str, bool, str]:
-    """SQLite starts its log again when no reader needs what is in it. A log that grows has a reader that does not end."""
+    """SQLite restarts its log when no reader needs it. A log that grows has a reader that does not end."""
     try:
         size = 0 if path == MEMORY else os.stat(f"{path}-wal").st_size  # noqa: PTH116 -- as above
     except FileNotFoundError:

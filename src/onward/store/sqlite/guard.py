@@ -3,7 +3,7 @@
 SQLite locks a file with POSIX locks, and those belong to the process. Python's `sqlite3` module is another library than ours. When a
 program closes a `sqlite3` connection to our file, that library sees no lock of ours: it believes that it was the last
 user, and deletes the log that our connection goes on to write. The close also drops our own locks, so that another process may
-believe the same. The guard holds the two locks that say "somebody uses this file" once more, as locks of an open file description,
+believe the same. The guard holds the two locks that say "this file is in use" once more, as locks of an open file description,
 which other libraries and other processes respect, and which no close of another file descriptor drops.
 
 It does not make two libraries safe that write at the same time: nothing does (https://sqlite.org/howtocorrupt.html, 2.2.1).

@@ -1,9 +1,9 @@
 """Lanes: how calls reach a SQLite connection.
 
-A connection belongs to one thread. Callers hand it jobs and wait; while one commit is on its way the next jobs gather,
-and all of them share the commit after it. A job marked urgent (a heartbeat) goes to the front. Each job stands or falls
-alone: it runs inside a savepoint, and its error reaches its caller and nobody else. `Inline` is the same without a
-thread, for the simulator and for tests with a clock that is moved by hand.
+A connection belongs to one thread. Callers give it jobs and wait. While one commit is on its way the next jobs gather, and all of them
+share the commit after it. An urgent job (a heartbeat) goes to the front. Each job runs inside a savepoint, so it succeeds or fails
+alone, and only its caller gets its error. `Inline` is the same without a thread, for the simulator and for tests with a clock that is
+moved by hand.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import apsw
 
 log = logging.getLogger("onward.store")
 
-CLOSED_WITHIN = 30.0
-"""Seconds that a close waits for a statement that is under way."""
+CLOSE_TIMEOUT_S = 30.0
+"""Seconds that a close waits for a running statement."""
 
 T = TypeVar("T")
 Job = Callable[[apsw.Connection], T]
@@ -33,34 +33,33 @@ class Lane(Protocol):
     """A way to a connection."""
 
     async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False, alone: bool = False) -> T:
-        """Run the job inside a transaction; its answer comes after the commit. A single statement is a transaction by
-        itself, when no other job shares it. `alone` shares its transaction with none."""
+        """Run the job inside a transaction; returns its result after the commit. A job that is a `single` statement needs no BEGIN when no
+        other job shares its transaction. An `alone` job shares its transaction with none."""
         ...
 
     def close(self) -> None: ...
 
 
 def transact(connection: apsw.Connection, begin: str, job: Job[T]) -> T:
-    """One job, one transaction."""
+    """Run one job in a transaction of its own."""
     connection.execute(begin)
     try:
-        answer = job(connection)
+        result = job(connection)
         connection.execute("COMMIT")
     except BaseException:
         undo(connection)
         raise
-    return answer
+    return result
 
 
 def undo(connection: apsw.Connection) -> None:
-    """Roll back where there is something to roll back: SQLite ends a transaction by itself when the disk is full."""
+    """Roll back a transaction that is open: SQLite ends it by itself when the disk is full."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
 class Patient:
-    """A busy handler that waits in short random naps. SQLite's own naps grow to 100 ms, and a heartbeat must not queue
-    behind the luck of others."""
+    """A busy handler that sleeps for short random times. Those of SQLite itself grow to 100 ms, which is too long for a heartbeat."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._until = seconds, 0.0
@@ -83,7 +82,7 @@ class Inline:
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[apsw.Connection]:
-        """The connection for one borrower; everybody else waits."""
+        """The connection for one borrower; all other callers wait."""
         while self._held is not None:
             await asyncio.shield(self._held)
         self._held = asyncio.get_running_loop().create_future()
@@ -103,12 +102,12 @@ class Inline:
 
 
 class _Call:
-    __slots__ = ("alone", "answer", "error", "future", "job", "loop", "single")
+    __slots__ = ("alone", "error", "future", "job", "loop", "result", "single")
 
     def __init__(self, job: Job[Any], loop: asyncio.AbstractEventLoop, single: bool, alone: bool) -> None:
         self.job, self.loop, self.single, self.alone = job, loop, single, alone
         self.future: asyncio.Future[Any] = loop.create_future()
-        self.answer: Any = None
+        self.result: Any = None
         self.error: BaseException | None = None
 
 
@@ -119,7 +118,7 @@ def _deliver(calls: list[_Call]) -> None:
         if call.error is not None:
             call.future.set_exception(call.error)
         else:
-            call.future.set_result(call.answer)
+            call.future.set_result(call.result)
 
 
 class Threaded:
@@ -133,9 +132,9 @@ class Threaded:
         most: int = 500,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` raises when the database is not the one that was opened. It is called after each commit, before its jobs are answered:
-        only then is it known where the commit went. (It is not called before as well: a call of the system lets the event loop run
-        first, which costs more than the call.)"""
+        """`check` raises when the database is not the one that was opened. It is called after each commit, before the callers get their
+        results: only then is it known which file the commit went to. (It is not called before as well: a system call lets the event
+        loop run first, which costs more than the call.)"""
         self._connect, self._begin, self._most, self._check = connect, begin, most, check
         self._waiting: collections.deque[_Call] = collections.deque()
         self._lock = threading.Condition()
@@ -161,11 +160,11 @@ class Threaded:
         with self._lock:
             self._closed = True
             self._lock.notify()
-        self._thread.join(CLOSED_WITHIN)
+        self._thread.join(CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
             log.warning(
                 "closing the store waited %g s for its thread %s, which is in the middle of a statement; it is left behind",
-                CLOSED_WITHIN,
+                CLOSE_TIMEOUT_S,
                 self._thread.name,
             )
 
@@ -179,7 +178,7 @@ class Threaded:
             self._started.set()
         while calls := self._next():
             self._commit(connection, calls)
-            self._answer(calls)
+            self._deliver_all(calls)
         connection.close()
 
     def _next(self) -> list[_Call]:
@@ -202,41 +201,41 @@ class Threaded:
                 call.error = call.error or error
         try:
             self._check()
-        except BaseException as error:  # also for a job that failed: its error is about another database
+        except BaseException as error:  # also for a job that failed: its error is about another file
             for call in calls:
                 call.error = error
 
     def _run_all(self, connection: apsw.Connection, calls: list[_Call]) -> None:
         if len(calls) == 1 and calls[0].single:
-            calls[0].answer = calls[0].job(connection)
+            calls[0].result = calls[0].job(connection)
             return
         connection.execute(self._begin)
         if len(calls) == 1:
-            calls[0].answer = calls[0].job(connection)
+            calls[0].result = calls[0].job(connection)
         else:
             for call in calls:
-                self._apart(connection, call)
+                self._run_within(connection, call)
         connection.execute("COMMIT")
 
     @staticmethod
-    def _apart(connection: apsw.Connection, call: _Call) -> None:
+    def _run_within(connection: apsw.Connection, call: _Call) -> None:
         connection.execute("SAVEPOINT job")
         try:
-            call.answer = call.job(connection)
+            call.result = call.job(connection)
         except BaseException as error:
-            if not connection.in_transaction:  # a full disk ended it for everybody
+            if not connection.in_transaction:  # a full disk ended the transaction of all jobs
                 raise
             connection.execute("ROLLBACK TO job")
             call.error = error
         connection.execute("RELEASE job")
 
     @staticmethod
-    def _answer(calls: list[_Call]) -> None:
+    def _deliver_all(calls: list[_Call]) -> None:
         loops: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
         for call in calls:
             loops.setdefault(call.loop, []).append(call)
-        for loop, theirs in loops.items():
+        for loop, own_calls in loops.items():
             try:
-                loop.call_soon_threadsafe(_deliver, theirs)
-            except RuntimeError:  # that loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_deliver, own_calls)
+            except RuntimeError:  # that loop is closed, and its callers are gone
                 continue

@@ -1,4 +1,4 @@
-"""Limits on SQLite: there is one writer, so nothing has to be locked."""
+"""Limits on SQLite: there is one writer, so it locks nothing."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import apsw
 from onward.core.limit import LimitRow, Room, share
 from onward.core.record import SHIFT
 from onward.store.port.core import Claimed
-from onward.store.shared.limits import GATES, Admission, Round, Rules, followers, forgotten, freed, numbers
+from onward.store.shared.limits import GATES_PER_LOOK, Admission, Round, Rules, followers, freed, numbers, overlooked
 from onward.store.sqlite.execute import S, first, insert, run
 
 
-def claim(connection: apsw.Connection, asked: dict[str, Any], rules: Rules, most: int, wide: int, now: float) -> Round:
-    """One round of a claim; see `Store.claim`."""
+def claim(connection: apsw.Connection, values: dict[str, Any], rules: Rules, most: int, wide: int, now: float) -> Round:
+    """One round of a claim; see `Store.claim`. It takes at most `most` tasks and looks at `wide` at least."""
     if rules.queue is not None:
-        most = min(most, rules.queue - next(run(connection, "behind_queue", queue=asked["queue"]))[0])
+        most = min(most, rules.queue - next(run(connection, "behind_queue", queue=values["queue"]))[0])
         if most <= 0:
             return Round([])
-    line_name = "line_of_suspects" if asked["alone"] else "line"
-    found = {row[0]: row for row in run(connection, line_name, **asked | {"room": max(most, wide)})}
-    line = [rules.candidate(row[0], row[3], row[10], fresh=row[9] == 1) for row in found.values()]
+    line_name = "line_of_suspects" if values["alone"] else "line"
+    rows = {row[0]: row for row in run(connection, line_name, **values | {"room": max(most, wide)})}
+    line = [rules.candidate(row[0], row[3], row[10], fresh=row[9] == 1) for row in rows.values()]
     rooms: dict[str, Room] = {}
-    for gate in {one.gate for one in line if one.gate is not None}:
+    for gate in {candidate.gate for candidate in line if candidate.gate is not None}:
         ((held, full_at),) = run(connection, "behind_gate", gate=gate)
         rooms[gate] = Room(rules.bound(gate), held, full_at, now)
     taken, refused = share(line, rooms, most)
-    marks = {one.id: rules.mark(one.gate) for one in taken}
-    claimed = _take(connection, asked["worker"], [(found[task_id], gate) for task_id, gate in marks.items()], now)
-    connection.executemany(S["refuse"].sql, [(one.id, one.gate) for one in refused])
+    marks = {candidate.id: rules.mark(candidate.gate) for candidate in taken}
+    claimed = _take(connection, values["worker"], [(rows[task_id], gate) for task_id, gate in marks.items()], now)
+    connection.executemany(S["refuse"].sql, [(candidate.id, candidate.gate) for candidate in refused])
     for gate, room in rooms.items():
         if room.spent:
             run(connection, "fill_bucket", gate=gate, full_at=room.full_at)
@@ -50,18 +50,18 @@ def _take(
 
 
 def claimed(row: tuple[Any, ...], now: float, gate: str | None = None) -> Claimed:
-    """A row of `ready` or `line` as its worker gets it."""
+    """A task from a row of `ready` or `line`."""
     task_id, attempt, crashes, task, input_, options, created_at, parent, inbox, head = row[:10]
     return Claimed(task_id, task, input_, options, head + 1, attempt, crashes, created_at, now, parent, inbox, gate)
 
 
-def let_go(connection: apsw.Connection, gates: Iterable[str]) -> None:
-    """Tasks that were held behind these gates are gone: others may follow, with this commit."""
+def release(connection: apsw.Connection, gates: Iterable[str]) -> None:
+    """Let others follow tasks that are held behind these gates no longer, in the same commit."""
     admit(connection, freed(gates))
 
 
 def admit(connection: apsw.Connection, after: Sequence[Admission]) -> bool:
-    """Let those that wait go on; True when there was one."""
+    """Make tasks that wait ready; True when there was one."""
     before = connection.total_changes()
     for gate, count, at in after:
         run(connection, "admit", gate=gate, count=count, at=at)
@@ -69,14 +69,14 @@ def admit(connection: apsw.Connection, after: Sequence[Admission]) -> bool:
 
 
 def look(connection: apsw.Connection, after: str) -> str:
-    """Look at some gates for somebody who was forgotten; where to go on next time."""
-    found = list(run(connection, "shut_gates", after=after, most=GATES))
-    admit(connection, forgotten(found))
-    return found[-1][0] if len(found) == GATES else ""
+    """Look at some gates for tasks that wait without a reason; returns where to go on next time."""
+    rows = list(run(connection, "shut_gates", after=after, most=GATES_PER_LOOK))
+    admit(connection, overlooked(rows))
+    return rows[-1][0] if len(rows) == GATES_PER_LOOK else ""
 
 
 def set_limits(connection: apsw.Connection, limits: Sequence[LimitRow]) -> None:
-    """See `Store.limit`."""
+    """See `port.queues.Queues.set_limits`."""
     for row in limits:
         if row.limit is None:
             run(connection, "lift_limit", kind=row.kind, name=row.name)
@@ -92,6 +92,6 @@ def set_limits(connection: apsw.Connection, limits: Sequence[LimitRow]) -> None:
 
 
 def turn(connection: apsw.Connection, queue: str, group: str, priority: int) -> int | None:
-    """The turn of the next task of a group."""
-    found = first(connection, "turn", queue=queue, group=group, priority=priority)
-    return None if found is None else found[0]
+    """The turn of the next task of a group; None when no task waits."""
+    row = first(connection, "turn", queue=queue, group=group, priority=priority)
+    return None if row is None else row[0]

@@ -1,5 +1,5 @@
-"""Nudges on SQLite: datagrams between the processes that use a file. Those who follow tasks ask the file itself whether somebody
-wrote: that takes no word from the others, and next to nothing."""
+"""Nudges on SQLite: datagrams between the processes that use a file. A follower asks the file itself whether another process wrote:
+that needs no message, and costs next to nothing."""
 
 from __future__ import annotations
 
@@ -13,99 +13,103 @@ import apsw
 
 from onward.errors import OnwardError
 from onward.store.nudge import NEWS, READY, SPARE, Datagrams, Hub, News, Waiting, send_datagrams
+from onward.store.sqlite.database import SqliteDatabase
 from onward.store.sqlite.execute import run
 from onward.store.sqlite.file import MEMORY
-from onward.store.sqlite.lane import Lane
 
-LOOK = 0.01
-"""Seconds between two looks of those who follow."""
+FOLLOW_PAUSE_S = 0.01
+"""Seconds between two looks of a follower at the file."""
 
 
 class SqliteNudges:
-    """See `Store` for what each verb promises."""
+    """The nudges of one store. See `port.core.Store`, `port.workers.Workers` and `port.follow.Tails` for what each verb promises."""
 
-    path: str
-    inline: bool
-    _hub: Hub
-    _news: News
-    _read: Lane | None
-    _ears: Datagrams | None
-    _sending: set[asyncio.Task[None]]
-    _reading: Any
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._db = database
+        self.hub = Hub(None if database.path == MEMORY else self._send)
+        self.news = News(self.hub)
+        self._datagrams: Datagrams | None = None
+        self._running: set[asyncio.Task[None]] = set()
 
     def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
-        self._hub.nudge(topic, tasks)
+        self.hub.nudge(topic, tasks)
 
     def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
-        return self._hub.listen(topic, callback)
+        return self.hub.listen(topic, callback)
 
-    def news(self) -> None:
-        self._news.tell()
+    def announce(self) -> None:
+        self.news.tell()
 
     def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
-        deaf = [
-            self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")
-        ]  # what outsiders append is one of these
+        # A record of an outsider comes with one of the other two topics.
+        ends = [self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")]
         stopped = asyncio.Event()
-        if self.path != MEMORY and not self.inline:
+        if self._db.path != MEMORY and not self._db.inline:
             self._spawn(self._watch(stopped))
 
         def stop() -> None:
-            for end in deaf:
+            for end in ends:
                 end()
             stopped.set()
 
         return stop
 
     async def _watch(self, stopped: asyncio.Event) -> None:
-        """Tell those who follow here when anybody has written to the file."""
+        """Tell the followers of this process when another connection has written to the file."""
         seen = 0
-        while self._read is not None and not stopped.is_set():
+        while self._db.reader is not None and not stopped.is_set():
             with contextlib.suppress(apsw.Error, RuntimeError):  # the next look tells
-                now = await self._read.run(_version, single=True)
-                if now != seen:
-                    seen = now
-                    self._hub.heard(NEWS)
+                version = await self._db.reader.run(_data_version, single=True)
+                if version != seen:
+                    seen = version
+                    self.hub.heard(NEWS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), LOOK)
+                await asyncio.wait_for(stopped.wait(), FOLLOW_PAUSE_S)
 
-    async def attend(self, worker: str) -> str:  # noqa: ARG002 -- the address is the process's
-        if self.path == MEMORY or self.inline:
+    async def attend(self, worker: str) -> str:  # noqa: ARG002 -- the address is that of the process
+        if self._db.path == MEMORY or self._db.inline:
             return ""
-        if self._ears is not None:
-            self._ears.close()
-        self._ears = Datagrams(self._hub.heard)
-        return await self._ears.open()
+        if self._datagrams is not None:
+            self._datagrams.close()
+        self._datagrams = Datagrams(self.hub.heard)
+        return await self._datagrams.open()
+
+    def close(self) -> None:
+        self.hub.close()
+        for task in self._running:
+            task.cancel()
+        if self._datagrams is not None:
+            self._datagrams.close()
+            self._datagrams = None
 
     def _send(self, waiting: Waiting) -> None:
-        if self.inline:
-            return
-        self._spawn(self._send_now(waiting))
+        if not self._db.inline:
+            self._spawn(self._send_now(waiting))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def _send_now(self, waiting: Waiting) -> None:
         with contextlib.suppress(OnwardError, RuntimeError):  # a hint may be lost
-            for address, messages in (await self._reading(lambda c: _messages(c, waiting))).items():
+            for address, messages in (await self._db.reading(lambda c: _messages(c, waiting))).items():
                 send_datagrams(messages, [address])
 
 
 def _messages(connection: apsw.Connection, waiting: Waiting) -> dict[str, set[str]]:
-    """Who hears what: a topic without tasks is for everybody, one with tasks for about as many workers as there is work."""
-    found: dict[str, set[str]] = {}
+    """The messages for each address. A topic without tasks goes to all workers, one with tasks to about as many as there is work."""
+    messages: dict[str, set[str]] = {}
     if topics := {topic for topic, tasks in waiting.items() if tasks is None or topic != READY}:
-        found = {address: set(topics) for (address,) in run(connection, "addresses")}
+        messages = {address: set(topics) for (address,) in run(connection, "addresses")}
     if tasks := waiting.get(READY):
         for queue, task, ready, count in list(run(connection, "work", ids=json.dumps(sorted(tasks)))):
             for (address,) in run(connection, "workers_for", queue=queue, task=task, most=count + SPARE):
-                found.setdefault(address, set()).add(f"{READY} {queue}" if ready else READY)
-    return found
+                messages.setdefault(address, set()).add(f"{READY} {queue}" if ready else READY)
+    return messages
 
 
-def _version(connection: apsw.Connection) -> int:
-    """Another number whenever another connection has written."""
-    ((found,),) = connection.execute("PRAGMA data_version")
-    return int(found)
+def _data_version(connection: apsw.Connection) -> int:
+    """A number that changes whenever another connection has written."""
+    ((version,),) = connection.execute("PRAGMA data_version")
+    return int(version)

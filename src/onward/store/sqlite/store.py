@@ -7,161 +7,97 @@ wait for each other instead of failing half-way.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import apsw
 
-from onward.core.audit import AuditEvent
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
-from onward.core.limit import LimitRow
 from onward.core.record import SHIFT, Entry, Record
-from onward.core.schedule import ScheduleRow, Timetable
-from onward.core.task import NEVER, Message, NewTask, Task
-from onward.errors import StoreUnavailable, TaskNotFound
+from onward.core.task import NEVER, NewTask
+from onward.errors import TaskNotFound
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
-from onward.store.nudge import Datagrams, Hub, News
-from onward.store.port.access import seen_by
-from onward.store.port.core import (
-    ALL,
-    Ask,
-    Batch,
-    Beat,
-    Claimed,
-    Depth,
-    Foreign,
-    Outlook,
-    Sent,
-    Stopped,
-    Store,
-    Submitted,
-    WorkerRow,
-)
-from onward.store.port.overview import WHOLE
-from onward.store.shared import limits, predecessor, rows
-from onward.store.shared.census import Faults, Seen, in_slices, unseen
+from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Submitted
+from onward.store.shared import limits as shared_limits
+from onward.store.shared import predecessor, rows
+from onward.store.shared.database import Connection
 from onward.store.shared.external_transaction import ON_SQLITE, submit_through
-from onward.store.sqlite import access
-from onward.store.sqlite import control as steer
-from onward.store.sqlite import file as sqlite_file
-from onward.store.sqlite import limits as gates
-from onward.store.sqlite import schedules as timed
-from onward.store.sqlite.access import SqliteAccess
-from onward.store.sqlite.budgets import SqlitePurses
-from onward.store.sqlite.execute import SIZES, S, first, insert, run, save, views
-from onward.store.sqlite.file import MEMORY, Files, health, plainly, sound, sound_file
-from onward.store.sqlite.follow import SqliteTails
-from onward.store.sqlite.fork import fork
-from onward.store.sqlite.gauges import SqliteGauges
-from onward.store.sqlite.guard import Guard
-from onward.store.sqlite.lane import Inline, Lane, Threaded
+from onward.store.shared.follow import Tails
+from onward.store.shared.schedules import Schedules
+from onward.store.shared.store import SharedStore
+from onward.store.sqlite import limits
+from onward.store.sqlite.database import SqliteConnection, SqliteDatabase, finish
+from onward.store.sqlite.execute import SIZES, S, check_heard, first, insert, run, save
+from onward.store.sqlite.file import plainly
+from onward.store.sqlite.health import SqliteHealth
 from onward.store.sqlite.nudges import SqliteNudges
 from onward.store.sqlite.outbox import SqliteOutbox
-from onward.store.sqlite.overview import SqliteOverview
-from onward.store.sqlite.pruning import SqlitePruning
-from onward.store.sqlite.quotas import SqliteQuotas
 from onward.store.sqlite.transaction import Taken, borrow
-from onward.store.sqlite.trimming import SqliteTrimming
+from onward.store.sqlite.workers import SqliteWorkers
 
-T = TypeVar("T")
 _TASK, _QUEUE, _RECORD = (itemgetter(*S[name].names) for name in ("submit_task", "submit_queue", "submit_record"))
 
 
-class SqliteStore(
-    SqliteAccess,
-    SqliteGauges,
-    SqliteNudges,
-    SqliteOutbox,
-    SqliteOverview,
-    SqlitePruning,
-    SqlitePurses,
-    SqliteQuotas,
-    SqliteTails,
-    SqliteTrimming,
-):
-    """See `Store` for what each verb promises."""
+class SqliteStore(SharedStore):
+    """See `port.core.Store` for what each verb promises."""
 
-    apart = True
+    out_of_process = True
     one_machine = True
-    hears = False
+    receives_nudges = False
+
+    _db: SqliteDatabase
 
     def __init__(self, path: str, *, clock: Clock | None = None, inline: bool = False) -> None:
-        self.path, self.inline = path, inline
-        self.where = "SQLite in memory" if path == MEMORY else f"SQLite file {path}"
         self._clock = clock or SystemClock()
+        database = SqliteDatabase(path, self._clock, inline=inline)
+        super().__init__(database)
+        self.path, self.inline, self.where = path, inline, database.where
         self._migrations = migrate.load("sqlite")
-        self._write: Lane | None = None
-        self._read: Lane | None = None
-        self._files = Files(MEMORY, self.where)
-        self._guard = Guard()
-        self._hub = Hub(None if path == MEMORY else self._send)
-        self._news = News(self._hub)
-        self._ears: Datagrams | None = None
-        self._sending: set[asyncio.Task[None]] = set()
+        self._nudges = SqliteNudges(database)
         self._limited: set[str] = set()
-        self._looked_at = self._parents_after = ""
+        self._looked_at = ""
+        self.health = SqliteHealth(database)
+        self.outbox = SqliteOutbox(database)
+        self.schedules = Schedules(database, self._submit_within)
+        self.tails = Tails(database, self._nudges)
+        self.workers = SqliteWorkers(database, self._nudges)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self, *, migrate: bool | None = None, tell: Tell = silent) -> None:
-        if self._write is not None:
+        if self._db.writer is not None:
             return
-        with plainly(self.where):
-            self._write = self._lane("BEGIN IMMEDIATE", "onward-writer")
-            # In memory there is one connection: a second would see another database.
-            self._read = self._write if self.path == MEMORY or self.inline else self._lane("BEGIN", "onward-reader")
+        self._db.open()
         try:
             if migrate is not False:
                 await self.migrate(tell)
             await self._check()
-            self._files = Files(self.path, self.where)
-            if self.path != MEMORY:
-                self._guard.hold(self.path)
+            self._db.protect()
         except BaseException:
             await self.close()
             raise
 
-    def _lane(self, begin: str, name: str) -> Lane:
-        connect = functools.partial(sqlite_file.connect, self.path, self._clock)
-        if self.inline:
-            return Inline(connect, begin)
-        reads = begin == "BEGIN"
-        return Threaded(
-            connect, name, begin, check=lambda: self._files.check_now_and_then() if reads else self._files.check()
-        )
-
     async def close(self) -> None:
-        self._hub.close()
-        for task in self._sending:
-            task.cancel()
-        if self._ears is not None:
-            self._ears.close()
-        with self._guard.released():
-            for lane in {id(lane): lane for lane in (self._write, self._read) if lane is not None}.values():
-                lane.close()
-        self._write = self._read = self._ears = None
-        self._files = Files(MEMORY, self.where)
+        self._nudges.close()
+        self._db.close()
 
-    def twin(self) -> Store:
+    def clone(self) -> Store:
         return self
 
     async def migrate(self, tell: Tell = silent) -> list[str]:
         names: list[str] = []
-        while done := await self._writing(self._migrate_some):
+        while done := await self._db.writing(self._migrate_some):
             for name in done:
                 tell(migrate.Progress(name, "done"))
             names += done
         return names
 
     def _migrate_some(self, connection: apsw.Connection) -> list[str]:
-        """The next migration that is missing, so that others write in between; all of them in an empty database."""
+        """Run the next missing migration, so that other programs can write in between; all of them in an empty database."""
         state = self._state(connection)
         migrate.check_age(self.where, self._migrations, state)
         todo = migrate.missing(self._migrations, state)
@@ -181,50 +117,36 @@ class SqliteStore(
         return [step.name for step in todo]
 
     async def version(self) -> tuple[int, int]:
-        return (await self._reading(self._state)).newest, self._migrations[-1].number
+        return (await self._db.reading(self._state)).newest, self._migrations[-1].number
 
     @staticmethod
     def _state(connection: apsw.Connection) -> State:
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        done = connection.execute(migrate.READ) if "onward_migrations" in there else ()
-        marks = dict(connection.execute(migrate.MARKS)) if "onward_schema" in there else {}
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        done = connection.execute(migrate.READ) if "onward_migrations" in tables else ()
+        marks = dict(connection.execute(migrate.MARKS)) if "onward_schema" in tables else {}
         return State(frozenset(number for (number,) in done), marks.get(migrate.OLDEST, 0))
 
     async def _check(self) -> None:
-        migrate.check(self.where, self._migrations, await self._reading(self._state))
-
-    # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _writing(self, job: Callable[[apsw.Connection], T], *, urgent: bool = False, single: bool = False) -> T:
-        if self._write is None:
-            raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
-        with plainly(self.where):
-            return await self._write.run(job, urgent=urgent, single=single)
-
-    async def _reading(self, job: Callable[[apsw.Connection], T]) -> T:
-        if self._read is None:
-            raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
-        with plainly(self.where):
-            return await self._read.run(job)
+        migrate.check(self.where, self._migrations, await self._db.reading(self._state))
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
         if connection is not None:
             return await submit_through(connection, new, self._clock.now(), ON_SQLITE)
-        return await self._writing(lambda c: [self._submit_one(c, task) for task in new])
+        return await self._db.writing(lambda c: [self._submit_one(c, task) for task in new])
 
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
         if new.parent is not None and first(connection, "parent", id=new.parent) is None:
-            raise TaskNotFound(new.parent)  # pruned, while whoever asks slept
+            raise TaskNotFound(new.parent)  # pruned, while the worker that submits the child slept
         now = self._clock.now()
-        turn = None if new.group is None else gates.turn(connection, new.queue, new.group, new.priority)
+        turn = None if new.group is None else limits.turn(connection, new.queue, new.group, new.priority)
         values = {**new._asdict(), "now": now, "turn": turn}
         connection.execute(S["submit_task"].sql, _TASK(values))
         if connection.changes() == 0:
-            found = first(connection, "submitted", id=new.id, key=new.key)
-            assert found is not None
-            return Submitted(found[0], found[0] == new.id, found[1])
+            row = first(connection, "submitted", id=new.id, key=new.key)
+            assert row is not None
+            return Submitted(row[0], row[0] == new.id, row[1])
         connection.execute(S["submit_queue"].sql, _QUEUE(values))
         if new.parent is not None:
             run(connection, "born_paused", id=new.id, parent=new.parent, never=NEVER)
@@ -234,85 +156,17 @@ class SqliteStore(
         crashpoint("submit.before")
         return Submitted(new.id, True, new.fingerprint)
 
-    async def keyed(self, keys: Sequence[str]) -> dict[str, Submitted]:
-        def job(connection: apsw.Connection) -> dict[str, Submitted]:
-            found = {key: first(connection, "submitted", id="", key=key) for key in keys}
-            return {key: Submitted(row[0], False, row[1]) for key, row in found.items() if row is not None}
-
-        return await self._reading(job)
-
-    async def depth(self, queue: str) -> Depth:
-        row = await self._reading(lambda c: first(c, "depth", queue=queue))
-        assert row is not None
-        return Depth(*row)
-
-    async def cancel(self, task_id: str) -> Stopped:
-        return await self._writing(lambda c: steer.cancel(c, task_id))
-
-    async def resume(self, task_id: str) -> bool:
-        return await self._writing(lambda c: steer.resume(c, task_id))
-
-    async def pause(self, task_id: str) -> bool | None:
-        found = await self._writing(lambda c: first(c, "pause", id=task_id))
-        return None if found is None else found[0] is not None
-
-    async def unconfirmed_pauses(self, task_ids: Sequence[str]) -> list[str]:
-        ids = json.dumps(list(task_ids))
-        return await self._reading(lambda c: [row[0] for row in run(c, "unconfirmed_pauses", ids=ids)])
-
-    async def fork(
-        self,
-        task_id: str,
-        origin: str,
-        at: int,
-        *,
-        input: bytes,  # noqa: A002 -- the word for it at every door
-        inbox: int,
-        told: bytes = b"",
-        said: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        await self._writing(lambda c: fork(c, task_id, origin, at, input, inbox, told, said))
-
-    async def children(self, task_id: str) -> list[str]:
-        return await self._reading(lambda c: [row[0] for row in run(c, "children", id=task_id)])
-
-    async def orphans(self) -> list[str]:
-        found = await self._reading(lambda c: list(run(c, "orphans", after=self._parents_after, most=limits.PARENTS)))
-        self._parents_after = next((parent for _, parent in found if parent is not None), "")
-        return [task_id for task_id, _ in found if task_id is not None]
-
-    async def send(self, task_id: str, message: Message, deed: AuditEvent | None = None) -> Sent:
-        return await self._writing(lambda c: access.send(c, task_id, message, deed))
-
-    async def resolve_ended(
-        self,
-        task_id: str,
-        message: Message,
-        deed: AuditEvent | None = None,
-        *,
-        undo: str | None = None,
-        input: bytes = b"",  # noqa: A002
-    ) -> Sent:
-        return await self._writing(lambda c: access.resolve_ended(c, task_id, message, deed, undo, input))
-
-    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL) -> list[Message]:
-        return await self._reading(
-            lambda c: [Message(*row) for row in run(c, "inbox", id=task_id, after=after, limit=limit)]
-        )
-
-    async def asks(self, task_id: str | None = None, whose: str | None = None) -> list[Ask]:
-        name, values = "asks_of" if task_id else "asks", {"id": task_id, **seen_by(whose)}
-        return await self._reading(lambda c: [*map(Ask._make, run(c, name, **values))])
-
-    async def doubts(self) -> list[str]:
-        return await self._reading(lambda c: [row[0] for row in run(c, "doubts")])
+    async def _submit_within(self, connection: Connection, tasks: Sequence[NewTask]) -> None:
+        assert isinstance(connection, SqliteConnection)
+        for task in tasks:
+            self._submit_one(connection.raw, task)
 
     async def transact(
         self, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None = None
     ) -> bool:
-        assert self._write is not None
+        assert self._db.writer is not None
 
-        async def apart(connection: Any) -> Entry:
+        async def wrapped(connection: Any) -> Entry:
             try:
                 return await body(connection)
             except Exception as error:
@@ -320,66 +174,45 @@ class SqliteStore(
 
         try:
             with plainly(self.where):
-                await borrow(self._write, apart, seconds, known)
+                await borrow(self._db.writer, wrapped, seconds, known)
         except Taken:
             return False
         except Foreign as foreign:
             raise foreign.error from None
         return True
 
-    async def prioritize(self, task_id: str, priority: int) -> bool:
-        return await self._writing(lambda c: first(c, "prioritize", id=task_id, priority=priority) is not None)
-
-    async def offer(self, handlers: Sequence[tuple[str, bytes]]) -> None:
-        await self._writing(lambda c: c.executemany(S["offer"].sql, handlers))
-
-    async def limit(self, limits: Sequence[LimitRow]) -> None:
-        await self._writing(lambda c: gates.set_limits(c, limits))
-
-    async def offered(self) -> dict[str, bytes]:
-        return await self._reading(lambda c: dict(run(c, "offered")))
-
-    async def schedules(self, *, soonest: int | None = None) -> Timetable:
-        return await self._reading(lambda c: timed.schedules(c, soonest))
-
-    async def turn(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
-        done = await self._writing(lambda c: timed.turn(c, name, seen, to, tasks, self._submit_one))
-        if tasks:
-            crashpoint("tick.after")
-        return done
-
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def claim(
         self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
     ) -> list[Claimed]:
-        asked = {"worker": worker, "queue": queue, "names": json.dumps(list(names)), "room": room, "alone": alone}
+        values = {"worker": worker, "queue": queue, "names": json.dumps(list(names)), "room": room, "alone": alone}
 
         def job(connection: apsw.Connection) -> list[Claimed]:
             now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
-            found = list(run(connection, "ready_suspect" if alone else "ready", **asked))
-            if not found and limits.rules(run(connection, "limits"), queue, names):
+            ready = list(run(connection, "ready_suspect" if alone else "ready", **values))
+            if not ready and shared_limits.rules(run(connection, "limits"), queue, names):
                 self._limited.add(queue)
                 return []
-            insert(connection, "begin_shift", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in found])
-            connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in found])))
+            insert(connection, "begin_shift", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row in ready])
+            connection.execute(S["take"].sql, (worker, json.dumps([row[0] for row in ready])))
             crashpoint("claim.before")
-            return [gates.claimed(row, now) for row in found]
+            return [limits.claimed(row, now) for row in ready]
 
-        def limited(connection: apsw.Connection, most: int, wide: int) -> limits.Round:
-            if rules := limits.rules(run(connection, "limits"), queue, names):
-                return gates.claim(connection, asked, rules, most, wide, self._clock.now())
+        def limited(connection: apsw.Connection, most: int, wide: int) -> shared_limits.Round:
+            if rules := shared_limits.rules(run(connection, "limits"), queue, names):
+                return limits.claim(connection, values, rules, most, wide, self._clock.now())
             self._limited.discard(queue)
-            return limits.Round([])
+            return shared_limits.Round([])
 
         if queue not in self._limited:
-            claimed = await self._writing(job)
+            claimed = await self._db.writing(job)
             if claimed or queue not in self._limited:
                 return claimed
-        claimed = await limits.in_rounds(
-            lambda most, wide: self._writing(lambda c: limited(c, most, wide)), room, self.nudge
+        claimed = await shared_limits.in_rounds(
+            lambda most, wide: self._db.writing(lambda c: limited(c, most, wide)), room, self.nudge
         )
-        return claimed if queue in self._limited else await self._writing(job)
+        return claimed if queue in self._limited else await self._db.writing(job)
 
     async def save(self, worker: str, batch: Batch) -> set[str]:  # noqa: ARG002 -- the journal's numbers are the fence
         def job(connection: apsw.Connection) -> None:
@@ -388,9 +221,9 @@ class SqliteStore(
 
         try:
             alone = not (batch.ends or batch.waits or batch.contents) and len(batch.entries) <= SIZES[-1]
-            await self._writing(job, single=alone)
+            await self._db.writing(job, single=alone)
         except apsw.ConstraintError:
-            refused = await self._writing(lambda c: self._save_parts(c, batch))
+            refused = await self._db.writing(lambda c: self._save_parts(c, batch))
         else:
             refused = set()
         crashpoint("save.after")
@@ -419,106 +252,41 @@ class SqliteStore(
             connection.executemany(S["keep"].sql, batch.contents)
         save(connection, batch.entries, batch.witnesses, batch.known)
         if batch.ends:
-            steer.check_heard(connection, batch.ends)
+            check_heard(connection, batch.ends)
             now = self._clock.now()
             connection.execute(S["end_queue"].sql, (json.dumps([end.id for end in batch.ends]),))
             insert(connection, "end_outcome", [(e.id, e.state.value, e.attempt, e.seq, now) for e in batch.ends])
         if batch.waits:
             connection.executemany(S["part"].sql, batch.waits)
-        for told in rows.tidings(batch):
-            steer.tell(connection, *told)
+        if ends := rows.child_ends(batch):
+            finish(SqliteConnection(connection).tell_parents(ends))
         if batch.gates:
-            gates.let_go(connection, batch.gates.values())
+            limits.release(connection, batch.gates.values())
 
     async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
-        asked = {"id": task_id, "limit": limit} | ({} if after is None else {"after": after})
         name = "last_journal" if after is None else "journal"
-        return await self._reading(lambda c: [Record(*row) for row in run(c, name, **asked)])
+        return [Record(*row) for row in await self._db.fetch(name, id=task_id, limit=limit, after=after)]
 
-    async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
-        return await self._reading(lambda c: dict(run(c, "contents", id=task_id, ids=json.dumps(list(ids)))))
-
-    async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:  # noqa: ARG002 -- the kernel knows better
-        outlook, quota = await self._reading(lambda c: (_look(c, names, woken=False), first(c, "quota")))
+    async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:  # noqa: ARG002 -- the kernel tells of a dead process
+        outlook, quota = await self._db.reading(lambda c: (_look(c, names, woken=False), first(c, "quota")))
         if quota == (1,):
-            self._looked_at = await self._writing(lambda c: gates.look(c, self._looked_at))
+            self._looked_at = await self._db.writing(lambda c: limits.look(c, self._looked_at))
         if outlook.next_due_in is None or outlook.next_due_in > 0:
             return outlook
-        await self._writing(lambda c: run(c, "wake"))
-        return await self._reading(lambda c: _look(c, names, woken=True))
+        await self._db.writing(lambda c: run(c, "wake"))
+        return await self._db.reading(lambda c: _look(c, names, woken=True))
 
     async def release(self, worker: str, task_ids: Sequence[str], before: float, *, suspect: bool = False) -> None:
-        wanted = [(worker, task_id, before, suspect) for task_id in task_ids]
-        await self._writing(lambda c: c.executemany(S["release"].sql, wanted))
+        values = [(worker, task_id, before, suspect) for task_id in task_ids]
+        await self._db.writing(lambda c: c.executemany(S["release"].sql, values))
 
-    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def join(self, row: WorkerRow, lease: float) -> float:
-        await self._writing(lambda c: run(c, "join", lease=lease, **rows.worker_values(row)))
-        return self._clock.now()
+    def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
+        self._nudges.nudge(topic, tasks)
 
-    async def beat(self, worker: str, lease: float, rate: float, resting: Sequence[str] = ()) -> Beat:
-        def job(connection: apsw.Connection) -> Beat:
-            if resting:
-                run(connection, "confirm_pause", worker=worker, ids=json.dumps(list(resting)))
-            run(connection, "beat", worker=worker, lease=lease, rate=rate)
-            alive = connection.changes() > 0
-            held = list(run(connection, "held", worker=worker))
-            paused = frozenset(task_id for task_id, stop in held if stop)
-            return Beat(alive, self._clock.now(), frozenset(task_id for task_id, _ in held), paused)
-
-        return await self._writing(job, urgent=True)
-
-    async def leave(self, worker: str) -> None:
-        def job(connection: apsw.Connection) -> None:
-            run(connection, "let_go", worker=worker)
-            run(connection, "leave", worker=worker)
-
-        await self._writing(job)
-
-    async def rescue(self, dead: Sequence[str], lease: float | None = None, now: float | None = None) -> int:
-        asked = self._clock.now() if now is None else min(now, self._clock.now())
-
-        def job(connection: apsw.Connection) -> int:
-            run(connection, "bury", dead=json.dumps(list(dead)), sweep=lease is not None, asked=asked)
-            run(connection, "rescue")
-            return connection.changes()
-
-        return await self._writing(job)
-
-    async def workers(self) -> list[WorkerRow]:
-        return [rows.worker(row) for row in await self._reading(lambda c: views(run(c, "workers")))]
-
-    async def absent(self, lease: float) -> set[str]:  # noqa: ARG002 -- the kernel knows better
-        return set()
-
-    # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
-        found = await self._reading(lambda c: views(run(c, "get", id=task_id, most=WHOLE, **seen_by(whose))))
-        return rows.task(found[0]) if found else None
-
-    async def census(self, seen: Seen = unseen) -> Faults:
-        async def bound(low: str, records: int) -> str | None:
-            found = await self._reading(lambda c: first(c, "census_bound", low=low, records=records))
-            return found[0] if found else None
-
-        async def look(low: str, high: str) -> Faults:
-            return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census", low=low, high=high)])
-
-        return await in_slices(bound, look, seen)
-
-    async def census_lately(self, most: int) -> Faults:
-        return await self._reading(lambda c: [(row[0], row[1]) for row in run(c, "census_lately", most=most)])
-
-    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:
-        found = await self._reading(lambda c: health(c, self.path))
-        if deep and (self.path == MEMORY or self.inline):
-            return [*found, await self._reading(sound)]
-        if deep:  # a connection of its own: it reads every page, and nobody waits behind it
-            with plainly(self.where):
-                return [*found, await asyncio.to_thread(sound_file, self.path, self._clock)]
-        return found
+    def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
+        return self._nudges.listen(topic, callback)
 
 
 def _look(connection: apsw.Connection, names: Sequence[str] | None, *, woken: bool) -> Outlook:

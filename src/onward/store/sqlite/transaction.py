@@ -1,7 +1,7 @@
-"""A transaction on SQLite's one writer that somebody else's code takes part in.
+"""A transaction on the one writer of SQLite in which code of the caller takes part.
 
-The writer's thread opens it and then does what the borrower asks for, statement by statement, until it is given back: as
-long as that takes, nobody else writes. The connection that the borrower gets speaks like asyncpg's.
+The thread of the writer opens it, and then runs the statements of the borrower one by one until the borrower gives it back. Meanwhile
+all other writers wait. The connection that the borrower gets has the interface of asyncpg.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from onward.core.record import Entry
 from onward.store.sqlite.execute import save
 from onward.store.sqlite.lane import Inline, Lane, undo
 
-Ask = tuple[Callable[[apsw.Connection], Any], "asyncio.Future[Any]"]
+Request = tuple[Callable[[apsw.Connection], Any], "asyncio.Future[Any]"]
 
 
 class Taken(Exception):
-    """The record is refused, its number is taken or its predecessor gone: what was written beside it must go."""
+    """The record is refused: its number is taken, or its predecessor is gone. The other writes of the transaction are undone."""
 
 
 class Borrowed:
@@ -35,29 +35,29 @@ class Borrowed:
         await self._ask(lambda connection: list(connection.execute(sql, args)))
 
     async def executemany(self, sql: str, args: Any) -> None:
-        """Run a statement for each of many."""
+        """Run a statement once for each of many values."""
         await self._ask(lambda connection: connection.executemany(sql, args) and None)
 
     async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        """Its rows."""
+        """The rows of a statement."""
         return await self._ask(lambda connection: _fetch(connection, sql, args))  # type: ignore[no-any-return]
 
     async def fetchrow(self, sql: str, *args: Any) -> dict[str, Any] | None:
-        """Its first row, or None."""
+        """The first row of a statement, or None."""
         return next(iter(await self.fetch(sql, *args)), None)
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
-        """The first value of its first row, or None."""
+        """The first value of the first row of a statement, or None."""
         row = await self.fetchrow(sql, *args)
         return None if row is None else next(iter(row.values()))
 
 
 def _fetch(connection: apsw.Connection, sql: str, args: tuple[Any, ...]) -> list[dict[str, Any]]:
     cursor = connection.execute(sql, args)
-    found = []
+    rows = []
     for row in cursor:
-        found.append(dict(zip([column[0] for column in cursor.get_description()], row, strict=True)))
-    return found
+        rows.append(dict(zip([column[0] for column in cursor.get_description()], row, strict=True)))
+    return rows
 
 
 async def borrow(
@@ -68,22 +68,22 @@ async def borrow(
         await _borrow_inline(lane, body, seconds, known)
         return
     loop = asyncio.get_running_loop()
-    line: queue.SimpleQueue[Ask | Entry | None] = queue.SimpleQueue()
+    line: queue.SimpleQueue[Request | Entry | None] = queue.SimpleQueue()
     opened: asyncio.Future[None] = loop.create_future()
 
     def job(connection: apsw.Connection) -> None:
         loop.call_soon_threadsafe(_set, opened, None)
         while True:
             try:
-                asked = line.get(timeout=2 * seconds)  # a loop that hangs must not keep everybody from writing
+                request = line.get(timeout=2 * seconds)  # a loop that hangs must not block all other writers
             except queue.Empty:
                 raise TimeoutError(f"a transaction took longer than {seconds:g} s") from None
-            if asked is None:
-                raise _Given
-            if len(asked) != 2:
-                _record(connection, asked, known)
+            if request is None:
+                raise _GivenBack
+            if len(request) != 2:
+                _record(connection, request, known)
                 return
-            _answer(loop, connection, *asked)
+            _answer(loop, connection, *request)
 
     async def ask(todo: Callable[[apsw.Connection], Any]) -> Any:
         answer: asyncio.Future[Any] = loop.create_future()
@@ -97,13 +97,13 @@ async def borrow(
     except BaseException:
         line.put(None)
         await asyncio.wait({done})
-        done.cancelled() or done.exception()  # what the borrower met is what counts
+        done.cancelled() or done.exception()  # the error of the borrower is the one to raise
         raise
     await done
 
 
-class _Given(Exception):
-    """It was given back with nothing to commit."""
+class _GivenBack(Exception):
+    """The borrower gave the transaction back with nothing to commit."""
 
 
 def _answer(

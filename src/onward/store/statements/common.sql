@@ -1,8 +1,8 @@
 -- Statements that read the same on PostgreSQL and SQLite.
 
 -- name: columns
--- A task as every door shows it. State and reason come from the queue row or the outcome, never from a column of their own. An
--- input or a last record that is longer than is wanted is not read.
+-- A task as every reader gets it. State and reason come from the queue row or the outcome, never from a column of their own. An input or
+-- a last record that is longer than the reader wants is not read.
 SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.created_at, t.key, t.options,
        CASE WHEN length(t.input) <= :most THEN t.input END AS input,
        q.worker, q.due_at, q.reason, COALESCE(q.attempt, o.attempt, 1) AS attempt,
@@ -12,7 +12,7 @@ SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.cr
        (SELECT f.at FROM onward_journal f WHERE f.task_id = t.id AND f.kind = 'shift.started' ORDER BY f.seq LIMIT 1) AS started_at
 
 -- name: get
--- One task by id, where it is one that the reader may see: of a tenant, of none (''), or of anybody.
+-- One task by its id, when the reader may see it: a task of one tenant, of none (''), or of any.
 {columns}
 FROM onward_tasks t
 LEFT JOIN onward_queue q ON q.task_id = t.id
@@ -20,17 +20,17 @@ LEFT JOIN onward_outcomes o ON o.task_id = t.id
 WHERE t.id = :id AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 
 -- name: list_all
--- Tasks of every state, or of some of which most tasks are, newest first.
+-- Tasks of all states, or of states that most tasks have, the newest first.
 {columns}
 {from_all}
 
 -- name: ids_all
--- The same, as far as it takes to count them and to look for labels.
+-- Their ids and options alone, to count them and to look for labels.
 SELECT t.id, t.options
 {from_all}
 
 -- name: from_all
--- Where both find them.
+-- The tables and filters of both.
 FROM onward_tasks t
 {join_queue_row}
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
@@ -39,18 +39,18 @@ WHERE t.id < :before AND t.id >= :since AND {matches} AND (:of_all OR COALESCE(t
 ORDER BY t.id DESC LIMIT :limit
 
 -- name: list_tenant
--- Tasks of one tenant, of every state or of an end that is not rare, newest first: through the index of tenants, so that those
--- of all others are never read.
+-- Tasks of one tenant, of all states or of an ended state that is not rare, the newest first. They are read through the index of
+-- tenants, so that tasks of other tenants are never read.
 {columns}
 {from_tenant}
 
 -- name: ids_tenant
--- The same, as far as it takes to count them and to look for labels.
+-- Their ids and options alone, to count them and to look for labels.
 SELECT t.id, t.options
 {from_tenant}
 
 -- name: from_tenant
--- Where both find them.
+-- The tables and filters of both.
 FROM onward_tasks t
 {join_queue_row}
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
@@ -59,17 +59,17 @@ WHERE t.tenant = :tenant AND t.id < :before AND t.id >= :since AND {matches}
 ORDER BY t.id DESC LIMIT :limit
 
 -- name: list_of
--- Children of one task, of whatever state or reason.
+-- Children of one task, of any state or reason.
 {columns}
 {from_of}
 
 -- name: ids_of
--- The same, as far as it takes to count them and to look for labels.
+-- Their ids and options alone, to count them and to look for labels.
 SELECT t.id, t.options
 {from_of}
 
 -- name: from_of
--- Where both find them.
+-- The tables and filters of both.
 FROM onward_tasks t
 {join_queue_row}
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
@@ -78,7 +78,7 @@ WHERE t.parent = :parent AND (:of_all OR COALESCE(t.tenant, '') = :tenant) AND t
 ORDER BY t.id DESC LIMIT :limit
 
 -- name: matches
--- What a list is asked for, as far as the task itself says it: names, queues, a label, a text.
+-- The filters of a list that only need the task itself: names, queues, a label, a text.
 (:any_task OR t.task AMONG (:task)) AND (:any_queue OR t.queue AMONG (:queue)) AND (:any_label OR {has_label}) AND (:any_text OR {says})
 
 -- name: open_state
@@ -86,17 +86,17 @@ ORDER BY t.id DESC LIMIT :limit
 CASE WHEN q.worker IS NOT NULL THEN 'running' WHEN q.reason IN ('queued', 'delayed', 'retrying', 'cancelling', 'quota') THEN 'pending' ELSE 'waiting' END
 
 -- name: list_open
--- Unfinished tasks, found through the queue, so that the finished ones are never read.
+-- Unfinished tasks, read through the queue, so that finished tasks are never read.
 {columns}
 {from_open}
 
 -- name: ids_open
--- The same, as far as it takes to count them and to look for labels.
+-- Their ids and options alone, to count them and to look for labels.
 SELECT t.id, t.options
 {from_open}
 
 -- name: from_open
--- Where both find them.
+-- The tables and filters of both.
 FROM onward_queue q
 JOIN onward_tasks t ON t.id = q.task_id
 LEFT JOIN onward_outcomes o ON o.task_id = q.task_id
@@ -110,12 +110,12 @@ ORDER BY q.task_id DESC LIMIT :limit
 {from_ended}
 
 -- name: ids_ended
--- The same, as far as it takes to count them and to look for labels.
+-- Their ids and options alone, to count them and to look for labels.
 SELECT t.id, t.options
 {from_ended}
 
 -- name: from_ended
--- Where both find them.
+-- The tables and filters of both.
 FROM onward_outcomes o
 JOIN onward_tasks t ON t.id = o.task_id
 {join_queue_row}
@@ -123,8 +123,8 @@ WHERE o.state = :state AND o.task_id < :before AND o.task_id >= :since AND {matc
 ORDER BY o.task_id DESC LIMIT :limit
 
 -- name: ahead
--- How many tasks that could be started now stand before each of these, counted up to a number within its priority and above it. (In
--- order: so the planner goes along the index and stops there.)
+-- For each of these tasks, how many tasks that could be started now come before it, counted up to a number within its priority and above
+-- it. (The ORDER BY makes the planner walk the index and stop there.)
 SELECT q.task_id,
        (SELECT count(*) FROM (SELECT 1 FROM onward_queue h WHERE h.queue = q.queue AND h.worker IS NULL AND h.due_at IS NULL AND h.priority > q.priority
                               ORDER BY h.priority DESC, COALESCE(h.turn, h.position) LIMIT :most) a)
@@ -133,7 +133,7 @@ SELECT q.task_id,
 FROM onward_queue q WHERE q.task_id AMONG (:ids) AND q.worker IS NULL AND q.due_at IS NULL
 
 -- name: lately
--- The last records of unfinished tasks. What only replays read, and what is long, comes without its data.
+-- The last records of unfinished tasks. Records that only a replay reads, and long ones, come without their data.
 SELECT j.task_id, j.seq, j.shift, j.kind, j.key,
        CASE WHEN j.kind IN ('sleep.started', 'signal.awaited', 'question.asked', 'approval.requested', 'child.awaited', 'step.waits', 'effect.in_doubt',
                             'message.received', 'task.retry', 'step.retry', 'task.parked', 'task.quarantined') AND length(j.data) <= :most
@@ -144,11 +144,11 @@ WHERE q.task_id AMONG (:ids) AND j.kind <> 'progress'
 ORDER BY j.task_id, j.seq
 
 -- name: model_calls
--- What some tasks asked of models, as far as the keys of the records tell.
+-- The steps of some tasks that may have called a model, by the keys of the records.
 SELECT task_id, data FROM onward_journal WHERE task_id AMONG (:ids) AND kind = 'step.completed' AND key LIKE '%model%' ORDER BY task_id, seq
 
 -- name: floor
--- The task that has so many others between it and an id: how far a look that is bounded goes.
+-- The task that has so many others between it and an id: the bound of a limited search.
 SELECT t.id FROM onward_tasks t WHERE t.id < :before AND (:of_all OR COALESCE(t.tenant, '') = :tenant) ORDER BY id DESC LIMIT 1 OFFSET :count
 
 -- name: journal
@@ -166,11 +166,11 @@ ORDER BY seq LIMIT :limit
 SELECT count(*) FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'step.completed'
 
 -- name: lead_last
--- The last news of a task by a number.
+-- The last progress record of a task up to a number.
 SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress' ORDER BY seq DESC LIMIT 1
 
 -- name: lead_lately
--- The news of a task by a number, since its shift began or ended, or a step ended.
+-- The progress records of a task up to a number, since its shift began or ended, or a step ended.
 SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress'
   AND seq > COALESCE((SELECT b.seq FROM onward_journal b WHERE b.task_id = :id AND b.seq <= :seq
                       AND b.kind IN ('shift.started', 'shift.ended', 'step.completed', 'step.failed', 'effect.in_doubt',
@@ -179,29 +179,31 @@ SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id A
 ORDER BY seq
 
 -- name: oldest_kept
--- The oldest checkpoint that is kept: the last but so many, or one before it that is younger than a time.
+-- The oldest checkpoint that is kept: the last but so many, or an older one that was saved after a time.
 SELECT c.seq, c.shift, c.kind, c.key, c.data, c.at FROM onward_journal c,
     (SELECT n.seq FROM onward_journal n WHERE n.task_id = :id AND n.kind = 'checkpoint.saved' ORDER BY n.seq DESC LIMIT 1 OFFSET :behind) AS last
 WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' AND (c.seq = last.seq OR (c.seq < last.seq AND c.at > :before))
 ORDER BY c.seq LIMIT 1
 
 -- name: drop_data
--- What a kept checkpoint stands for: the kinds that only a replay reads. A step that started a child tells who it is, and stays.
+-- Delete the data of records that a kept checkpoint stands for: kinds that only a replay reads. A step that started a child keeps its
+-- data, which names the child.
 UPDATE onward_journal SET data = :data
 WHERE task_id = :id AND seq < :seq AND at <= :before AND substr(data, 1, :size) <> :mark
   AND kind IN ('step.completed', 'state.patched', 'progress', 'checkpoint.saved') AND key NOT LIKE '%submit %'
 
 -- name: prunable
--- Ended tasks without a parent, by the order of their ids, of which the younger ones cannot be old enough.
+-- Ended tasks without a parent, in the order of their ids. The caller bounds the ids: younger tasks cannot be old enough.
 SELECT t.id FROM onward_tasks t JOIN onward_outcomes o ON o.task_id = t.id
 WHERE t.id > :after AND t.id < :until AND t.parent IS NULL AND o.finished_at <= onward_now() - :age ORDER BY t.id LIMIT :limit
 
 -- name: parents
--- Which of these tasks there are, and whose children they are.
+-- Which of these tasks exist, and their parents.
 SELECT id, parent FROM onward_tasks WHERE id AMONG (:ids)
 
 -- name: trees
--- All tasks of some trees, each with its root, whether it has ended, and long enough ago, and whether somebody has yet to hear of it.
+-- All tasks of some trees: the root of each, whether it has ended, whether that was long enough ago, and whether an event of it is still
+-- to be delivered.
 WITH RECURSIVE tree(id, root) AS (
     SELECT id, id FROM onward_tasks WHERE id AMONG (:ids) AND parent IS NULL
     UNION ALL SELECT t.id, tree.root FROM tree JOIN onward_tasks t ON t.parent = tree.id
@@ -214,36 +216,36 @@ SELECT tree.id, tree.root,
 FROM tree ORDER BY tree.id
 
 -- name: prune_tasks
--- Tasks that are forgotten: what was asked.
+-- Delete the tasks that are pruned.
 DELETE FROM onward_tasks WHERE id AMONG (:ids)
 
 -- name: prune_outcomes
--- How they ended.
+-- Delete their outcomes.
 DELETE FROM onward_outcomes WHERE task_id AMONG (:ids)
 
 -- name: prune_inbox
--- What they were told.
+-- Delete their messages.
 DELETE FROM onward_inbox WHERE task_id AMONG (:ids)
 
 -- name: prune_contents
--- What they kept.
+-- Delete their contents.
 DELETE FROM onward_contents WHERE task_id AMONG (:ids)
 
 -- name: prune_purses
--- What they might spend.
+-- Delete their ledgers.
 DELETE FROM onward_purses WHERE task_id AMONG (:ids)
 
 -- name: prune_outbox
--- What others were told of them.
+-- Delete their rows of the outbox.
 DELETE FROM onward_outbox WHERE task_id AMONG (:ids)
 
 -- name: prune_subscriptions
--- Who wanted to hear of them alone.
+-- Delete their own subscriptions.
 DELETE FROM onward_subscriptions WHERE task_id AMONG (:ids)
 
 -- name: fence_off
--- What happened, but for the numbers that somebody took from a shift which may not know it, and the last that the shift wrote, which it
--- may not know either: those stay taken.
+-- Mark the records of pruned tasks that stay as a fence: a number that another actor took from a shift, which may not know it, and the
+-- last record of that shift, whose answer it may not have got.
 UPDATE onward_journal SET kind = 'pruned', key = '', data = :nothing WHERE task_id AMONG (:ids)
   AND (EXISTS (SELECT 1 FROM onward_journal b WHERE b.task_id = onward_journal.task_id AND b.seq = onward_journal.seq - 1
                AND b.shift > 0 AND b.shift <> onward_journal.shift)
@@ -251,17 +253,17 @@ UPDATE onward_journal SET kind = 'pruned', key = '', data = :nothing WHERE task_
                                 AND n.shift <> onward_journal.shift))
 
 -- name: prune_journal
--- The rest of what happened.
+-- Delete their other records.
 DELETE FROM onward_journal WHERE task_id AMONG (:ids) AND kind <> 'pruned'
 
 -- name: fork_gaps
--- A record of a fork whose data was dropped, with no whole checkpoint after it: somebody trimmed while it was being copied.
+-- A record of a fork whose data was deleted, with no whole checkpoint after it: another worker trimmed the origin while it was copied.
 SELECT j.seq FROM onward_journal j WHERE j.task_id = :id AND substr(j.data, 1, :size) = :mark
   AND NOT EXISTS (SELECT 1 FROM onward_journal c WHERE c.task_id = :id AND c.kind = 'checkpoint.saved' AND c.seq > j.seq AND substr(c.data, 1, :size) <> :mark)
 LIMIT 1
 
 -- name: taker
--- Who wrote the record that stands in the way.
+-- The record that has the number.
 SELECT shift, kind, at FROM onward_journal WHERE task_id = :id AND seq = :seq
 
 -- name: head
@@ -269,29 +271,29 @@ SELECT shift, kind, at FROM onward_journal WHERE task_id = :id AND seq = :seq
 SELECT seq, kind FROM onward_journal WHERE task_id = :id ORDER BY seq DESC LIMIT 1
 
 -- name: outsider_record
--- A record that no worker writes. The primary key refuses it when the journal has moved on.
+-- Append a record that belongs to no shift. The primary key refuses it when the journal has moved on.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:id, :seq, 0, :kind, '', :data, onward_now())
 
 -- name: outsider_end
--- The outcome that goes with an outsider's last record.
+-- The outcome that goes with the last record of an outsider.
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (:id, :state, :attempt, :seq, onward_now())
 
 -- name: drop_queue
--- The task has ended.
+-- Delete the queue row of a task that has ended.
 DELETE FROM onward_queue WHERE task_id = :id
 
 -- name: drop_outcome
--- A failed task is reopened.
+-- Delete the outcome of a failed task that is reopened.
 DELETE FROM onward_outcomes WHERE task_id = :id AND state = 'failed'
 
 -- name: reopen
--- Its queue row, anew, at the end of its priority, and with as many messages as it has got.
+-- Its new queue row, at the end of its priority, with the number of its messages.
 INSERT INTO onward_queue (task_id, queue, task, priority, reason, parent, grp, inbox)
 SELECT id, queue, task, priority, 'queued', parent, grp, (SELECT COALESCE(max(number), 0) FROM onward_inbox WHERE task_id = :id) FROM onward_tasks WHERE id = :id
 
 -- name: saga_state
--- What a cancel wants to know of a journal: sagas that are open, whether a cancel is under way already, and whether a person wants an
--- effect in doubt undone, which nobody has done yet.
+-- What a cancel has to know of a journal: how many sagas are open, whether a cancel is requested already, and how many effects in doubt
+-- a person wants undone that are not undone yet.
 SELECT COALESCE(sum(CASE kind WHEN 'saga.started' THEN 1 WHEN 'saga.completed' THEN -1 WHEN 'saga.undone' THEN -1 ELSE 0 END), 0) AS sagas,
        COALESCE(max(CASE kind WHEN 'cancel.requested' THEN seq ELSE 0 END), 0) - COALESCE(max(CASE kind WHEN 'task.resumed' THEN seq ELSE 0 END), 0) AS cancelling,
        (SELECT count(*) FROM onward_inbox i WHERE i.task_id = :id AND i.kind = 'resolve' AND i.name = 'undo' AND NOT EXISTS (
@@ -300,11 +302,11 @@ SELECT COALESCE(sum(CASE kind WHEN 'saga.started' THEN 1 WHEN 'saga.completed' T
 FROM onward_journal WHERE task_id = :id
 
 -- name: cancelling
--- The next shift will undo what is owed; a pause holds no longer.
+-- Make a task ready for the shift that undoes its finished steps; a pause ends.
 UPDATE onward_queue SET worker = NULL, due_at = NULL, reason = 'cancelling', crashes = 0, paused = (1 = 0) WHERE task_id = :id
 
 -- name: parent
--- Whose child a task is.
+-- The parent of a task.
 SELECT parent FROM onward_tasks WHERE id = :id
 
 -- name: children
@@ -312,9 +314,9 @@ SELECT parent FROM onward_tasks WHERE id = :id
 SELECT task_id FROM onward_queue WHERE parent = :id ORDER BY task_id
 
 -- name: orphans
--- Unfinished tasks whose parent was cancelled: whoever cancelled the tree did not come to them.
--- Hops from parent to parent through the index, some of them at a time from an id on: thousands of children cost one hop. The last
--- row names the parent from which to go on, where there may be more.
+-- Unfinished tasks whose parent was cancelled: the caller that cancelled the tree did not reach them. The query hops from parent to
+-- parent through the index, some of them at a time from an id on: thousands of children cost one hop. The last row names the parent from
+-- which to go on, where there may be more.
 WITH RECURSIVE parents(id, number) AS (
     SELECT * FROM (SELECT parent, 1 AS number FROM onward_queue WHERE parent IS NOT NULL AND parent > :after ORDER BY parent LIMIT 1) AS head
     UNION ALL
@@ -328,22 +330,22 @@ UNION ALL
 SELECT NULL, id FROM parents WHERE number = :most AND id IS NOT NULL
 
 -- name: bump
--- A message has come: count it, and wake the task when it waits for messages.
+-- Count a new message, and wake the task when it waits for messages.
 UPDATE onward_queue SET inbox = inbox + 1,
     due_at = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN NULL ELSE due_at END,
     reason = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN 'queued' ELSE reason END
 WHERE task_id = :id RETURNING inbox
 
 -- name: bump_quietly
--- A word for an agent has come: count it, and wake nobody.
+-- Count a new message for an agent, without waking the task.
 UPDATE onward_queue SET inbox = inbox + 1 WHERE task_id = :id RETURNING inbox
 
 -- name: inbox_of
--- How many messages an unfinished task has got.
+-- How many messages an unfinished task has.
 SELECT inbox FROM onward_queue WHERE task_id = :id
 
 -- name: post
--- The message itself.
+-- Store the message.
 INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES (:id, :number, :message, :kind, :name, :ref, :data, onward_now())
 
 -- name: next_number
@@ -351,35 +353,35 @@ INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES
 SELECT COALESCE(max(number), 0) + 1 AS number FROM onward_inbox WHERE task_id = :id
 
 -- name: posted
--- The message that stood in the way of another: two looks by an index each. An OR would read the whole inbox.
+-- The message that counts instead of a new one: two lookups by an index each. An OR would read the whole inbox.
 SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number IN (
     SELECT a.number FROM onward_inbox a WHERE a.task_id = :id AND a.id = :message
     UNION ALL SELECT b.number FROM onward_inbox b WHERE b.task_id = :id AND b.ref = :ref) ORDER BY number LIMIT 1
 
 -- name: inbox
--- What came in after a number, so many at most.
+-- Messages after a number, at most so many.
 SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number LIMIT :limit
 
 -- name: asks
--- What is asked of people, of all tasks that the reader may see.
+-- Open questions and approvals of all tasks that the reader may see.
 {asked_tasks}
 {ask_columns} {open_asks} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 ORDER BY j.at, j.task_id, j.seq
 
 -- name: asks_of
--- The same of one task. (A statement of its own: the planner must know that it may go by the task.)
+-- The same of one task. (A statement of its own: so the planner knows that it may use the task.)
 {ask_columns} FROM onward_journal j JOIN onward_queue q ON q.task_id = j.task_id JOIN onward_tasks t ON t.id = j.task_id
 WHERE j.kind IN ('question.asked', 'approval.requested') AND {still_asked} AND j.task_id = :id
 ORDER BY j.seq
 
 -- name: ask_columns
--- What is told of an ask.
+-- The columns of an open question or approval.
 SELECT j.task_id, j.seq, j.kind, j.key, j.data, j.at, t.task, onward_now()
 
 -- name: asked_tasks
--- Among them all unfinished tasks that ever asked a person. It hops through two indexes in turns: from one that asked to the next that is
--- unfinished, and from there to the next that asked. So it costs as much as the shorter of both, and those that asked and have ended
--- are passed over.
+-- Tasks that ever asked a person; among them are all unfinished ones. The query hops through two indexes in turns: from a task that
+-- asked to the next unfinished one, and from there to the next that asked. So it costs as much as the shorter of both, and skips tasks
+-- that asked and have ended.
 WITH RECURSIVE hop(ask) AS (
     SELECT (SELECT j.task_id FROM onward_journal j WHERE j.kind IN ('question.asked', 'approval.requested') ORDER BY j.task_id LIMIT 1)
     UNION ALL
@@ -390,15 +392,15 @@ WITH RECURSIVE hop(ask) AS (
 )
 
 -- name: open_asks
--- Their asks that nobody has answered. (CROSS JOIN has SQLite keep this order.)
+-- Their questions and approvals without an answer. (CROSS JOIN makes SQLite keep this order.)
 FROM hop CROSS JOIN onward_journal j CROSS JOIN onward_tasks t
 WHERE j.task_id = hop.ask AND t.id = j.task_id AND (SELECT q.attempt FROM onward_queue q WHERE q.task_id = hop.ask LIMIT 1) IS NOT NULL
   AND j.kind IN ('question.asked', 'approval.requested') AND {still_asked}
 
 -- name: still_asked
--- What is asked of people and not answered: questions and approvals of unfinished tasks. What was asked inside a saga that
--- was given up since (its path is the key of the saga without the brackets), or before a cancel or a deadline from which
--- nobody has resumed the task, is not waited for any more.
+-- Whether a question or an approval of an unfinished task is open. It is not when it has an answer; when it was asked inside a saga that
+-- was given up since (its path is the key of the saga without the brackets); or before a cancel or a deadline after which the task was
+-- not resumed.
 NOT EXISTS (SELECT 1 FROM onward_inbox i WHERE i.task_id = j.task_id AND i.ref = j.seq)
   AND NOT EXISTS (
     SELECT 1 FROM (SELECT u.kind, u.seq, CASE WHEN u.key LIKE '[%' THEN replace(u.key, ']', '/') ELSE '[' || u.key END AS path
@@ -408,47 +410,49 @@ NOT EXISTS (SELECT 1 FROM onward_inbox i WHERE i.task_id = j.task_id AND i.ref =
           ELSE NOT EXISTS (SELECT 1 FROM onward_journal a WHERE a.task_id = j.task_id AND a.seq > g.seq AND a.kind = 'task.resumed') END)
 
 -- name: doubts
--- Tasks with an effect in doubt.
+-- Tasks that wait because of an effect in doubt.
 SELECT task_id FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id
 
 
 -- name: fork_task
--- A task like another, of the same tenant and group, with an input and options that may differ. Nothing comes back where the id is taken.
+-- A task like another, of the same tenant and group, with its own input and options. It returns nothing where the id is taken.
 INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options, tenant, grp)
 SELECT :id, task, queue, priority, onward_now(), '', :input, COALESCE(:options, options), tenant, grp FROM onward_tasks WHERE id = :origin
 ON CONFLICT DO NOTHING RETURNING id
 
 -- name: fork_journal
--- The first records of the other, as they are.
+-- Copy the first records of the origin.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
 SELECT :id, seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :origin AND seq <= :at
 
 -- name: fork_contents
--- What its records refer to.
+-- Copy the contents that its records refer to.
 INSERT INTO onward_contents (task_id, id, data) SELECT :id, id, data FROM onward_contents WHERE task_id = :origin
 
 -- name: fork_inbox
--- The messages that those records hold: what was answered stays answered, and no number is used twice.
+-- Copy the messages that those records refer to: a question stays answered, and no number is used twice.
 INSERT INTO onward_inbox (task_id, number, ref, id, kind, name, data, at)
 SELECT :id, number, ref, id, kind, name, data, at FROM onward_inbox WHERE task_id = :origin AND number <= :inbox
 
 -- name: fork_queue
--- The fork is ready.
+-- Make the fork ready.
 INSERT INTO onward_queue (task_id, queue, task, priority, reason, inbox, grp)
 SELECT id, queue, task, priority, 'queued', :inbox, grp FROM onward_tasks WHERE id = :id
 
 -- name: prioritize
--- A new priority for an unfinished task.
+-- Change the priority of an unfinished task.
 UPDATE onward_queue SET priority = :priority WHERE task_id = :id RETURNING task_id
 
 -- name: depth
--- How many tasks of a queue wait to be started (what sleeps on its own account is not waiting), and what the workers manage.
+-- How many tasks of a queue wait to be started (tasks that sleep by their own choice are not counted), and how many a second the workers
+-- finish.
 SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NULL AND due_at IS NULL)
      + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason IN ('delayed', 'quota')) AS waiting,
        (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
 
 -- name: unfinished
--- All that is unfinished, by queue and reason, and how long ago the oldest of each was submitted. (Ids sort by time, so it is found by its id.)
+-- All unfinished tasks by queue and reason, and how long ago the oldest of each was submitted. (Ids sort by time, so the lowest id is
+-- the oldest.)
 SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
 FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason) g
 JOIN onward_tasks t ON t.id = g.first
@@ -459,30 +463,30 @@ ORDER BY g.queue, g.reason
 SELECT worker, count(*) AS several FROM onward_queue WHERE worker IS NOT NULL GROUP BY worker
 
 -- name: ended
--- How many tasks have ended, and how, counted up to a number.
+-- How many tasks have ended, by state, counted up to a number.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM onward_outcomes LIMIT :most) a) AS ended,
        (SELECT count(*) FROM (SELECT 1 FROM onward_outcomes WHERE state = 'failed' AND state <> 'completed' LIMIT :most) f) AS failed,
        (SELECT count(*) FROM (SELECT 1 FROM onward_outcomes WHERE state = 'cancelled' AND state <> 'completed' LIMIT :most) c) AS cancelled
 
 -- name: pause_queue
--- Nothing of this queue is started.
+-- Let no worker start a task of this queue.
 INSERT INTO onward_limits (kind, name, concurrency) VALUES ('paused', :name, 0) ON CONFLICT DO NOTHING
 
 -- name: unpause_queue
--- It goes on.
+-- Let workers start tasks of this queue again.
 DELETE FROM onward_limits WHERE kind = 'paused' AND name = :name
 
 -- name: limits
--- All limits there are: a few.
+-- All limits; there are few.
 SELECT kind, name, concurrency, pace, burst FROM onward_limits
 
 -- name: behind_queue
--- How many tasks of a queue with a limit are held: each of them stands behind some gate.
+-- How many tasks of a queue with a limit are held: each of them has a gate.
 SELECT count(*) AS held FROM onward_queue WHERE gate IS NOT NULL AND worker IS NOT NULL AND queue = :queue
 
 -- name: turn
--- The turn of the next task of a group: with what is served just now, or a hundred places behind the last one that waits.
--- None when nothing waits: its own place is right then.
+-- The turn of the next task of a group: the turn that is served now, or a hundred places behind the last one that waits. NULL when no
+-- task waits: then its own place is right.
 SELECT MAX(t) AS turn FROM (
     SELECT * FROM (SELECT COALESCE(turn, position) AS t FROM onward_queue WHERE queue = :queue AND priority = :priority AND worker IS NULL AND due_at IS NULL
                    ORDER BY COALESCE(turn, position) LIMIT 1) AS head
@@ -492,11 +496,11 @@ SELECT MAX(t) AS turn FROM (
 ) AS both_of_them
 
 -- name: old_buckets
--- Buckets that have been full for an hour are like any that is missing.
+-- Delete buckets that have been full for an hour: they are the same as missing ones.
 DELETE FROM onward_buckets WHERE full_at < onward_now() - 3600
 
 -- name: offered
--- Handlers that some worker offered once.
+-- All registered handlers.
 SELECT name, schema FROM onward_handlers
 
 -- name: schedules
@@ -510,71 +514,72 @@ SELECT name, task, input, options, queue, priority, cron, every, timezone, misse
 FROM onward_schedules WHERE next_at IS NOT NULL ORDER BY next_at, name LIMIT :limit
 
 -- name: schedule_add
--- A new schedule; nothing when there is one of that name.
+-- Add a schedule; it returns nothing when there is one of that name.
 INSERT INTO onward_schedules (name, task, input, options, queue, priority, cron, every, timezone, missed, next_at, last_at, paused, mark)
 VALUES (:name, :task, :input, :options, :queue, :priority, :cron, :every, :timezone, :missed, :next_at, :last_at, :paused, :mark)
 ON CONFLICT DO NOTHING RETURNING name
 
 -- name: schedule_turn
--- A schedule changes or goes on to its next tick; nothing when somebody was quicker.
+-- Change a schedule that still has this mark; it returns nothing when another caller was quicker.
 UPDATE onward_schedules SET task = :task, input = :input, options = :options, queue = :queue, priority = :priority, cron = :cron,
     every = :every, timezone = :timezone, missed = :missed, next_at = :next_at, last_at = :last_at, paused = :paused, mark = :mark
 WHERE name = :name AND mark = :seen RETURNING name
 
 -- name: schedule_drop
--- A schedule is removed; its tasks stay.
+-- Remove a schedule; its tasks stay.
 DELETE FROM onward_schedules WHERE name = :name AND mark = :seen RETURNING name
 
 -- name: schedule_mark
--- How a schedule stands.
+-- The mark of a schedule.
 SELECT mark FROM onward_schedules WHERE name = :name
 
 -- name: subscribe
--- A subscription, or other types for one that is there.
+-- Add a subscription, or change the types of an existing one.
 INSERT INTO onward_subscriptions (id, task_id, tenant, types, kinds, sink, lane, created_at, offered_at)
 VALUES (:id, :task_id, :tenant, :types, :kinds, :sink, :lane, onward_now(), CASE WHEN :offered THEN onward_now() END)
 ON CONFLICT (id) DO UPDATE SET types = excluded.types, kinds = excluded.kinds, offered_at = excluded.offered_at
 
 -- name: subscribe_task
--- The webhook of a task, in its own transaction, with a time that is given: other connections may not know our clock.
+-- Add the webhook of a task, in the transaction of its submit. The time is a parameter: connections of other programs may not have
+-- onward_now().
 INSERT INTO onward_subscriptions (id, task_id, tenant, types, kinds, sink, lane, created_at)
 SELECT id, id, COALESCE(tenant, ''), :types, :kinds, :sink, :lane, CAST(:now AS float8) FROM onward_tasks WHERE id = :id
 ON CONFLICT (id) DO NOTHING
 
 -- name: unsubscribe
--- A subscription is removed.
+-- Remove a subscription.
 DELETE FROM onward_subscriptions WHERE id = :id RETURNING id
 
 -- name: unsend
--- And what was still to be sent for it.
+-- Remove its pending rows.
 DELETE FROM onward_outbox WHERE subscription = :id AND state = 'pending'
 
 -- name: disable
--- Nothing is sent for it any more.
+-- Disable a subscription.
 UPDATE onward_subscriptions SET disabled = :why WHERE id = :id
 
 -- name: fail_all
--- What was still to be sent for it has failed.
+-- Its pending rows have failed.
 UPDATE onward_outbox SET state = 'failed', said = :why, done_at = onward_now(), holder = NULL WHERE subscription = :id AND state = 'pending'
 
 -- name: subscription_columns
--- A subscription as the store has it.
+-- The columns of a subscription.
 SELECT id, task_id, tenant, types, kinds, sink, lane, created_at, offered_at, disabled, dropped FROM onward_subscriptions
 
 -- name: subscription
--- One subscription, also one of a task.
+-- One subscription, also the webhook of a task.
 {subscription_columns} WHERE id = :id AND (:any_tenant OR tenant = :tenant)
 
 -- name: subscriptions
--- Subscriptions that somebody made, by their ids: those of single tasks, of which there are many, are never read.
+-- Subscriptions that are not the webhook of a task, by their ids: webhooks of tasks, of which there are many, are never read.
 {subscription_columns} WHERE task_id IS NULL AND id > :after AND (:any_tenant OR tenant = :tenant) ORDER BY id LIMIT :limit
 
 -- name: subscribed
--- Whether anybody wants to hear of anything.
+-- Whether there is any subscription.
 SELECT EXISTS (SELECT 1 FROM onward_subscriptions) AS subscribed
 
 -- name: lanes
--- Receivers for whom something is to be sent, hopping through the index, and in how many seconds.
+-- Receivers with pending rows, and in how many seconds the first is due. The query hops from receiver to receiver through the index.
 WITH RECURSIVE lanes(lane, number) AS (
     SELECT * FROM (SELECT lane, 1 AS number FROM onward_outbox WHERE state = 'pending' AND lane > :after ORDER BY lane LIMIT 1) AS head
     UNION ALL
@@ -585,13 +590,14 @@ SELECT l.lane, (SELECT o.due_at FROM onward_outbox o WHERE o.state = 'pending' A
 FROM lanes l WHERE l.lane IS NOT NULL
 
 -- name: taken_columns
--- All it takes to tell of a record.
+-- The columns of a row that a relay sends.
 SELECT o.task_id, o.seq, o.subscription, o.attempts, s.types, s.sink, o.body, j.shift, j.kind, j.key, j.data, j.at, t.task, t.created_at, t.key, t.options,
        j.kind = 'shift.started' AND EXISTS (SELECT 1 FROM onward_journal f WHERE f.task_id = j.task_id AND f.seq < j.seq AND f.kind = 'shift.started') AS again
 
 -- name: line_up
--- What is due but stands behind another of its line that waits for its next attempt comes up when that one does. (Behind one that is
--- being sent it stays where it is: whoever sends that one may be done, and have looked for the next, before this is written.)
+-- A row that is due but stands behind another of its line, which waits for its next attempt, becomes due with that one. (Behind a row
+-- that is being sent it stays as it is: the relay that sends that one may have finished, and looked for the next, before this is
+-- written.)
 UPDATE onward_outbox SET due_at = (
     SELECT max(e.due_at) FROM onward_outbox e WHERE e.subscription = onward_outbox.subscription AND e.task_id = onward_outbox.task_id
       AND e.seq < onward_outbox.seq AND e.state = 'pending' AND e.holder IS NULL)
@@ -603,113 +609,113 @@ WHERE (task_id, seq, subscription) IN (
              AND e.state = 'pending' AND e.due_at > onward_now() AND e.holder IS NULL LIMIT 1) IS NOT NULL)
 
 -- name: next_in_line
--- One of a line is done: the next comes up.
+-- One row of a line is done: make the next one due.
 UPDATE onward_outbox SET due_at = onward_now()
 WHERE task_id = :task_id AND subscription = :subscription AND state = 'pending' AND due_at > onward_now() AND holder IS NULL AND seq = (
     SELECT n.seq FROM onward_outbox n WHERE n.subscription = :subscription AND n.task_id = :task_id AND n.state = 'pending' ORDER BY n.seq LIMIT 1)
 
 -- name: keep_body
--- What is sent, from the first attempt on.
+-- Store the body of a row before its first attempt.
 UPDATE onward_outbox SET body = :body WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder
 
 -- name: extend
--- It takes longer.
+-- Hold a row for longer.
 UPDATE onward_outbox SET due_at = onward_now() + :lease
 WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder AND state = 'pending'
 
 -- name: settle_delivery
--- What came of an attempt, if it is still ours.
+-- Store the result of an attempt, when this relay still holds the row.
 UPDATE onward_outbox SET state = :state, said = :said, holder = NULL, due_at = onward_now() + :delay,
     done_at = CASE WHEN :state = 'pending' THEN NULL ELSE onward_now() END
 WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder AND attempts = :attempts AND state = 'pending'
 
 -- name: skip_delivery
--- It was nothing for that subscription after all.
+-- Delete a row whose event does not concern its subscription.
 DELETE FROM onward_outbox WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder AND attempts = :attempts AND state = 'pending'
 
 -- name: delivery_columns
--- A row of the outbox for people.
+-- The columns of a row of the outbox for display.
 SELECT o.number, o.task_id, o.seq, o.subscription, o.kind, o.state, o.attempts, o.due_at, o.at, o.done_at, o.said, s.sink,
        o.holder IS NOT NULL AND o.due_at > onward_now() AS sending
 FROM onward_outbox o LEFT JOIN onward_subscriptions s ON s.id = o.subscription
 
 -- name: delivery_asked
--- Which of them.
+-- The filters of a list of deliveries.
 o.number < :before AND (:any_state OR o.state = :state) AND (:any_subscription OR o.subscription = :subscription) AND (:any_tenant OR s.tenant = :tenant)
 
 -- name: deliveries
--- Rows of the outbox, newest first.
+-- Rows of the outbox, the newest first.
 {delivery_columns} WHERE {delivery_asked} ORDER BY o.number DESC LIMIT :limit
 
 -- name: deliveries_of
--- The same of one task. (A statement of its own: the planner must know that it may go by the task.)
+-- The same of one task. (A statement of its own: so the planner knows that it may use the task.)
 {delivery_columns} WHERE o.task_id = :task AND (:any_seq OR o.seq = :seq) AND {delivery_asked} ORDER BY o.number DESC LIMIT :limit
 
 -- name: redeliver
--- Send it now, and again from the first attempt on.
+-- Make a row due now, with no attempts counted.
 UPDATE onward_outbox SET state = 'pending', due_at = onward_now(), attempts = 0, done_at = NULL, holder = NULL
 WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND (holder IS NULL OR due_at <= onward_now())
   AND EXISTS (SELECT 1 FROM onward_subscriptions s WHERE s.id = :subscription AND s.disabled IS NULL)
 RETURNING number
 
 -- name: forget_deliveries
--- What was done with long ago.
+-- Delete rows that were delivered or failed long ago.
 DELETE FROM onward_outbox WHERE (task_id, seq, subscription) IN (
     SELECT task_id, seq, subscription FROM onward_outbox WHERE state = :state AND state <> 'pending' AND done_at < onward_now() - :age ORDER BY done_at LIMIT :some)
 RETURNING subscription
 
 -- name: forget_webhook
--- The webhook of a task that has ended for good, when all of it was told.
+-- Delete the webhook of a task that has ended for good, when all of its events are gone.
 DELETE FROM onward_subscriptions WHERE id = :id AND task_id IS NOT NULL
   AND EXISTS (SELECT 1 FROM onward_outcomes o WHERE o.task_id = :id AND o.state <> 'failed')
   AND NOT EXISTS (SELECT 1 FROM onward_outbox o WHERE o.task_id = :id AND o.subscription = :id)
 
 -- name: give_up
--- What nobody took for long: the function that it is for is in no process any more.
+-- Fail rows that no relay took for long: no process has the function of the subscription any more.
 UPDATE onward_outbox SET state = 'failed', done_at = onward_now(), holder = NULL, said = 'no process took it'
 WHERE (task_id, seq, subscription) IN (
     SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = :lane AND state = 'pending' AND due_at < onward_now() - :age ORDER BY due_at LIMIT :some)
 RETURNING subscription
 
 -- name: crowd
--- The time of the first row of a receiver that is not one too many.
+-- The time of the first row of a receiver that is not beyond the limit.
 SELECT due_at FROM onward_outbox WHERE lane = :lane AND state = 'pending' ORDER BY due_at DESC LIMIT 1 OFFSET :most
 
 -- name: drop_crowd
--- Those before it are dropped, and counted.
+-- Delete the rows before it.
 DELETE FROM onward_outbox WHERE (task_id, seq, subscription) IN (
     SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = :lane AND state = 'pending' AND due_at <= :due_at ORDER BY due_at LIMIT :some)
 RETURNING subscription
 
 -- name: count_dropped
--- So many were dropped.
+-- Count the deleted rows.
 UPDATE onward_subscriptions SET dropped = dropped + :count WHERE id = :id
 
 -- name: fork_outbox
--- What a fork inherits did not happen to it.
+-- Delete the rows of copied records: their events did not happen to the fork.
 DELETE FROM onward_outbox WHERE task_id = :id AND seq <= :at
 
 -- name: join
--- A worker begins. Its id is new at every start.
+-- Add a worker. Its id is new at every start.
 INSERT INTO onward_workers (id, lease_until, started_at, machine, host, pid, slots, names, queues, address, version)
 VALUES (:id, onward_now() + :lease, onward_now(), :machine, :host, :pid, :slots, :names, :queues, :address, :version)
 ON CONFLICT (id) DO NOTHING
 
 -- name: now
--- The database's clock.
+-- The clock of the database.
 SELECT onward_now() AS now
 
 -- name: leave
--- A worker ends in good order.
+-- Remove a worker.
 DELETE FROM onward_workers WHERE id = :worker
 
 -- name: born_paused
--- A child whose parent is paused is paused as well.
+-- Pause a child whose parent is paused.
 UPDATE onward_queue SET paused = (1 = 1), due_at = :never, reason = 'paused'
 WHERE task_id = :id AND EXISTS (SELECT 1 FROM onward_queue p WHERE p.task_id = :parent AND p.paused)
 
 -- name: unconfirmed_pauses
--- Of these paused tasks, those that are held by a worker which lives and has not confirmed the pause.
+-- Of these paused tasks, those that a living worker holds whose pause it has not confirmed.
 SELECT q.task_id FROM onward_queue q WHERE q.task_id AMONG (:ids) AND q.paused AND q.worker IS NOT NULL AND q.reason <> 'paused'
   AND EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker AND w.lease_until > onward_now())
 
@@ -718,23 +724,23 @@ SELECT q.task_id FROM onward_queue q WHERE q.task_id AMONG (:ids) AND q.paused A
 SELECT id, machine, host, pid, slots, names, queues, address, version, lease_until, started_at, rate FROM onward_workers ORDER BY id
 
 -- name: open_asks_by_kind
--- How much is asked of people, by kind.
+-- How many questions and approvals are open, by kind.
 {asked_tasks}
 SELECT kind, count(*) AS asked FROM ({ask_columns} {open_asks}) o GROUP BY kind
 
 -- name: crew
--- The workers, their slots, and how many of them have let their lease end.
+-- The number of workers, their slots, and how many workers let their lease end.
 SELECT count(*) AS workers, COALESCE(sum(slots), 0) AS slots, COALESCE(sum(CASE WHEN lease_until < onward_now() THEN 1 ELSE 0 END), 0) AS late
 FROM onward_workers
 
 -- name: outbox_depth
--- Events that have to leave, and when the oldest of them happened.
+-- How many events have to be delivered, and how long ago the oldest happened.
 SELECT count(*) AS events, COALESCE(onward_now() - min(at), 0.0) AS oldest FROM onward_outbox WHERE state = 'pending'
 
 -- name: census
--- Tasks of which something is wrong, among those with ids above one and up to another: all of it in slices. Each of the four halves of
--- the sentence "every unfinished task is due, held under a lease that a worker prolongs, or waiting with something that will wake it" has a
--- line that catches its opposite.
+-- Faulty tasks with ids above one and up to another: a census reads all of history in such slices. Every unfinished task must be due,
+-- held under a lease that a worker prolongs, or waiting with something that will wake it. Each line finds tasks that break a part of
+-- this, or whose rows contradict each other.
 SELECT t.id AS task_id, 'has neither a queue row nor an outcome' AS fault FROM onward_tasks t
  WHERE t.id > :low AND t.id <= :high AND (SELECT q.attempt FROM onward_queue q WHERE q.task_id = t.id LIMIT 1) IS NULL
    AND (SELECT o.seq FROM onward_outcomes o WHERE o.task_id = t.id LIMIT 1) IS NULL
@@ -767,16 +773,17 @@ SELECT t.id, 'is a child of a task that is not there' FROM onward_tasks t
  WHERE t.id > :low AND t.id <= :high AND t.parent IS NOT NULL AND (SELECT p.id FROM onward_tasks p WHERE p.id = t.parent LIMIT 1) IS NULL
 
 -- name: moved_by_others
--- The reasons of tasks that sleep until a person, another task or a limit moves them.
+-- Reasons of tasks that sleep until a person, another task or a limit wakes them.
 'parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused', 'quota', 'budget'
 
 -- name: census_bound
--- The last task of the slice of a census that begins after an id and has about so many records.
+-- The last task of a slice that begins after an id and has about so many records.
 SELECT task_id FROM onward_journal WHERE task_id > :low ORDER BY task_id, seq LIMIT 1 OFFSET :records
 
 -- name: census_lately
--- The same of so many tasks of each kind in which a fault shows first: the oldest that are unfinished, those that are held, those that
--- sleep for ever, and the newest. Every one is looked up by its id, and of its journal the end alone is read: history does not count.
+-- Faulty tasks among so many of each group in which a fault shows first: the oldest unfinished tasks, those that are held, those that
+-- sleep for ever, and the newest. Each is looked up by its id, and only the end of its journal is read: the cost does not depend on
+-- history.
 WITH near AS (
     SELECT * FROM (SELECT task_id AS id, NULL AS asked, parent, reason, due_at, worker FROM onward_queue ORDER BY task_id LIMIT :most) a
     UNION ALL
@@ -807,12 +814,12 @@ UNION
 SELECT id, 'is a child of a task that is not there' FROM seen WHERE parent IS NOT NULL AND (SELECT p.id FROM onward_tasks p WHERE p.id = seen.parent LIMIT 1) IS NULL
 
 -- name: quota_of
--- What is known of a quota that was used up.
+-- A quota that was used up.
 SELECT until, until - onward_now() AS remaining, why FROM onward_quotas WHERE name = :name
 
 -- name: shut_quota
--- A quota is used up. Of several who were told so at once, the longest time counts; and where no time was said, none of them
--- makes the pause longer while it still lasts.
+-- Record that a quota is used up. Of several times that are reported at once the longest counts. Without a time, a report does not make
+-- a pause longer that still lasts.
 INSERT INTO onward_quotas (name, until, pause, why)
 VALUES (:name, onward_now() + COALESCE(CAST(:seconds AS float8), :first), COALESCE(CAST(:seconds AS float8), :first), :why)
 ON CONFLICT (name) DO UPDATE SET why = excluded.why,
@@ -824,7 +831,7 @@ ON CONFLICT (name) DO UPDATE SET why = excluded.why,
 RETURNING until, until - onward_now() AS remaining, why
 
 -- name: reopen_quota
--- A quota that was used up answers again.
+-- Forget a quota that answers again.
 DELETE FROM onward_quotas WHERE name = :name AND until = :until
 
 -- name: key_add
@@ -833,7 +840,7 @@ INSERT INTO onward_keys (id, hash, name, tenant, scopes, agent, created_at, expi
 VALUES (:id, :hash, :name, :tenant, :scopes, :agent, onward_now(), onward_now() + CAST(:seconds AS float8))
 
 -- name: key_columns
--- A key as the store has it.
+-- The columns of a key.
 SELECT id, hash, name, tenant, scopes, agent, created_at, expires_at, revoked_at, last_used_at, onward_now() AS now FROM onward_keys
 
 -- name: key
@@ -845,19 +852,19 @@ SELECT id, hash, name, tenant, scopes, agent, created_at, expires_at, revoked_at
 {key_columns} WHERE :of_all OR COALESCE(tenant, '') = :tenant ORDER BY created_at, id
 
 -- name: has_keys
--- Whether there ever was a key: one that was revoked still closes the door.
+-- Whether there ever was a key: a revoked key counts too.
 SELECT EXISTS (SELECT 1 FROM onward_keys) AS found
 
 -- name: key_revoke
--- A key opens nothing any more; nothing comes back when that was so before.
+-- Revoke a key; it returns nothing when that was done before.
 UPDATE onward_keys SET revoked_at = onward_now() WHERE id = :id AND revoked_at IS NULL AND (:of_all OR COALESCE(tenant, '') = :tenant) RETURNING id
 
 -- name: key_used
--- When a key was last used, to the minute.
+-- Store when a key was used, to the minute.
 UPDATE onward_keys SET last_used_at = onward_now() WHERE id = :id AND (last_used_at IS NULL OR last_used_at <= onward_now() - 60)
 
 -- name: audit_head
--- The last entry, which the next one goes on from.
+-- The last entry, which the next one refers to.
 SELECT number, hash FROM onward_audit ORDER BY number DESC LIMIT 1
 
 -- name: audit_add
@@ -884,21 +891,50 @@ SELECT number, at, tenant, key, name, action, subject, data, before, hash FROM o
 WHERE tenant = :tenant AND number < :before ORDER BY number DESC LIMIT :limit
 
 -- name: suggest_tasks
--- The newest tasks, for somebody who is typing an id.
+-- The newest tasks, for the completion of an id on the command line.
 SELECT id AS value, task AS about FROM onward_tasks ORDER BY id DESC LIMIT :limit
 
 -- name: suggest_waiting
--- Tasks that wait for this, for somebody who is typing an id of them.
+-- Tasks that wait for this reason, for the completion of an id.
 SELECT task_id AS value, task AS about FROM onward_queue WHERE reason = :reason ORDER BY task_id DESC LIMIT :limit
 
 -- name: suggest_handlers
--- Names of handlers that some worker offered once.
+-- Names of registered handlers.
 SELECT name AS value, '' AS about FROM onward_handlers ORDER BY name LIMIT :limit
 
 -- name: suggest_queues
--- Queues in which something is unfinished.
+-- Queues with unfinished tasks.
 SELECT queue AS value, '' AS about FROM onward_queue GROUP BY queue ORDER BY queue LIMIT :limit
 
 -- name: suggest_schedules
 -- Schedules by name.
 SELECT name AS value, task AS about FROM onward_schedules ORDER BY name LIMIT :limit
+
+-- name: by_key
+-- The tasks that these keys belong to.
+SELECT id, key, fingerprint FROM onward_tasks WHERE key AMONG (:keys)
+
+-- name: kin
+-- These tasks: their parents, names and options.
+SELECT id, parent, task, options FROM onward_tasks WHERE id AMONG (:ids)
+
+-- name: kin_below
+-- The same of all their children.
+SELECT id, parent, task, options FROM onward_tasks WHERE parent AMONG (:ids)
+
+-- name: contents
+-- The contents of a task that have these names.
+SELECT id, data FROM onward_contents WHERE task_id = :id AND id AMONG (:ids)
+
+-- name: purses
+-- The ledgers of these tasks.
+SELECT task_id, data FROM onward_purses WHERE task_id AMONG (:ids)
+
+-- name: save_purse
+-- A ledger as it is now.
+INSERT INTO onward_purses (task_id, data) VALUES (:id, :data) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
+
+-- name: offer
+-- A handler of a worker.
+INSERT INTO onward_handlers (name, schema, offered_at) VALUES (:name, :schema, onward_now())
+ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded.offered_at

@@ -1,12 +1,12 @@
--- PostgreSQL's own: many tasks in one statement come as arrays, and a claim skips what others have locked. Big tables are
--- reached by `= ANY(array)` or LATERAL … LIMIT 1: both leave the planner no choice but their index, whatever the statistics
--- say of a queue that was empty a minute ago.
+-- Statements of PostgreSQL alone: many tasks of one statement come as arrays, and a claim skips rows that others have locked. Large tables are
+-- read by `= ANY(array)` or LATERAL … LIMIT 1: both make the planner use their index, whatever the statistics say of a queue that
+-- was empty a minute ago.
 
 -- name: submit
--- Tasks, queue rows and first records in one statement. A key or id that is taken inserts nothing anywhere, nor does a child whose
--- parent was pruned: whoever asks for that has slept. A child of a paused task is paused; that is read without a lock, because a pause reads
--- the children again when the workers have confirmed it, and none confirms while it submits a child. Keys are taken in their order, or two submits that share some would wait for
--- each other.
+-- Tasks, queue rows and first records in one statement. Where a key or id is taken, or the parent of a child was pruned, nothing is
+-- inserted. A child of a paused task is paused. The pause is read without a lock: a pause reads the children again when the workers have
+-- confirmed it, and no worker confirms while it submits a child. Keys are inserted in their order, or two submits with common keys would
+-- wait for each other.
 WITH batch AS (
     SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
                          :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[])
@@ -28,7 +28,7 @@ WITH batch AS (
 SELECT id FROM new
 
 -- name: submit_one
--- The same for one task with a key, without arrays: the server does it in four fifths of the time.
+-- The same for one task with a key, without arrays: it takes the server four fifths of the time.
 WITH new AS (
     INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent)
     SELECT :id, :task, :queue, :priority::int, onward_now(), :key, :fingerprint, :input::bytea, :options::bytea, :parent
@@ -46,8 +46,8 @@ WITH new AS (
 SELECT id FROM new
 
 -- name: submit_new
--- One task without a key. Nothing can be in its way but itself, when it is asked for again after a lost answer: that is an
--- error then, and the common case is three plain inserts.
+-- One task without a key. Its id can be taken only when it is submitted again after a lost answer: that is an error then, and the common
+-- case is three plain inserts.
 WITH new AS (
     INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options)
     VALUES (:id, :task, :queue, :priority, onward_now(), :fingerprint, :input, :options)
@@ -58,8 +58,8 @@ WITH new AS (
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:id, 1, 0, 'task.submitted', '', '{}', onward_now())
 
 -- name: submit_grouped
--- Tasks of which some have a group, as all have that have a tenant. The first of a group takes its turn with what is served just now; every further one
--- that waits stands a hundred places behind the one before it, so that others pass.
+-- Tasks of which some have a group; all tasks with a tenant have one. The first task of a group gets the turn that is served now. Every
+-- further one that waits stands a hundred places behind the one before it, so that other groups come in between.
 WITH batch AS (
     SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
                          :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[], :groups::text[], :tenants::text[])
@@ -90,13 +90,13 @@ WITH batch AS (
 SELECT id FROM new
 
 -- name: submitted
--- The tasks that stood in the way of a submit, by id and by key.
+-- The tasks that have the ids or keys of a submit.
 SELECT id, key, fingerprint FROM onward_tasks WHERE id = ANY(:ids::text[]) OR key = ANY(:keys::text[])
 
 -- name: claim
--- Ready tasks by priority and turn, where no limit has a say (see `line`). The queue row is locked first, then the journal's next number is taken; where an
--- append is just being committed the number is gone, the task stays ready and is found by the next claim. The worker's own
--- row is locked for its key, so that nobody can declare it dead in between.
+-- Ready tasks by priority and turn, where no limit applies (see `line`). The statement locks the queue row first and then takes the next
+-- number of the journal. Where another append is being committed the number is taken: the task stays ready, and the next claim finds it.
+-- The row of the worker is locked for its key, so that it cannot be declared dead in between.
 WITH me AS MATERIALIZED (
 {unlimited_worker}
 ), ready AS MATERIALIZED (
@@ -112,7 +112,7 @@ WITH me AS MATERIALIZED (
 ), {begin_shifts}
 
 -- name: ready_from
--- As `ready_by_name`, for pairs of a handler and a priority, each from a place on: the dead entries before it are not read.
+-- As `ready_by_name`, for pairs of a handler and a priority, each from a place on: dead entries before it are not read.
 SELECT r.task_id, r.task, r.grp, r.priority, r.turn FROM (
     SELECT f.name, f.priority, f.place, count(*) AS room FROM (
         SELECT n.name, n.priority, n.place FROM unnest(:marked::text[], :priorities::int[], :places::bigint[]) AS n(name, priority, place)
@@ -130,8 +130,8 @@ CROSS JOIN LATERAL (
     ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT s.room FOR UPDATE OF q SKIP LOCKED) r
 
 -- name: survey
--- For each handler and each priority of its ready tasks, the place of the first of them; the last row tells how many rows of the queue
--- are dead, and the newest place.
+-- For each handler and each priority of its ready tasks, the place of the first of them. The last row has the number of dead rows of the
+-- queue, and the newest place.
 WITH RECURSIVE fronts AS (
     SELECT n.name, f.priority, f.turn FROM unnest(:names::text[]) AS n(name) CROSS JOIN LATERAL (
         SELECT q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
@@ -156,13 +156,13 @@ WITH me AS MATERIALIZED (
 ), {begin_shifts}
 
 -- name: unlimited_worker
--- The claiming worker, locked, unless its lease has ended or a limit has a say.
+-- The claiming worker, locked, unless its lease has ended or a limit applies.
 SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now()
   AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = ANY(:names::text[]) AND l.kind = 'task')
   AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task') FOR KEY SHARE
 
 -- name: ready_by_name
--- The first ready tasks of these handlers, locked. Each handler has its own stretch of the index, so tasks of other handlers are never
+-- The first ready tasks of these handlers, locked. Each handler has its own range of the index, so tasks of other handlers are never
 -- read. The first part counts, without a lock, how many tasks of each handler are among the first; the second locks that many of each.
 SELECT r.task_id, r.task, r.grp, r.priority, r.turn FROM (
     SELECT f.name, count(*) AS room FROM (
@@ -178,13 +178,13 @@ CROSS JOIN LATERAL (
     ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT s.room FOR UPDATE OF q SKIP LOCKED) r
 
 -- name: ready_suspects
--- The same of the suspects, which are few and have an index of their own.
+-- The same of the suspects, which are few and have their own index.
 SELECT q.task_id, q.task, q.grp, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
 WHERE q.queue = :queue AND q.crashes >= 3 AND q.worker IS NULL AND q.due_at IS NULL AND q.task = ANY(:names::text[]) AND EXISTS (SELECT 1 FROM me)
 ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :room FOR UPDATE OF q SKIP LOCKED
 
 -- name: begin_shifts
--- Takes the next number of each journal and hands the task to the worker.
+-- Take the next number of each journal and give the task to the worker.
 shift AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT r.task_id, h.seq + 1, h.seq + 1, 'shift.started', '', :data, onward_now()
@@ -201,7 +201,7 @@ CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = k.task_id LIMIT 1)
 ORDER BY k.priority DESC, k.turn, k.position
 
 -- name: line
--- The first ready tasks of a queue, locked, and whether each was never started. As in `claim`, the worker's own row is locked.
+-- The first ready tasks of a queue, locked, and whether each was never started. As in `claim`, the row of the worker is locked.
 WITH me AS MATERIALIZED (
     SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now() FOR KEY SHARE
 ), ready AS MATERIALIZED (
@@ -221,8 +221,8 @@ SELECT r.task_id, r.task, r.grp, NOT EXISTS (SELECT 1 FROM onward_journal j WHER
 ORDER BY r.priority DESC, r.turn
 
 -- name: lock_gates
--- Everybody who counts behind a gate, or changes the count, stands in line here first; in one order, or two would wait for
--- each other. Names of queues begin with a line break, which no other gate does. Queue rows are locked before, never after.
+-- Lock gates before their tasks are counted or the count changes; in one order, or two transactions would wait for each other. The key
+-- of a queue begins with a line break, which no other key does. Queue rows are locked before, never after.
 SELECT pg_advisory_xact_lock(hashtextextended(gate, 1)) FROM unnest(:gates::text[]) AS g(gate)
 
 -- name: behind_gates
@@ -232,7 +232,7 @@ SELECT g.gate, (SELECT count(*) FROM onward_queue q WHERE q.gate = g.gate AND q.
 FROM unnest(:gates::text[]) AS g(gate)
 
 -- name: claim_these
--- What a claim does, for tasks that are chosen and locked already.
+-- A claim of tasks that are chosen and locked already.
 WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest(:ids::text[], :gates::text[]) WITH ORDINALITY AS w(id, gate, place)
 ), shift AS (
@@ -252,12 +252,12 @@ CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = k.task_id LIMIT 1)
 ORDER BY k.place
 
 -- name: refuse
--- Tasks whose limit is reached leave the ready ones, so that thousands of them are in nobody's way.
+-- Tasks whose limit is reached leave the ready rows, so that thousands of them slow down no claim.
 UPDATE onward_queue q SET due_at = 'Infinity', reason = 'quota', gate = w.gate FROM unnest(:ids::text[], :gates::text[]) AS w(id, gate)
 WHERE q.task_id = w.id AND q.task_id = ANY(:ids::text[])
 
 -- name: admit
--- The first of those that wait at each gate: ready now, or, where a time is given and nobody waits for one yet, at that time.
+-- Make the first tasks that wait at each gate ready now; or, where a time is given and no other task there has one, due at that time.
 WITH first AS MATERIALIZED (
     SELECT r.task_id, g.at FROM unnest(:gates::text[], :counts::int[], :ats::float8[]) AS g(gate, count, at)
     CROSS JOIN LATERAL (
@@ -275,7 +275,7 @@ INSERT INTO onward_buckets (gate, full_at) SELECT * FROM unnest(:gates::text[], 
 ON CONFLICT (gate) DO UPDATE SET full_at = excluded.full_at
 
 -- name: set_limits
--- Limits as a worker knows them; the names of those that are new or other than before.
+-- Set limits; the names of those that are new or changed.
 INSERT INTO onward_limits AS l (kind, name, concurrency, pace, burst)
 SELECT * FROM unnest(:kinds::text[], :names::text[], :concurrencies::int[], :paces::float8[], :bursts::int[])
 ON CONFLICT (name, kind) DO UPDATE SET concurrency = excluded.concurrency, pace = excluded.pace, burst = excluded.burst
@@ -283,12 +283,12 @@ WHERE (l.concurrency, l.pace, l.burst) IS DISTINCT FROM (excluded.concurrency, e
 RETURNING kind, name
 
 -- name: lift_limits
--- Limits that are no more; the names of those that were.
+-- Lift limits; the names of those that existed.
 DELETE FROM onward_limits l USING unnest(:kinds::text[], :names::text[]) AS g(kind, name) WHERE l.kind = g.kind AND l.name = g.name
 RETURNING l.kind, l.name
 
 -- name: count_held
--- What is held just now counts for a limit that is new.
+-- Count the tasks that are held now for a new limit.
 WITH held AS MATERIALIZED (
     SELECT task_id FROM onward_queue WHERE worker IS NOT NULL AND (task = ANY(:tasks::text[]) OR queue = ANY(:queues::text[])) ORDER BY task_id FOR UPDATE
 )
@@ -296,15 +296,15 @@ UPDATE onward_queue SET gate = CASE WHEN task = ANY(:tasks::text[]) THEN task ||
 WHERE task_id = ANY(ARRAY(SELECT task_id FROM held))
 
 -- name: reopen_gates
--- A limit was changed: whoever waited for the old one asks the new one.
+-- A limit has changed: tasks that waited for the old one are ready again.
 WITH shut AS MATERIALIZED (
     SELECT task_id FROM onward_queue WHERE reason = 'quota' AND task = ANY(:tasks::text[]) ORDER BY task_id FOR UPDATE
 )
 UPDATE onward_queue SET due_at = NULL, reason = 'queued' WHERE task_id = ANY(ARRAY(SELECT task_id FROM shut))
 
 -- name: shut_gates
--- Some gates at which tasks wait, from a name on, hopping through the index: whether there is still a limit, how many it
--- allows, how many are held, and whether one that waits has a time.
+-- Some gates at which tasks wait, from a name on, hopping through the index: whether there is still a limit, how many tasks it allows,
+-- how many are held, and whether a task that waits has a time.
 WITH RECURSIVE gates AS (
     (SELECT gate, task, 1 AS number FROM onward_queue WHERE reason = 'quota' AND gate > :after ORDER BY gate LIMIT 1)
     UNION ALL
@@ -318,7 +318,7 @@ SELECT g.gate, l.name IS NOT NULL AS limited, l.concurrency,
 FROM gates g LEFT JOIN onward_limits l ON l.kind = 'task' AND l.name = g.task ORDER BY g.number
 
 -- name: journal_part
--- The records of `journal` up to a number of bytes; the first in any case.
+-- The records of `journal` up to a number of bytes; always the first.
 SELECT p.seq, p.shift, p.kind, p.key, p.data, p.at FROM (
     SELECT j.*, sum(octet_length(j.data)) OVER (ORDER BY j.seq) - octet_length(j.data) AS before FROM (
         {journal}
@@ -326,7 +326,7 @@ SELECT p.seq, p.shift, p.kind, p.key, p.data, p.at FROM (
 ) AS p WHERE p.before < CAST(:most AS bigint) ORDER BY p.seq
 
 -- name: last_journal_part
--- The records of `last_journal` up to a number of bytes; the first in any case.
+-- The records of `last_journal` up to a number of bytes; always the first.
 SELECT p.seq, p.shift, p.kind, p.key, p.data, p.at FROM (
     SELECT j.*, sum(octet_length(j.data)) OVER (ORDER BY j.seq) - octet_length(j.data) AS before FROM (
         {last_journal}
@@ -334,13 +334,13 @@ SELECT p.seq, p.shift, p.kind, p.key, p.data, p.at FROM (
 ) AS p WHERE p.before < CAST(:most AS bigint) ORDER BY p.seq
 
 -- name: there
--- Whether all witnesses are in the journal: 0 when they are, and NULL when one is not.
+-- Whether all witnesses are in the journal: 0 when they are, NULL when one is not.
 SELECT CASE WHEN bool_and((SELECT p.seq FROM onward_journal p WHERE p.task_id = w.id AND p.seq = w.seq AND p.shift = w.shift
                            AND (p.at = w.at OR w.at IS NULL)) IS NOT NULL) THEN 0 END AS there
 FROM unnest(:w_ids::text[], :w_seqs::int[], :w_shifts::int[], :w_ats::float8[]) AS w(id, seq, shift, at)
 
 -- name: records
--- Records on their way. Where a witness is not there, their numbers are NULL, and the table refuses them.
+-- The records of a commit. Where a witness is not in the journal, their numbers are NULL, and the table refuses them.
 SELECT r.id, r.seq + (
 {there}
 ), r.shift, r.kind, r.key, r.data, r.at
@@ -348,17 +348,16 @@ FROM unnest(:ids::text[], :seqs::int[], :shifts::int[], :kinds::text[], :keys::t
      AS r(id, seq, shift, kind, key, data, at)
 
 -- name: save
--- The records of finished steps, of many tasks. One number that is taken, or a witness that is not there, refuses the whole statement,
--- and the tasks are then tried one by one: that is rare, and the common case is a plain insert.
+-- The records of finished steps, of many tasks. One number that is taken, or one missing witness, refuses the whole statement; the store
+-- then tries the tasks one by one. That is rare, and the common case is a plain insert.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
 {records}
 
 -- name: settle
--- Records, ends and waits together. The counts force the order: queue rows first, journal second, outcomes last (a part
--- of WITH that nobody asks for runs after all others, and cancel keeps the same order). A wait that has not read all its
--- messages is none. Rows of parents and children, which others lock as well, several at a time, are locked in the order of
--- their ids before anything else; nobody has to wait for those of all other tasks, and where there are no children at all
--- nothing is looked up.
+-- Records, ends and waits together. The counts force the order: queue rows first, journal second, outcomes last (a part of WITH that no
+-- other part reads runs after all others, and cancel keeps the same order). A wait of a task that has not read all its messages ends at
+-- once. Rows of parents and children, which other transactions lock too, several at a time, are locked in the order of their ids before
+-- anything else. Rows of all other tasks need no such order, and where there are no children nothing is looked up.
 WITH family AS MATERIALIZED (
     SELECT q.task_id FROM onward_queue q
     WHERE EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL) AND q.task_id = ANY(:end_ids::text[] || :wait_ids::text[])
@@ -370,7 +369,7 @@ WITH family AS MATERIALIZED (
     UPDATE onward_queue q SET worker = NULL, attempt = w.attempt, crashes = 0,
         due_at = CASE WHEN q.paused THEN 'Infinity' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.due_at END,
         reason = CASE WHEN q.paused THEN 'paused' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END,
-        gate = CASE WHEN w.reason = 'quota' THEN NULL ELSE q.gate END  -- somebody else's quota is no gate of ours
+        gate = CASE WHEN w.reason = 'quota' THEN NULL ELSE q.gate END  -- the quota of an outside service is no gate
     FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[], :inboxes::int[]) AS w(id, due_at, reason, attempt, inbox)
     WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) AND (SELECT count(*) FROM family) >= 0 RETURNING 1
 ), written AS (
@@ -383,44 +382,32 @@ SELECT id, state, attempt, seq, onward_now() FROM unnest(:end_ids::text[], :stat
 WHERE (SELECT count(*) FROM written) >= 0
 
 -- name: ended_estimate
--- What there may be in all: the table's size now, by the rows that a page had when the server last counted, or by their usual width.
+-- An estimate of all outcomes: the size of the table now, by the rows per page when the server last counted, or by their usual width.
 SELECT (pg_relation_size(oid) / current_setting('block_size')::int
         * CASE WHEN reltuples > 0 AND relpages > 0 THEN reltuples / relpages ELSE 80 END)::bigint
 FROM pg_class WHERE oid = 'onward_outcomes'::regclass
 
 -- name: offspring
--- The children of these tasks, and how their last records begin.
+-- The children of these tasks, and the beginnings of their last records.
 SELECT t.id, t.task, o.seq IS NOT NULL, (SELECT substr(e.data, 1, :head) FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq)
 FROM (SELECT id, task FROM onward_tasks WHERE parent = ANY(:parents::text[]) AND parent IS NOT NULL LIMIT :most) t
 LEFT JOIN LATERAL (SELECT seq FROM onward_outcomes f WHERE f.task_id = t.id LIMIT 1) o ON true
 
 -- name: keep
--- Contents that records refer to. The same again is the same.
+-- Store contents that records refer to. The same content again is ignored.
 INSERT INTO onward_contents (task_id, id, data) SELECT * FROM unnest(:tasks::text[], :ids::text[], :datas::bytea[]) ORDER BY 1, 2 ON CONFLICT DO NOTHING
 
--- name: contents
--- What a task keeps under these names.
-SELECT id, data FROM onward_contents WHERE task_id = :id AND id = ANY(:ids::text[])
-
 -- name: lock_purses
--- Whoever changes purses stands in line here, also for one that is not there yet; before any queue row.
+-- Lock the ledgers that a transaction changes, also one that does not exist yet; before any queue row.
 SELECT pg_advisory_xact_lock(hashtextextended(purse, 2)) FROM unnest(:ids::text[]) AS p(purse)
 
--- name: purses
--- The purses of these tasks.
-SELECT task_id, data FROM onward_purses WHERE task_id = ANY(:ids::text[])
-
--- name: save_purses
--- Purses as they are now.
-INSERT INTO onward_purses (task_id, data) SELECT * FROM unnest(:ids::text[], :datas::bytea[]) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
-
 -- name: watch
--- See the migration: the triggers are made with the first subscription.
+-- Make the triggers (see the migration) with the first subscription.
 SELECT onward_watch(:busy)
 
 -- name: take_deliveries
--- The first of each line that is due, of one receiver: ours for a while. Rows are looked at, and locked, in the order in which
--- they are due until there are enough, and no more than so many; `crowded` says that there were as many, and that most of them stand behind others.
+-- Take the first row of each line that is due, of one receiver, for a while. Rows are read and locked in the order in which they are due
+-- until there are enough, at most so many; `crowded` says that so many were read, and most of them stand behind others.
 WITH near AS MATERIALIZED (
     SELECT o.task_id, o.seq, o.subscription, o.due_at FROM onward_outbox o
     WHERE o.lane = :lane AND o.state = 'pending' AND o.due_at <= onward_now() ORDER BY o.due_at LIMIT :wide FOR UPDATE OF o SKIP LOCKED
@@ -439,19 +426,19 @@ CROSS JOIN LATERAL (SELECT * FROM onward_journal r WHERE r.task_id = o.task_id A
 CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = o.task_id LIMIT 1) t
 
 -- name: forget_strays
--- What is for a subscription that is gone: its record was being committed, and had found the subscription, while that was removed.
--- Whoever takes such a row finds nothing to send, so they stand among the first. (On SQLite there is one writer, and none of this.)
+-- Delete rows of a subscription that is gone: its record was being committed, and had found the subscription, while that was removed. A
+-- relay that takes such a row finds nothing to send, so they stay among the first. (SQLite has one writer and needs none of this.)
 DELETE FROM onward_outbox WHERE (task_id, seq, subscription) IN (
     SELECT o.task_id, o.seq, o.subscription FROM unnest(:lanes::text[]) AS l(lane) CROSS JOIN LATERAL (
         SELECT task_id, seq, subscription FROM onward_outbox WHERE lane = l.lane AND state = 'pending' ORDER BY due_at LIMIT :wide) AS o
     WHERE (SELECT s.id FROM onward_subscriptions s WHERE s.id = o.subscription) IS NULL)
 
 -- name: lock_rows
--- All queue rows that a settle touches, parents too, in their order, or two of them would wait for each other.
+-- Lock all queue rows that a settle changes, also those of parents, in the order of their ids, or two of them would wait for each other.
 SELECT 1 FROM onward_queue WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
 
 -- name: tell_parents
--- The ends of children are messages for their parents.
+-- Send the ends of children to their parents.
 WITH told AS (
     SELECT parent, id, child, data, row_number() OVER (PARTITION BY parent ORDER BY id) AS place
     FROM unnest(:parents::text[], :ids::text[], :children::text[], :datas::bytea[]) AS t(parent, id, child, data)
@@ -467,15 +454,16 @@ INSERT INTO onward_inbox (task_id, number, id, kind, name, data, at)
 SELECT b.task_id, b.base + t.place, t.id, 'child', t.child, t.data, onward_now() FROM bumped b JOIN told t ON t.parent = b.task_id
 
 -- name: wake
--- Sleepers whose time has come.
+-- Make sleeping tasks ready whose time has come.
 WITH due AS MATERIALIZED (
     SELECT task_id FROM onward_queue WHERE due_at <= onward_now() ORDER BY due_at LIMIT 1000 FOR UPDATE SKIP LOCKED
 )
 UPDATE onward_queue SET due_at = NULL, reason = 'queued' WHERE task_id = ANY(ARRAY(SELECT task_id FROM due))
 
 -- name: outlook
--- All that a worker without work wants to know, in one statement: which queues have ready tasks of its handlers, when the next sleeper
--- is due, where suspects wait and may be started, whether a worker has come, gone or fallen silent, and what upkeep has to do.
+-- All that a worker without work has to know, in one statement: which queues have ready tasks of its handlers, when the next sleeping
+-- task is due, where suspects wait and may be started, whether a worker has joined or left or its lease has ended, and what maintenance
+-- has to do.
 SELECT ARRAY(SELECT DISTINCT p.queue FROM ({ready_pairs}) p WHERE :any_name OR p.task = ANY(:names::text[]) ORDER BY p.queue) AS queues,
        (SELECT min(due_at) FROM onward_queue WHERE due_at IS NOT NULL AND due_at < 'Infinity') - onward_now() AS next_due_in,
        ARRAY(SELECT DISTINCT s.queue FROM onward_queue s WHERE s.crashes >= 3 AND s.worker IS NULL AND s.due_at IS NULL
@@ -499,20 +487,20 @@ WITH RECURSIVE pairs(pair) AS (
 SELECT split_part(pair, chr(10), 1) AS queue, split_part(pair, chr(10), 2) AS task FROM pairs WHERE pair IS NOT NULL
 
 -- name: confirm_pause
--- The worker that holds these paused tasks begins no further step of them. A heartbeat waits for nobody: a row that is locked just now
--- is confirmed by the next one.
+-- The worker that holds these paused tasks begins no further step of them. A heartbeat waits for no lock: the next one confirms a row
+-- that is locked now.
 WITH mine AS MATERIALIZED (
     SELECT task_id FROM onward_queue WHERE task_id = ANY(:ids::text[]) AND worker = :worker AND paused ORDER BY task_id FOR UPDATE SKIP LOCKED
 )
 UPDATE onward_queue SET reason = 'paused' WHERE task_id = ANY(ARRAY(SELECT task_id FROM mine))
 
 -- name: let_go
--- What it still held becomes ready, or rests where it is paused; nobody crashed.
+-- Tasks that a leaving worker holds become ready, or rest when they are paused; no crash is counted.
 UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN 'Infinity'::float8 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END
 WHERE worker = :worker
 
 -- name: release
--- Tasks that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
+-- Release tasks that this worker holds without knowing it. (A claim in the future was made before the clock was set back.)
 UPDATE onward_queue q SET worker = NULL, due_at = CASE WHEN q.paused THEN 'Infinity'::float8 END,
     reason = CASE WHEN q.paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN :suspect THEN GREATEST(crashes, 3) ELSE crashes END FROM (
@@ -529,15 +517,15 @@ SELECT (SELECT count(*) FROM me) AS alive, onward_now() AS now, ARRAY(SELECT tas
        ARRAY(SELECT task_id FROM onward_queue WHERE worker = :worker AND paused) AS paused
 
 -- name: bury
--- Workers that are dead, or whose lease ended while the database was there to prolong it.
+-- Delete workers that are dead, or whose lease ended while the database was there to prolong it.
 DELETE FROM onward_workers
 WHERE id = ANY(:dead::text[])
    OR (lease_until < LEAST(onward_now(), :now::float8) AND extract(epoch FROM pg_postmaster_start_time())::float8 < onward_now() - :lease::float8)
 
 -- name: rescue
--- Their tasks are ready again; they are locked in the order of their ids, or those who tell several parents at once would
--- wait for us and we for them. A crash counts when the shift left nothing behind. Tasks held by a worker that is gone (it
--- claimed while it was being declared dead) are found by the next rescue.
+-- Their tasks are ready again. They are locked in the order of their ids, or a transaction that tells several parents would wait for
+-- this one and this one for it. A crash counts when the shift left no record. The next rescue finds tasks of a worker that claimed while
+-- it was being declared dead.
 WITH lost AS MATERIALIZED (
     SELECT q.task_id FROM onward_queue q
     WHERE q.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker)
@@ -552,11 +540,11 @@ UPDATE onward_queue q SET worker = NULL,
 WHERE q.worker IS NOT NULL AND q.task_id = ANY(ARRAY(SELECT task_id FROM lost))
 
 -- name: lock_held
--- All queue rows of a worker, in their order.
+-- Lock all queue rows of a worker, in the order of their ids.
 SELECT 1 FROM onward_queue WHERE worker = :worker ORDER BY task_id FOR UPDATE
 
 -- name: absent
--- Workers whose presence lock nobody holds. Not just after a restart, which frees the locks of the living too.
+-- Workers whose presence lock is free. Not right after a restart, which frees the locks of living workers too.
 SELECT w.id FROM onward_workers w
 WHERE w.address = 'lock' AND pg_postmaster_start_time() < now() - make_interval(secs => :lease::float8) AND NOT EXISTS (
     SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -573,48 +561,47 @@ WITH RECURSIVE holders AS (
 SELECT 1 FROM holders h WHERE NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = h.worker)
 
 -- name: attend
--- The presence lock: the server drops it with the session.
+-- Take the presence lock of a worker: the server frees it with the session.
 SELECT pg_advisory_lock(hashtextextended(:worker, 0))
 
 -- name: depart
--- The presence lock is given back.
+-- Give back the presence lock.
 SELECT pg_advisory_unlock(hashtextextended(:worker, 0))
 
 -- name: unpark
--- A task that waits for a person becomes ready, with its crashes forgiven.
+-- A task that waits for a person becomes ready, and its crashes are reset.
 UPDATE onward_queue SET due_at = CASE WHEN worker IS NULL THEN NULL ELSE due_at END,
     reason = CASE WHEN worker IS NULL THEN 'queued' ELSE 'running' END, crashes = 0, paused = false
 WHERE task_id = :id
 
 -- name: pause
--- Nobody starts it; a worker that holds it is told by its next heartbeat, and confirms it by the one after that.
+-- Let no worker start a task. The next heartbeat tells the worker that holds it, and the one after that confirms it.
 UPDATE onward_queue SET paused = true, due_at = CASE WHEN worker IS NULL THEN 'Infinity' ELSE due_at END,
     reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
 WHERE task_id = :id RETURNING worker
 
--- name: offer
--- Handlers this worker has.
-INSERT INTO onward_handlers (name, schema, offered_at) SELECT name, schema, onward_now() FROM unnest(:names::text[], :schemas::bytea[]) AS h(name, schema)
-ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded.offered_at
-
--- name: lock_queue_row
--- Queue row first: the order that every writer keeps.
+-- name: queue_row
+-- The queue row of a task, locked first: every writer keeps this order.
 SELECT reason, attempt, worker, paused, gate FROM onward_queue WHERE task_id = :id FOR UPDATE
 
--- name: lock_outcomes
--- The outcomes of many tasks, while it is decided whether they may be forgotten.
-SELECT task_id FROM onward_outcomes WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
+-- name: lock_trees
+-- The outcomes of all tasks of some trees, before the store decides whether to prune them.
+WITH RECURSIVE tree(id) AS (
+    SELECT id FROM onward_tasks WHERE id = ANY(:ids::text[]) AND parent IS NULL
+    UNION ALL SELECT t.id FROM tree JOIN onward_tasks t ON t.parent = tree.id
+)
+SELECT task_id FROM onward_outcomes WHERE task_id = ANY(ARRAY(SELECT id FROM tree)) ORDER BY task_id FOR UPDATE
 
--- name: lock_origin
--- The task that is forked: while it is, nobody may forget it.
+-- name: origin
+-- The task that is forked, locked: it cannot be pruned meanwhile.
 SELECT id FROM onward_tasks WHERE id = :id FOR KEY SHARE
 
--- name: lock_outcome
--- Only a failed task is reopened, and only by one.
+-- name: outcome
+-- How a task ended, locked: only one caller can reopen it.
 SELECT state, attempt FROM onward_outcomes WHERE task_id = :id FOR UPDATE
 
 -- name: notify
--- Nudges for all processes.
+-- Nudge all processes.
 SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS t(topic)
 
 -- name: join_queue_row
@@ -622,9 +609,9 @@ SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS t(topic)
 LEFT JOIN LATERAL (SELECT * FROM onward_queue r WHERE r.task_id = t.id LIMIT 1) q ON true
 
 -- name: notify_workers
--- Nudges for some of the workers that can do the work at hand: one for each task, and a spare one. Tasks that sleep are no work yet, but
--- a worker has to know when they are due. A task that was begun before may stand behind a mark (see store/postgres/marks.py).
--- Rows are found by their ids alone, in a step of their own: the planner takes a queue of dead rows for an empty one, and would read all of it.
+-- Nudge some of the workers that can do the present work: one for each task, and a spare one. Tasks that sleep are no work yet, but a
+-- worker has to know when they are due. A task that was begun before may stand behind a mark (see store/postgres/marks.py). The first step
+-- reads rows by their ids alone: the planner takes a queue of dead rows for an empty one, and would read all of it.
 WITH named AS MATERIALIZED (
     SELECT task_id, queue, task, worker, due_at FROM onward_queue WHERE task_id = ANY(:ids::text[])
 ), work AS MATERIALIZED (
@@ -654,14 +641,15 @@ SELECT f.id, j.seq, j.kind FROM unnest(:ids::text[]) AS f(id) CROSS JOIN LATERAL
     SELECT i.seq, i.kind FROM onward_journal i WHERE i.task_id = f.id AND i.kind <> 'pruned' ORDER BY i.seq DESC LIMIT 1) AS j
 
 -- name: health
--- What `onward doctor` looks at.
+-- The figures for `onward doctor`.
 SELECT current_setting('server_version_num')::int AS version, current_setting('fsync') AS fsync,
        current_setting('synchronous_commit') AS sync,
        COALESCE((SELECT max(extract(epoch FROM now() - xact_start)) FROM pg_stat_activity
                  WHERE state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()), 0)::float8 AS oldest
 
 -- name: snapshots
--- Who holds the oldest snapshots of this database, the oldest first. (Of sessions of other users only those who may read all statistics see it.)
+-- The holders of the oldest snapshots of this database, the oldest first. (Only a user who may read all statistics sees those of
+-- sessions of other users.)
 SELECT h.kind, h.name, h.about, h.behind, h.seconds FROM (
     SELECT 'session' AS kind, a.pid::text AS name, concat_ws(', ', a.usename, NULLIF(a.application_name, ''), a.state) AS about,
            GREATEST(age(a.backend_xmin), age(a.backend_xid)) AS behind, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
@@ -676,38 +664,30 @@ SELECT h.kind, h.name, h.about, h.behind, h.seconds FROM (
 ) h ORDER BY h.behind DESC, h.seconds DESC LIMIT 10
 
 -- name: own_tables
--- The tables that are ours, for a look at all that is in them.
+-- The tables of Onward, for a scan of all rows.
 SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'onward\_%' ORDER BY name
 
 -- name: outbox_there
 -- Whether there is an outbox: the tables may be of an older version than the program.
 SELECT 1 WHERE to_regclass('onward_outbox') IS NOT NULL
 
--- name: kin
--- These tasks: whose children they are, their names, and how they were asked for.
-SELECT id, parent, task, options FROM onward_tasks WHERE id = ANY(:ids::text[])
-
--- name: kin_below
--- The same of all their children.
-SELECT id, parent, task, options FROM onward_tasks WHERE parent = ANY(:ids::text[])
-
 -- name: lock_audit
--- Everybody who adds to the audit stands in line here: the chain has one end. Always the last lock of a transaction. (Not the number
--- of `onward_watch`, which waits for all who write.)
+-- Lock the audit log: a chain has one end. It is always the last lock of a transaction. (It has another number than `onward_watch`,
+-- which waits for all writers.)
 SELECT pg_advisory_xact_lock(7205759405)
 
 -- name: says
--- Whether a text stands in the name or the key of a task, in its labels or at the beginning of its input, or its id begins or ends
--- with it. Differs by necessity, since bytes are no text here, and their beginning may end within a letter. In the collation C small
--- and capital letters of ASCII are the same; the others are tried both ways. That takes its time, so bytes in which not even two
--- letters of the text follow each other are not looked at any further.
+-- Whether a text stands in the name or the key of a task, in its labels or at the beginning of its input, or its id begins or ends with
+-- it. It differs by necessity: bytes are no text here, and their beginning may end within a letter. The collation C ignores the case of
+-- ASCII letters; for other letters both cases are tried. That takes long, so bytes without two letters of the text in a row are not
+-- compared.
 (t.task COLLATE "C" ILIKE :text ESCAPE '~' OR t.key COLLATE "C" ILIKE :text ESCAPE '~' OR t.id LIKE :id_begins OR t.id LIKE :id_ends
  OR (substring(t.input FROM 1 FOR :far) LIKE ANY (:pairs) AND (
-     encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :within ESCAPE '~'
-     OR (:two_cases AND encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :within_too ESCAPE '~')))
+     encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :octal_within ESCAPE '~'
+     OR (:two_cases AND encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :octal_within_too ESCAPE '~')))
  OR (t.options LIKE ANY (:pairs) AND position('"labels":{'::bytea IN t.options) > 0 AND (
-     encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :labelled ESCAPE '~'
-     OR (:two_cases AND encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :labelled_too ESCAPE '~')))
+     encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :octal_labelled ESCAPE '~'
+     OR (:two_cases AND encode(substring(t.options FROM position('"labels":{'::bytea IN t.options) + 10), 'escape') COLLATE "C" ILIKE :octal_labelled_too ESCAPE '~')))
  OR (:two_cases AND (t.task COLLATE "C" ILIKE :text_too ESCAPE '~' OR t.key COLLATE "C" ILIKE :text_too ESCAPE '~')))
 
 -- name: has_label

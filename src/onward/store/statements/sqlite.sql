@@ -1,7 +1,7 @@
--- SQLite's own: there is one writer at a time, so a verb is a few plain statements inside one transaction.
+-- Statements of SQLite alone: there is one writer at a time, so a verb is a few plain statements inside one transaction.
 
 -- name: submit_task
--- Nothing is inserted where the id or the key is taken; changes() tells. A child is of its parent's tenant.
+-- It inserts nothing where the id or the key is taken; changes() tells. A child has the tenant of its parent.
 INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
 VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, COALESCE((SELECT p.tenant FROM onward_tasks p WHERE p.id = :parent), :tenant)) ON CONFLICT DO NOTHING
 
@@ -15,11 +15,11 @@ VALUES (:id, :queue, :task, :priority, :parent, :group, :turn, CASE WHEN :delay 
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:id, 1, 0, 'task.submitted', '', CAST('{}' AS BLOB), :now)
 
 -- name: submitted
--- The task that stood in the way of a submit.
+-- The task that has the id or the key of a submit.
 SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key
 
 -- name: ready
--- Ready tasks by priority and turn, with the last number of their journals, where no limit has a say (see `line`).
+-- Ready tasks by priority and turn, with the last number of their journals, where no limit applies (see `line`).
 {ready_columns}
 FROM ({first_ready}) f
 {ready_tables}
@@ -35,7 +35,7 @@ WHERE {unlimited_worker}
 ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
 
 -- name: line
--- The first ready tasks of a queue, with what `ready` tells of them, their groups, and what they are held under.
+-- The first ready tasks of a queue, with the columns of `ready` and their groups.
 {ready_columns}, q.grp
 FROM ({first_ready}) f
 {ready_tables}
@@ -51,16 +51,16 @@ WHERE EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > 
 ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
 
 -- name: ready_columns
--- What a claim tells of a ready task.
+-- The columns of a ready task.
 SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at, t.parent, q.inbox,
        (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head
 
 -- name: ready_tables
--- Where it stands.
+-- The tables of these columns.
 CROSS JOIN onward_queue q ON q.position = f.position CROSS JOIN onward_tasks t ON t.id = q.task_id
 
 -- name: first_ready
--- The first ready tasks of these handlers. Each handler has its own stretch of the index, so tasks of other handlers are never read.
+-- The first ready tasks of these handlers. Each handler has its own range of the index, so tasks of other handlers are never read.
 SELECT c.position FROM json_each(:names) n CROSS JOIN onward_queue c ON c.position IN (
     SELECT i.position FROM onward_queue i
     WHERE i.queue = :queue AND i.task = n.value AND i.worker IS NULL AND i.due_at IS NULL AND i.crashes < 3
@@ -68,13 +68,13 @@ SELECT c.position FROM json_each(:names) n CROSS JOIN onward_queue c ON c.positi
 ORDER BY c.priority DESC, COALESCE(c.turn, c.position) LIMIT :room
 
 -- name: first_suspects
--- The same of the suspects, which are few and have an index of their own.
+-- The same of the suspects, which are few and have their own index.
 SELECT c.position FROM onward_queue c INDEXED BY onward_queue_suspect
 WHERE c.queue = :queue AND c.crashes >= 3 AND c.worker IS NULL AND c.due_at IS NULL AND c.task IN (SELECT value FROM json_each(:names))
 ORDER BY c.priority DESC, COALESCE(c.turn, c.position) LIMIT :room
 
 -- name: unlimited_worker
--- Whether the worker's lease holds and no limit has a say.
+-- Whether the lease of the worker is valid and no limit applies.
 EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
   AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name IN (SELECT value FROM json_each(:names)) AND l.kind = 'task')
   AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = :queue AND l.kind <> 'task')
@@ -84,15 +84,15 @@ EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward
 SELECT (SELECT count(*) FROM onward_queue WHERE gate = :gate AND gate IS NOT NULL AND worker IS NOT NULL), (SELECT full_at FROM onward_buckets WHERE gate = :gate)
 
 -- name: take_behind
--- The worker holds it, behind a gate.
+-- The worker holds a task under a limit.
 UPDATE onward_queue SET worker = ?1, reason = 'running', gate = ?3 WHERE task_id = ?2
 
 -- name: refuse
--- A task whose limit is reached leaves the ready ones, so that thousands of them are in nobody's way.
+-- A task whose limit is reached leaves the ready rows, so that thousands of them slow down no claim.
 UPDATE onward_queue SET due_at = 9e999, reason = 'quota', gate = ?2 WHERE task_id = ?1
 
 -- name: admit
--- The first of those that wait at a gate: ready now, or, where a time is given and nobody waits for one yet, at that time.
+-- Make the first tasks that wait at a gate ready now; or, where a time is given and no other task there has one, due at that time.
 UPDATE onward_queue SET due_at = :at, reason = CASE WHEN :at IS NULL THEN 'queued' ELSE 'quota' END
 WHERE position IN (
     SELECT q.position FROM onward_queue q WHERE q.gate = :gate AND q.reason = 'quota' AND q.due_at = 9e999
@@ -104,27 +104,27 @@ WHERE position IN (
 INSERT INTO onward_buckets (gate, full_at) VALUES (:gate, :full_at) ON CONFLICT (gate) DO UPDATE SET full_at = excluded.full_at
 
 -- name: set_limit
--- A limit as a worker knows it; changes() tells whether it is new or other than before.
+-- Set a limit; changes() tells whether it is new or changed.
 INSERT INTO onward_limits AS l (kind, name, concurrency, pace, burst) VALUES (:kind, :name, :concurrency, :pace, :burst)
 ON CONFLICT (name, kind) DO UPDATE SET concurrency = excluded.concurrency, pace = excluded.pace, burst = excluded.burst
 WHERE l.concurrency IS NOT excluded.concurrency OR l.pace IS NOT excluded.pace OR l.burst IS NOT excluded.burst
 
 -- name: lift_limit
--- A limit that is no more; changes() tells whether it was.
+-- Lift a limit; changes() tells whether there was one.
 DELETE FROM onward_limits WHERE kind = :kind AND name = :name
 
 -- name: count_held
--- What is held just now counts for a limit that is new.
+-- Count the tasks that are held now for a new limit.
 UPDATE onward_queue SET gate = CASE WHEN :kind = 'task' THEN task || char(10) || COALESCE(grp, '') ELSE COALESCE(gate, '') END
 WHERE worker IS NOT NULL AND CASE WHEN :kind = 'task' THEN task ELSE queue END = :name
 
 -- name: reopen_gates
--- A limit was changed: whoever waited for the old one asks the new one.
+-- A limit has changed: tasks that waited for the old one are ready again.
 UPDATE onward_queue SET due_at = NULL, reason = 'queued' WHERE reason = 'quota' AND task = :name
 
 -- name: shut_gates
--- Some gates at which tasks wait, from a name on, hopping through the index: whether there is still a limit, how many it
--- allows, how many are held, and whether one that waits has a time.
+-- Some gates at which tasks wait, from a name on, hopping through the index: whether there is still a limit, how many tasks it allows,
+-- how many are held, and whether a task that waits has a time.
 WITH RECURSIVE gates(gate, number) AS (
     SELECT * FROM (SELECT gate, 1 FROM onward_queue WHERE reason = 'quota' AND gate > :after ORDER BY gate LIMIT 1)
     UNION ALL
@@ -152,7 +152,7 @@ SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
 WHERE (SELECT count(*) FROM onward_journal p WHERE p.task_id = ?8 AND p.seq = ?9 AND p.shift = ?10 AND (p.at = ?11 OR ?11 IS NULL)) = 1
 
 -- name: save_many
--- The same for many of both. A row of NULLs is none.
+-- The same for many records and witnesses. A row of NULLs is left out.
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
 SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL AND (
     SELECT count(p.seq) = count(w.column1) FROM (VALUES (?, ?, ?, ?)) w LEFT JOIN onward_journal p
@@ -160,16 +160,16 @@ SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL AND (
 )
 
 -- name: end_queue
--- The tasks have ended.
+-- Delete the queue rows of tasks that have ended.
 DELETE FROM onward_queue WHERE task_id IN (SELECT value FROM json_each(?1))
 
 -- name: end_outcome
--- And this is how.
+-- Their outcomes.
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (?, ?, ?, ?, ?)
 
 -- name: part
--- The task waits, or is ready for another. A wait that has not read all its messages is none. Who waits for somebody else's
--- quota does not stand at a gate of ours.
+-- The task waits, or is ready for another worker. A wait of a task that has not read all its messages ends at once. A task that waits
+-- for the quota of an outside service has no gate.
 UPDATE onward_queue SET worker = NULL, attempt = ?4, crashes = 0,
     due_at = CASE WHEN paused THEN 9e999 WHEN inbox = ?5 OR ?5 IS NULL THEN ?2 END,
     reason = CASE WHEN paused THEN 'paused' WHEN inbox = ?5 OR ?5 IS NULL THEN ?3 ELSE 'queued' END,
@@ -177,12 +177,12 @@ UPDATE onward_queue SET worker = NULL, attempt = ?4, crashes = 0,
 WHERE task_id = ?1
 
 -- name: wake
--- Sleepers whose time has come.
+-- Make sleeping tasks ready whose time has come.
 UPDATE onward_queue SET due_at = NULL, reason = 'queued'
 WHERE position IN (SELECT position FROM onward_queue WHERE due_at IS NOT NULL AND due_at <= onward_now() ORDER BY due_at LIMIT 1000)
 
 -- name: due
--- Whether there is anything to wake: a look that needs no writer.
+-- In how many seconds the next task is due: a read, so that the writer is not needed for it.
 SELECT min(due_at) - onward_now() FROM onward_queue WHERE due_at IS NOT NULL AND due_at < 9e999
 
 -- name: ready_pairs
@@ -200,8 +200,8 @@ WITH RECURSIVE pairs(queue, task) AS (
 SELECT queue, task FROM pairs
 
 -- name: place
--- How it stands beside the work: the workers, whether one has fallen silent or is gone with tasks in its hands (hopping from holder
--- to holder through the index), whether there are children, and when a schedule is due.
+-- What a worker has to know beside the tasks: the workers, whether the lease of one has ended or a task is held by a worker that is gone
+-- (hopping from holder to holder through the index), whether there are children, and when a schedule is due.
 WITH RECURSIVE holders(worker) AS (
     SELECT * FROM (SELECT worker FROM onward_queue WHERE worker IS NOT NULL ORDER BY worker LIMIT 1)
     UNION ALL
@@ -215,7 +215,7 @@ SELECT (SELECT count(*) FROM onward_workers), (SELECT COALESCE(max(started_at), 
        (SELECT min(next_at) FROM onward_schedules WHERE next_at IS NOT NULL) - onward_now()
 
 -- name: suspects
--- Where suspects wait, and may be started.
+-- Queues in which suspects wait and may be started.
 SELECT DISTINCT queue FROM onward_queue q WHERE crashes >= 3 AND worker IS NULL AND due_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM onward_limits l WHERE l.name = q.queue AND l.kind = 'paused')
 
@@ -224,33 +224,21 @@ SELECT DISTINCT queue FROM onward_queue q WHERE crashes >= 3 AND worker IS NULL 
 SELECT EXISTS (SELECT 1 FROM onward_queue WHERE reason = 'quota')
 
 -- name: ended_estimate
--- What there may be in all: rows that were taken away again are counted too.
+-- An estimate of all outcomes: deleted rows are counted too.
 SELECT COALESCE(max(rowid), 0) FROM onward_outcomes
 
 -- name: offspring
--- The children of these tasks, and how their last records begin.
+-- The children of these tasks, and the beginnings of their last records.
 SELECT t.id, t.task, o.seq IS NOT NULL, (SELECT substr(e.data, 1, :head) FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq)
 FROM onward_tasks t LEFT JOIN onward_outcomes o ON o.task_id = t.id
 WHERE t.parent IN (SELECT value FROM json_each(:parents)) AND t.parent IS NOT NULL LIMIT :most
 
 -- name: keep
--- Contents that records refer to. The same again is the same.
+-- Store contents that records refer to. The same content again is ignored.
 INSERT OR IGNORE INTO onward_contents (task_id, id, data) VALUES (?1, ?2, ?3)
 
--- name: contents
--- What a task keeps under these names.
-SELECT id, data FROM onward_contents WHERE task_id = :id AND id IN (SELECT value FROM json_each(:ids))
-
--- name: purses
--- The purses of these tasks.
-SELECT task_id, data FROM onward_purses WHERE task_id IN (SELECT value FROM json_each(:ids))
-
--- name: save_purse
--- A purse as it is now.
-INSERT INTO onward_purses (task_id, data) VALUES (?1, ?2) ON CONFLICT (task_id) DO UPDATE SET data = excluded.data
-
 -- name: watch_tasks
--- What becomes of tasks goes to the outbox, in the transaction that writes it. Made with the first subscription.
+-- Records `task.…` go to the outbox, in the transaction that writes them. Made with the first subscription.
 CREATE TRIGGER onward_outbox_tasks AFTER INSERT ON onward_journal WHEN NEW.kind LIKE 'task.%' AND NEW.kind <> 'task.submitted'
 
 -- name: watch_busy
@@ -258,8 +246,8 @@ CREATE TRIGGER onward_outbox_tasks AFTER INSERT ON onward_journal WHEN NEW.kind 
 CREATE TRIGGER onward_outbox_busy AFTER INSERT ON onward_journal WHEN NEW.kind NOT LIKE 'task.%' OR NEW.kind = 'task.submitted'
 
 -- name: to_outbox
--- A row for everybody who wants to hear of a record: three ways through the index, so that nobody pays for the subscriptions of other
--- tenants. Nothing here is a function of ours: other connections do not have them.
+-- A row for each subscription to a record: three ways through the index, so that subscriptions of other tenants cost nothing. It uses no
+-- function of Onward: connections of other programs do not have them.
 BEGIN
     INSERT OR IGNORE INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at)
     SELECT NEW.task_id, NEW.seq, s.id, NEW.kind, s.lane, NEW.at, NEW.at FROM (
@@ -273,11 +261,11 @@ BEGIN
 END
 
 -- name: watched
--- The triggers that are there.
+-- The triggers that exist.
 SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'onward_journal'
 
 -- name: due_rows
--- The first of each line that is due, of one receiver, among so many.
+-- The first row of each line that is due, of one receiver, among so many.
 SELECT o.task_id, o.seq, o.subscription FROM (
     SELECT task_id, seq, subscription, due_at FROM onward_outbox
     WHERE lane = :lane AND state = 'pending' AND due_at <= onward_now() ORDER BY due_at LIMIT :wide
@@ -286,12 +274,12 @@ WHERE NOT EXISTS (SELECT 1 FROM onward_outbox e WHERE e.subscription = o.subscri
 ORDER BY o.due_at LIMIT :room
 
 -- name: hold
--- Ours for a while.
+-- Hold a row for a while.
 UPDATE onward_outbox SET holder = :holder, attempts = attempts + 1, due_at = onward_now() + :lease
 WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription
 
 -- name: take_one
--- What we took.
+-- A row that was taken.
 {taken_columns}
 FROM onward_outbox o JOIN onward_subscriptions s ON s.id = o.subscription
 JOIN onward_journal j ON j.task_id = o.task_id AND j.seq = o.seq JOIN onward_tasks t ON t.id = o.task_id
@@ -302,11 +290,11 @@ WHERE o.task_id = :task_id AND o.seq = :seq AND o.subscription = :subscription
 UPDATE onward_queue SET reason = 'paused' WHERE worker = :worker AND paused AND task_id IN (SELECT value FROM json_each(:ids))
 
 -- name: let_go
--- What it still held becomes ready, or rests where it is paused; nobody crashed.
+-- Tasks that a leaving worker holds become ready, or rest when they are paused; no crash is counted.
 UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END WHERE worker = :worker
 
 -- name: release
--- A task that this worker holds without knowing it. (What was claimed in the future was claimed before the clock was set back.)
+-- Release a task that this worker holds without knowing it. (A claim in the future was made before the clock was set back.)
 UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN ?4 THEN max(crashes, 3) ELSE crashes END
 WHERE worker = ?1 AND task_id = ?2 AND (
@@ -321,16 +309,16 @@ UPDATE onward_workers SET lease_until = onward_now() + :lease, rate = :rate WHER
 LEFT JOIN onward_queue q ON q.task_id = t.id
 
 -- name: held
--- What the store says a worker holds.
+-- The tasks that a worker holds by the store.
 SELECT task_id, paused FROM onward_queue WHERE worker = :worker
 
 -- name: bury
--- Workers that are dead, or whose lease had ended when we were asked: leases that end while everybody waits for the one
--- writer (it may be frozen in the middle of a commit) say nothing about their owners.
+-- Delete workers that are dead, or whose lease had ended when the caller asked: leases that end while all callers wait for the one
+-- writer (it may be frozen in the middle of a commit) say nothing about their workers.
 DELETE FROM onward_workers WHERE (:sweep AND lease_until < :asked) OR id IN (SELECT value FROM json_each(:dead))
 
 -- name: rescue
--- Their tasks are ready again. A crash counts when the shift left nothing behind.
+-- Their tasks are ready again. A crash counts when the shift left no record.
 UPDATE onward_queue SET worker = NULL,
     due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN EXISTS (
@@ -340,21 +328,16 @@ UPDATE onward_queue SET worker = NULL,
 WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = onward_queue.worker)
 
 -- name: unpark
--- A task that waits for a person becomes ready, with its crashes forgiven.
+-- A task that waits for a person becomes ready, and its crashes are reset.
 UPDATE onward_queue SET due_at = CASE WHEN worker IS NULL THEN NULL ELSE due_at END,
     reason = CASE WHEN worker IS NULL THEN 'queued' ELSE 'running' END, crashes = 0, paused = 0
 WHERE task_id = :id
 
 -- name: pause
--- Nobody starts it; a worker that holds it is told by its next heartbeat, and confirms it by the one after that.
+-- Let no worker start a task. The next heartbeat tells the worker that holds it, and the one after that confirms it.
 UPDATE onward_queue SET paused = 1, due_at = CASE WHEN worker IS NULL THEN 9e999 ELSE due_at END,
     reason = CASE WHEN worker IS NULL THEN 'paused' ELSE reason END
 WHERE task_id = :id RETURNING worker
-
--- name: offer
--- A handler this worker has.
-INSERT INTO onward_handlers (name, schema, offered_at) VALUES (?1, ?2, onward_now())
-ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded.offered_at
 
 -- name: queue_row
 -- The queue row of a task.
@@ -364,37 +347,33 @@ SELECT reason, attempt, worker, paused, gate FROM onward_queue WHERE task_id = :
 -- How a task ended.
 SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 
+-- name: origin
+-- The task that is forked.
+SELECT id FROM onward_tasks WHERE id = :id
+
 -- name: addresses
--- Where workers listen for nudges.
+-- Addresses at which workers receive nudges.
 SELECT address FROM onward_workers WHERE address <> '' AND lease_until > onward_now()
 
 -- name: work
--- What there is to do among these tasks, by queue and handler. Tasks that sleep are no work yet, but a worker has to know when they are due.
+-- The work among these tasks, by queue and handler. Tasks that sleep are no work yet, but a worker has to know when they are due.
 SELECT queue, task, due_at IS NULL, count(*) FROM onward_queue
 WHERE task_id IN (SELECT value FROM json_each(:ids)) AND worker IS NULL AND (due_at IS NULL OR due_at < 9e999) GROUP BY queue, task, due_at IS NULL
 
 -- name: workers_for
--- Where some of the workers listen that can do it.
+-- Addresses of some of the workers that can do it.
 SELECT address FROM onward_workers w
 WHERE address <> '' AND lease_until > onward_now() AND EXISTS (SELECT 1 FROM json_each(w.names) n WHERE n.value = :task)
   AND (w.queues = '[]' OR EXISTS (SELECT 1 FROM json_each(w.queues) q WHERE q.value = :queue))
 ORDER BY random() LIMIT :most
 
 -- name: own_tables
--- The tables that are ours, for a look at all that is in them.
+-- The tables of Onward, for a scan of all rows.
 SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'onward\_%' ESCAPE '\' ORDER BY name
 
 -- name: outbox_there
 -- Whether there is an outbox: the tables may be of an older version than the program.
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onward_outbox'
-
--- name: kin
--- These tasks: whose children they are, their names, and how they were asked for.
-SELECT id, parent, task, options FROM onward_tasks WHERE id IN (SELECT value FROM json_each(:ids))
-
--- name: kin_below
--- The same of all their children.
-SELECT id, parent, task, options FROM onward_tasks WHERE parent IN (SELECT value FROM json_each(:ids))
 
 -- name: tails
 -- The next records of many tasks, each after a number; differs by necessity because of how a list of pairs is given.
@@ -411,8 +390,8 @@ SELECT j.task_id, j.seq, j.kind FROM json_each(:ids) AS f CROSS JOIN onward_jour
 WHERE j.task_id = f.value AND j.kind <> 'pruned' AND j.seq = (SELECT max(i.seq) FROM onward_journal i WHERE i.task_id = f.value)
 
 -- name: says
--- Whether a text stands in the name or the key of a task, in its labels or at the beginning of its input, or its id begins or ends
--- with it. LIKE takes small and capital letters of ASCII for the same; the others are tried both ways.
+-- Whether a text stands in the name or the key of a task, in its labels or at the beginning of its input, or its id begins or ends with
+-- it. LIKE ignores the case of ASCII letters; for other letters both cases are tried.
 (t.task LIKE :text ESCAPE '~' OR t.key LIKE :text ESCAPE '~' OR t.id LIKE :id_begins OR t.id LIKE :id_ends
  OR CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within ESCAPE '~'
  OR (:two_cases AND (t.task LIKE :text_too ESCAPE '~' OR t.key LIKE :text_too ESCAPE '~' OR CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within_too ESCAPE '~'))

@@ -1,0 +1,29 @@
+"""Checks of a PostgreSQL server, and a scan of all tables: a page at a time, from one snapshot."""
+
+from __future__ import annotations
+
+from onward.store.port.health import Look
+from onward.store.postgres import snapshots
+from onward.store.postgres.database import PostgresDatabase
+from onward.store.postgres.execute import S
+from onward.store.postgres.session import health
+from onward.store.shared.health import Health
+
+PAGE_ROWS = 200
+
+
+class PostgresHealth(Health):
+    """See `port.health.Health` for what each verb promises."""
+
+    _db: PostgresDatabase
+
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:  # noqa: ARG002 -- the server checks its pages
+        (row,) = await self._db.fetch("health")
+        return [*health(row, pooled=self._db.pooled), snapshots.check(await self._db.fetch("snapshots"))]
+
+    async def scan(self, look: Look) -> None:
+        async with self._db.connection() as connection, connection.transaction(readonly=True):
+            for (table,) in await connection.fetch(S["own_tables"].sql):
+                cursor = connection.cursor(f'SELECT * FROM "{table}"', prefetch=PAGE_ROWS)  # noqa: S608 -- a name from the catalogue
+                async for row in cursor:
+                    look(table, dict(row))

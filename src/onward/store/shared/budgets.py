@@ -1,0 +1,50 @@
+"""Ledgers of budgets. On PostgreSQL a transaction locks the ledgers that it changes, in the order of their ids, until its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from onward.core.audit import AuditEvent
+from onward.core.budget import BudgetLedger, Granted
+from onward.core.crash import crashpoint
+from onward.core.task import Message
+from onward.store.port.budgets import Change
+from onward.store.shared import audit, tasks
+from onward.store.shared.database import Connection, OverDatabase
+
+
+class Budgets(OverDatabase):
+    """See `port.budgets.Budgets` for what each verb promises."""
+
+    async def get(self, task_id: str) -> BudgetLedger | None:
+        return _ledgers(await self._db.fetch("purses", ids=[task_id])).get(task_id)
+
+    async def change(self, holders: Sequence[str], change: Change, event: AuditEvent | None = None) -> Granted:
+        async def job(connection: Connection) -> Granted:
+            crashpoint("purse.before")
+            await connection.lock("lock_purses", ids=sorted(holders))  # also one that is not there yet
+            before = _ledgers(await connection.fetch("purses", ids=list(holders)))
+            granted = change(before)
+            if changed := _changed(before, granted):
+                await connection.run_many("save_purse", changed)
+            for wake in sorted(granted.wake):  # the order in which queue rows are locked
+                await tasks.send(connection, wake.task_id, Message(wake.message, "budget", "", None, b"null"))
+            if event is not None:
+                await audit.append(connection, event)
+            return granted
+
+        granted = await self._db.transact(job)
+        crashpoint("purse.after")
+        return granted
+
+
+def _ledgers(rows: Iterable[Sequence[bytes]]) -> dict[str, BudgetLedger]:
+    return {str(holder): BudgetLedger.unpacked(data) for holder, data in rows}
+
+
+def _changed(before: Mapping[str, BudgetLedger], granted: Granted) -> list[dict[str, str | bytes]]:
+    return [
+        {"id": holder, "data": ledger.packed()}
+        for holder, ledger in granted.purses.items()
+        if before.get(holder) != ledger
+    ]

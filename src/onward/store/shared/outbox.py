@@ -1,0 +1,170 @@
+"""Subscriptions and the outbox. How rows are taken, and how the triggers are made, is in `sqlite/outbox.py` and `postgres/outbox.py`."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+from onward.core import wire
+from onward.core.crash import crashpoint
+from onward.core.event import Origin
+from onward.core.record import Record
+from onward.store.port.outbox import (
+    AFTER_LAST,
+    DELIVERED,
+    FAILED,
+    PENDING,
+    SKIPPED,
+    DeliveryRow,
+    Key,
+    Lane,
+    Settled,
+    SubscriptionRow,
+    Taken,
+)
+from onward.store.shared.database import Connection, OverDatabase
+
+MAX_SWEPT = 1000
+"""Rows that one statement of a sweep removes."""
+
+SEARCHED_ROWS = 1000
+"""Rows of a receiver, in the order in which they are due, among which the first of each line are looked for."""
+
+
+class Outbox(OverDatabase):
+    """See `port.outbox.Outbox` for what each verb promises."""
+
+    async def subscribe(self, row: SubscriptionRow, *, offered: bool = False) -> None:
+        await self._db.write("subscribe", offered=offered, **row._asdict())
+
+    async def unsubscribe(self, subscription: str) -> bool:
+        async def job(connection: Connection) -> bool:
+            await connection.run("unsend", id=subscription)
+            return await connection.first("unsubscribe", id=subscription) is not None
+
+        return await self._db.transact(job)
+
+    async def disable(self, subscription: str, why: str) -> None:
+        async def job(connection: Connection) -> None:
+            await connection.run("disable", id=subscription, why=why)
+            await connection.run("fail_all", id=subscription, why=why)
+
+        await self._db.transact(job)
+
+    async def subscriptions(
+        self,
+        *,
+        tenant: str | None,
+        limit: int,
+        after: str = "",
+        id: str | None = None,  # noqa: A002 -- the name of the column
+    ) -> list[SubscriptionRow]:
+        name = "subscriptions" if id is None else "subscription"
+        filters = {"tenant": tenant, "any_tenant": tenant is None, "id": id}
+        return [SubscriptionRow(*row) for row in await self._db.fetch(name, limit=limit, after=after, **filters)]
+
+    async def lanes(self, after: str = "", most: int = 1000) -> list[Lane] | None:
+        async def job(connection: Connection) -> list[Lane] | None:
+            lanes = [Lane(*row) for row in await connection.fetch("lanes", after=after, most=most)]
+            if not lanes and not (await connection.first("subscribed"))[0]:
+                return None
+            return lanes
+
+        return await self._db.read(job)
+
+    async def keep_bodies(self, holder: str, bodies: Sequence[tuple[Key, bytes]]) -> None:
+        values = [key._asdict() | {"body": body, "holder": holder} for key, body in bodies]
+        await self._db.write_many("keep_body", values)
+
+    async def extend(self, holder: str, keys: Sequence[Key], lease: float) -> None:
+        await self._db.write_many("extend", [key._asdict() | {"lease": lease, "holder": holder} for key in keys])
+
+    async def settle(self, holder: str, settled: Sequence[Settled]) -> None:
+        ordered = sorted(settled)
+        lines = sorted({(item.key.task_id, item.key.subscription) for item in ordered if item.state != PENDING})
+
+        async def job(connection: Connection) -> None:
+            crashpoint("deliver.before")
+            values = [item._asdict() | item.key._asdict() | {"holder": holder} for item in ordered]
+            await connection.run_many("settle_delivery", [value for value in values if value["state"] != SKIPPED])
+            await connection.run_many("skip_delivery", [value for value in values if value["state"] == SKIPPED])
+            following = [{"task_id": task_id, "subscription": subscription} for task_id, subscription in lines]
+            await connection.run_many("next_in_line", following)
+
+        await self._db.transact(job)
+        crashpoint("deliver.after")
+
+    async def deliveries(
+        self,
+        *,
+        state: str | None = None,
+        task: str | None = None,
+        seq: int | None = None,
+        subscription: str | None = None,
+        tenant: str | None = None,
+        limit: int = 1,
+        before: int = AFTER_LAST,
+    ) -> list[DeliveryRow]:
+        filters: dict[str, Any] = {"state": state, "task": task, "seq": seq}
+        filters |= {"subscription": subscription, "tenant": tenant}
+        filters |= {f"any_{name}": value is None for name, value in filters.items()}
+        name = "deliveries" if task is None else "deliveries_of"
+        rows = await self._db.fetch(name, limit=limit, before=before, **filters)
+        return [DeliveryRow._make((*columns, bool(sending))) for *columns, sending in rows]
+
+    async def redeliver(self, key: Key) -> bool:
+        return bool(await self._db.write("redeliver", **key._asdict()))
+
+    async def sweep(
+        self,
+        lanes: Sequence[str],
+        strange: Sequence[str],
+        *,
+        delivered: float,
+        failed: float,
+        waiting: float,
+        most: int,
+    ) -> bool:
+        async def job(connection: Connection) -> tuple[int, list[str]]:
+            counts = [0]
+            for state, age in ((DELIVERED, delivered), (FAILED, failed)):
+                rows = await connection.fetch("forget_deliveries", state=state, age=age, some=MAX_SWEPT)
+                counts.append(len(rows))
+                for subscription in sorted({row[0] for row in rows}):
+                    await connection.run("forget_webhook", id=subscription)
+            for lane in strange:
+                counts.append(len(await connection.fetch("give_up", lane=lane, age=waiting, some=MAX_SWEPT)))
+            return max(counts), [lane for lane in lanes if await connection.first("crowd", lane=lane, most=most)]
+
+        count, crowded = await self._db.sequence(job)
+        for lane in crowded:
+            count = max(count, await self._drop_crowd(lane, most))
+        return count >= MAX_SWEPT
+
+    async def _drop_crowd(self, lane: str, most: int) -> int:
+        return await self._db.transact(lambda c: _drop_crowd(c, lane, most))
+
+
+async def _drop_crowd(connection: Connection, lane: str, most: int) -> int:
+    """Drop rows of a receiver that has more than `most`; how many."""
+    row = await connection.first("crowd", lane=lane, most=most)
+    if row is None:
+        return 0
+    rows = await connection.fetch("drop_crowd", lane=lane, due_at=row[0], some=MAX_SWEPT)
+    for subscription, count in sorted(collections.Counter(row[0] for row in rows).items()):
+        await connection.run("count_dropped", id=subscription, count=count)
+    return len(rows)
+
+
+def taken(row: Sequence[Any]) -> Taken:
+    """A row of the section `taken_columns`."""
+    key, (attempts, types, sink, body) = Key(*row[:3]), row[3:7]
+    shift, kind, record_key, data, at = row[7:12]
+    task, created_at, task_key, encoded_options, again = row[12:]
+    options = wire.decode(encoded_options)
+    # As in rows.py: the key without the tenant.
+    own_key = task_key and task_key.rpartition("\n")[2]
+    origin = Origin(task, created_at, own_key, options.get("labels"), not again, options.get("trace"))
+    record = Record(key.seq, shift, kind, record_key, data, at)
+    return Taken(key, attempts, tuple(types.split(" ")), sink, record, origin, body)

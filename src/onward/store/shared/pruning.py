@@ -1,0 +1,95 @@
+"""Pruning and trimming: the two verbs that delete data of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from onward.core import wire
+from onward.core.record import DROPPED, Record
+from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruned
+from onward.store.shared.database import Connection, OverDatabase
+
+DELETE_TIMEOUT_S = 600.0
+"""Seconds for one statement of a prune: a tree may have millions of records."""
+
+DELETES = (
+    *("prune_tasks", "prune_outcomes", "prune_inbox", "prune_contents", "prune_purses", "prune_outbox"),
+    *("prune_subscriptions", "fence_off", "prune_journal"),
+)
+
+
+class Member(NamedTuple):
+    """One task of a tree, and the reasons to keep it."""
+
+    id: str
+    root: str
+    ended: bool
+    old: bool
+    owes: bool
+
+
+class Pruning(OverDatabase):
+    """See `port.pruning.Pruning` for what each verb promises."""
+
+    async def prunable(self, age: float, after: str, until: str, limit: int) -> list[str]:
+        rows = await self._db.fetch("prunable", age=age, after=after, until=until, limit=limit)
+        return [row[0] for row in rows]
+
+    async def prune(self, ids: Sequence[str], age: float) -> Pruned:
+        return await self._db.transact(lambda c: _prune(c, list(ids), age))
+
+    async def trim(self, task_id: str, keep: int, before: float) -> int:
+        return await self._db.transact(lambda c: _trim(c, task_id, keep, before))
+
+
+async def _prune(connection: Connection, ids: list[str], age: float) -> Pruned:
+    parents = {row[0]: row[1] for row in await connection.fetch("parents", ids=ids)}
+    # Outcomes are locked in the order of their ids, as a resume locks them, before the trees are read. A fork locks the row of its
+    # origin, so it copies all of the task or finds nothing.
+    await connection.lock("lock_trees", ids=ids)
+    pruned = _decide(ids, parents, await connection.fetch("trees", ids=ids, age=age))
+    if pruned.gone:
+        for name in DELETES:
+            await connection.run(name, timeout_s=DELETE_TIMEOUT_S, ids=pruned.gone, nothing=b"")
+    return pruned
+
+
+def _decide(ids: Iterable[str], parents: Mapping[str, str | None], rows: Iterable[Any]) -> Pruned:
+    """Which tasks go, and why the others stay. `parents` are those of the ids that exist."""
+    trees: dict[str, list[Member]] = {}
+    for row in rows:
+        member = Member(*row)
+        trees.setdefault(member.root, []).append(member)
+    kept = {
+        task_id: UNKNOWN if task_id not in parents else CHILD
+        for task_id in ids
+        if task_id not in parents or parents[task_id] is not None
+    }
+    gone: list[str] = []
+    for root, tree in trees.items():
+        if reason := _reason_to_keep(tree):
+            kept[root] = reason
+        else:
+            gone += [member.id for member in tree]
+    gone_ids = set(gone)
+    return Pruned(sorted(gone), {task_id: reason for task_id, reason in kept.items() if task_id not in gone_ids})
+
+
+def _reason_to_keep(tree: list[Member]) -> str | None:
+    if not all(member.ended for member in tree):
+        return UNFINISHED
+    if not all(member.old for member in tree):
+        return RECENT
+    return UNTOLD if any(member.owes for member in tree) else None
+
+
+async def _trim(connection: Connection, task_id: str, keep: int, before: float) -> int:
+    # Two workers that trim the same task (one of them was wrongly declared dead) do it one after the other.
+    await connection.lock("lock_rows", ids=[task_id])
+    row = await connection.first("oldest_kept", id=task_id, behind=keep - 1, before=before)
+    oldest = None if row is None else Record(*row)
+    if oldest is None or oldest.dropped:  # another caller keeps fewer checkpoints, and this one stands for nothing
+        return 0
+    values: dict[str, Any] = {"id": task_id, "seq": oldest.seq, "before": before, "size": len(DROPPED), "mark": DROPPED}
+    return await connection.run("drop_data", data=wire.encode({"dropped": oldest.value["number"]}), **values)

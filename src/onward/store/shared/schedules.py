@@ -1,0 +1,52 @@
+"""Schedules. Advancing one is one transaction: the row changes and its tasks are submitted, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from onward.core.crash import crashpoint
+from onward.core.schedule import ScheduleRow, Timetable
+from onward.core.task import NewTask
+from onward.store.shared.database import Connection, Database, OverDatabase
+
+SubmitWithin = Callable[[Connection, Sequence[NewTask]], Awaitable[None]]
+"""Submits tasks inside the transaction of a connection. A key or id that is taken is left as it is."""
+
+
+class Schedules(OverDatabase):
+    """See `port.schedules.Schedules` for what each verb promises."""
+
+    def __init__(self, database: Database, submit: SubmitWithin) -> None:
+        super().__init__(database)
+        self._submit = submit
+
+    async def list(self, *, soonest: int | None = None) -> Timetable:
+        async def job(connection: Connection) -> Timetable:
+            (now,) = await connection.first("now")
+            rows = await connection.fetch("schedules" if soonest is None else "soonest", limit=soonest)
+            return Timetable(now, [_schedule(row) for row in rows])
+
+        return await self._db.read(job)
+
+    async def advance(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
+        async def job(connection: Connection) -> bool:
+            statement = "schedule_drop" if to is None else "schedule_add" if seen is None else "schedule_turn"
+            values: dict[str, Any] = ({} if to is None else to._asdict()) | {"name": name, "seen": seen}
+            if await connection.first(statement, **values) is None:
+                (mark,) = await connection.first("schedule_mark", name=name) or (None,)
+                return bool(mark == (None if to is None else to.mark))  # an earlier call did it, its answer was lost
+            if tasks:
+                crashpoint("tick.before")
+                await self._submit(connection, tasks)
+            return True
+
+        done = await self._db.transact(job)
+        if tasks:
+            crashpoint("tick.after")
+        return done
+
+
+def _schedule(row: Sequence[Any]) -> ScheduleRow:
+    schedule = ScheduleRow(*row)
+    return schedule._replace(paused=bool(schedule.paused))

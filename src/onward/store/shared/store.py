@@ -1,0 +1,31 @@
+"""What both stores have in common: the shared core verbs, and the ports that need nothing but a `Database`."""
+
+from __future__ import annotations
+
+from onward.store.shared.audit import Audit
+from onward.store.shared.budgets import Budgets
+from onward.store.shared.database import Database
+from onward.store.shared.handlers import Handlers
+from onward.store.shared.keys import Keys
+from onward.store.shared.listing import Listing
+from onward.store.shared.overview import Overview
+from onward.store.shared.pruning import Pruning
+from onward.store.shared.queues import Queues
+from onward.store.shared.quotas import Quotas
+from onward.store.shared.tasks import CoreVerbs
+
+
+class SharedStore(CoreVerbs):
+    """The base of both stores. A store adds `health`, `outbox`, `schedules`, `tails` and `workers`."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.audit = Audit(database)
+        self.budgets = Budgets(database)
+        self.handlers = Handlers(database)
+        self.keys = Keys(database)
+        self.listing = Listing(database)
+        self.overview = Overview(database)
+        self.pruning = Pruning(database)
+        self.queues = Queues(database)
+        self.quotas = Quotas(database)
