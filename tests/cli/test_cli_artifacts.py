@@ -152,6 +152,6 @@ def test_what_was_kept_elsewhere_is_said(done: Done, onward: Run, tmp_path: Path
     output = onward("artifacts", task_id, ids["raw"], "--db", url, "--json")
     if (tmp_path / "shelf").exists():
         assert output.status == 4
-        assert "ONWARD_ARTIFACTS must say where that is kept" in output.sentence
+        assert "ONWARD_ARTIFACTS must name the place where they are stored" in output.sentence
     else:
         assert output.status == 0, "the database is looked into as well"
