@@ -425,10 +425,12 @@ class BudgetSpent(Fatal):
     def __init__(
         self, task_id: str, kind: str, used: float, limit: float | None, needs: float | None = None, held: float = 0
     ) -> None:
-        self.task_id, self.kind, self.needs = task_id, kind, needs
+        self.task_id: str = task_id
+        self.kind: str = kind
+        self.needs: float | None = needs
         option = BUDGET_OPTIONS.get(kind, kind)
-        self.left = None if limit is None or kind == "wall_time" else max(limit - used, 0)
-        self.enough = None if needs is None else _rounded_up(used + needs, kind)
+        self.left: float | None = None if limit is None or kind == "wall_time" else max(limit - used, 0)
+        self.enough: float | None = None if needs is None else _rounded_up(used + needs, kind)
         """The limit with which the next call would fit."""
         reason = "its time is up"
         if self.left is not None:
@@ -437,7 +439,7 @@ class BudgetSpent(Fatal):
             reason = (
                 f"it needs {need}, and {_amount(self.left, kind)} of {_amount(limit or 0, kind)} are left{reserved}"
             )
-        self.what = f"the budget of task {task_id} has not enough {option} for the next call: {reason}"
+        self.what: str = f"the budget of task {task_id} has not enough {option} for the next call: {reason}"
         enough = "N" if self.enough is None else f"{self.enough:.10g}"
         super().__init__(f"{self.what}; `onward budget {task_id[-8:]} --{option} {enough}` raises it")
 
@@ -574,7 +576,8 @@ class ArtifactNotFound(NotFound):
     code = "artifact_not_found"
 
     def __init__(self, task_id: str, artifact_id: str, known: Iterable[str] | None = None) -> None:
-        self.task_id, self.artifact_id = task_id, artifact_id
+        self.task_id: str = task_id
+        self.artifact_id: str = artifact_id
         advice = f"`onward artifacts {task_id}` lists its artifacts, and ONWARD_ARTIFACTS must name the place where they are stored"
         if known is not None:
             ids = list(known)

@@ -84,7 +84,7 @@ class MovableClock:
         self._start, self._elapsed = start, 0.0
         self._sleepers: list[_Sleeper] = []
         self._numbers = itertools.count()
-        self.slept = 0
+        self.slept: int = 0
         """How many sleeps were begun."""
 
     def now(self) -> float:

@@ -25,6 +25,8 @@ CLEAN, MISTAKES = HERE / "typed_app.py", HERE / "typed_mistakes.py"
 PUBLIC = ("onward", "onward.client.client", "onward.errors", "onward.testing")
 """The modules whose names users import."""
 
+pytestmark = pytest.mark.slow
+
 needs_pyright = pytest.mark.skipif(
     importlib.util.find_spec("pyright") is None, reason="pyright is not installed: pip install 'pyright[nodejs]'"
 )

@@ -97,7 +97,8 @@ class ProgressReader:
     def __init__(self, task_id: str, lead: Lead = Lead(), *, again: bool = False) -> None:  # noqa: B008 -- a value
         """`again` says that the follower was here before. Text has no cursor, so the follower may have seen the text that comes
         before the first update."""
-        self.task_id, self._again = task_id, again
+        self._again = again
+        self.task_id: str = task_id
         self._reader = JournalReader()
         self._reader.steps = lead.steps
         self._step = self._total = 0

@@ -102,13 +102,13 @@ class JournalReader:
     def __init__(self) -> None:
         self.began: float | None = None
         """The time of the first record."""
-        self.last_at = 0.0
+        self.last_at: float = 0.0
         """The latest time of all records before the one that was read last."""
-        self.seq = 0
+        self.seq: int = 0
         """The number of the last record."""
-        self.shifts = 0
-        self.crashes = 0
-        self.steps = 0
+        self.shifts: int = 0
+        self.crashes: int = 0
+        self.steps: int = 0
         """Steps that were completed."""
         self.running: dict[str, float] = {}
         """Steps that run now, by their keys, with the times of their starts."""

@@ -62,7 +62,9 @@ class StoreAccess:
     """What a dry run may read. Queries run on the event loop of the store; a dry run has another."""
 
     def __init__(self, store: Store, artifacts: Artifacts) -> None:
-        self.store, self.artifacts, self._loop = store, artifacts, asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
+        self.store: Store = store
+        self.artifacts: Artifacts = artifacts
 
     async def run(self, query: Coroutine[Any, Any, T]) -> T:
         """The result of a query."""

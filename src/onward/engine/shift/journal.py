@@ -19,8 +19,9 @@ from onward.core.control import Cancel, Control, Fenced, Park
 from onward.engine.shift.replay import Known, Replay, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap
 from onward.engine.shift.services import WorkerServices
+from onward.engine.worker.lease import Lease
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
-from onward.store.writer import MAX_UNSAVED_BYTES, Hold
+from onward.store.writer import MAX_UNSAVED_BYTES, Hold, Writer
 
 T = TypeVar("T")
 log = logging.getLogger("onward.shift")
@@ -32,7 +33,7 @@ MAX_IDLE_TURNS = 100
 class ShiftJournal:
     """The journal of one shift: the only object that appends records for it."""
 
-    fast_path = True
+    fast_path: bool = True
     """Whether the next step is new and may begin, by all fields below: the one flag that every step checks."""
     interruption: Control | OnwardError | None = None
     """Why the worker or the deadline ends the shift, from outside of the handler."""
@@ -49,9 +50,12 @@ class ShiftJournal:
     """Whether no branch reads more of the journal before something new begins."""
 
     def __init__(self, services: WorkerServices, hold: Hold) -> None:
-        self.services, self.hold, self.replay = services, hold, Replay()
-        self.writer, self.lease = services.writer, services.lease
-        self.monotonic = services.clock.monotonic
+        self.services: WorkerServices = services
+        self.hold: Hold = hold
+        self.replay: Replay = Replay()
+        self.writer: Writer = services.writer
+        self.lease: Lease = services.lease
+        self.monotonic: Callable[[], float] = services.clock.monotonic
         self.aborts: dict[str, dict[str, Any]] = {}
         """Sagas that the journal knows as being undone, by the path of their scope, and the error that they failed with."""
         self.undone: list[str] = []

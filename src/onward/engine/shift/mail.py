@@ -34,9 +34,9 @@ class Mail:
         """The numbers at each address, in order. Readers skip numbers that were taken since."""
         self._copies: dict[int, Message] = _EMPTY
         """Messages that an old journal has more than once: several branches had read the inbox at the same time."""
-        self.last = last
+        self.last: int = last
         """The number of the last message that was copied into the journal."""
-        self.last_raise = 0
+        self.last_raise: int = 0
         """The number of the last message about a raised budget. No wait takes such a message: it is for all of them."""
         for message in messages:
             self._put(message)

@@ -59,38 +59,38 @@ class Replay:
     """The records of a journal, scope by scope."""
 
     started_at: float | None = None
-    unread = 0
+    unread: int = 0
     """How many records the handler has not asked for yet."""
-    forked = 0
+    forked: int = 0
     """The number of the record that says that this task is a fork; 0 when it is none."""
     approvals: Sequence[int] = ()
     """The numbers of the approvals of the task that this one is a fork of."""
-    undoing = 0
+    undoing: int = 0
     """In a fork that only undoes an effect in doubt of a task that has ended: the number of the record that announced the effect."""
-    origin = ""
+    origin: str = ""
     """The task whose effect such a fork undoes."""
-    undone = ""
+    undone: str = ""
     """The step that such a fork has undone."""
     undo_error: Exception | None = None
     """Why such a fork could not undo it."""
-    stop = ""
+    stop: str = ""
     """The kind of the record that asked for an end (a cancel, a deadline); empty when there is none."""
     versions: AbstractSet[str] = frozenset()
     """The keys of `ctx.version` calls that this task reached with the new code."""
     open_sagas: AbstractSet[str] = frozenset()
-    checkpoint_seq = 0
+    checkpoint_seq: int = 0
     """The number of the record of the last checkpoint: the next shift reads on from there."""
     checkpoint: int = 0
     """The number of the last checkpoint; 0 when there is none."""
     restored: Any = None
     """The value of the last checkpoint."""
-    fresh_at = 0.0
+    fresh_at: float = 0.0
     """When the last checkpoint was saved, or a person resumed or forked the task after it."""
     decided: Mapping[str, bool] = MappingProxyType({})
     """What `ctx.version` returned before the last checkpoint, by name."""
 
     def __init__(self, records: Sequence[Record] = ()) -> None:
-        self.mail = Mail()
+        self.mail: Mail = Mail()
         self._queues: dict[str, collections.deque[Known]] = {} if records else _EMPTY
         self._unread: dict[str, int] = {} if records else _EMPTY
         """How many records are unread in each scope with all below it, and in each gather."""

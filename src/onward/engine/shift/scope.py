@@ -38,21 +38,22 @@ class Scope:
     )
 
     def __init__(self, path: str = "", outer: Scope | None = None, saga: Any = None) -> None:
-        self.path, self.outer = path, outer
-        self.saga = saga
+        self.path: str = path
+        self.outer: Scope | None = outer
+        self.saga: Any = saga
         """The innermost saga around it."""
         self.prefix: str = f"[{path}]" if path else ""
         self.key: str | None = None
         """The key of the step or wait that runs here now."""
-        self.last_name = ""
+        self.last_name: str = ""
         """The last name that the code asked for, with its number."""
-        self.started_at = 0.0
+        self.started_at: float = 0.0
         """When that step began, by the monotonic clock."""
-        self.reported = True
+        self.reported: bool = True
         """Whether watchers know that the step has started."""
-        self.announced = False
+        self.announced: bool = False
         """Whether the journal says that the running step was about to begin."""
-        self.resumed = False
+        self.resumed: bool = False
         """Whether the next new step may have been begun by an earlier shift."""
         self._counts: dict[str, int] = {}
 

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import inspect
 import logging
+import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
@@ -71,10 +72,10 @@ _FAILURES = frozenset({r.FAILED, r.RETRY})
 class Shift(TaskResources):
     """One claimed task while a worker does it."""
 
-    settling = False
+    settling: bool = False
     """Whether the last record is on its way into the store."""
-    over = False
-    submitting = 0
+    over: bool = False
+    submitting: int = 0
     """Children that are on their way into the store."""
     _branches: Branches | None = None
     _submit_slots: asyncio.Semaphore | None = None
@@ -83,11 +84,13 @@ class Shift(TaskResources):
 
     def __init__(self, services: WorkerServices, claimed: Claimed, handler: Handler) -> None:
         self._services, self._claimed, self._handler = services, claimed, handler
-        self.task_id, self.attempt, self.rng = claimed.id, claimed.attempt, services.rng
-        self.effects_of = claimed.id
-        self.parent = claimed.parent
-        self.hold = Hold(claimed.id, claimed.shift, claimed.shift, at=claimed.claimed_at, gate=claimed.gate)
-        self.began = services.clock.monotonic()
+        self.task_id: str = claimed.id
+        self.attempt: int = claimed.attempt
+        self.rng: random.Random = services.rng
+        self.effects_of: str = claimed.id
+        self.parent: str | None = claimed.parent
+        self.hold: Hold = Hold(claimed.id, claimed.shift, claimed.shift, at=claimed.claimed_at, gate=claimed.gate)
+        self.began: float = services.clock.monotonic()
         self._options: dict[str, Any] = wire.decode(claimed.options)
         self._allowed: float | None = self._options.get("deadline", handler.deadline)
         self._root = Scope()

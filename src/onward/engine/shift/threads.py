@@ -23,7 +23,7 @@ class Threads:
         self._idle: list[queue.SimpleQueue[_Job | None]] = []
         self._lock = threading.Lock()
         self._closed = False
-        self.left_behind = 0
+        self.left_behind: int = 0
         """Threads whose caller was cancelled and whose function still runs."""
 
     async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

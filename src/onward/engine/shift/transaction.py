@@ -193,7 +193,8 @@ class RecordingConnection:
     """The error of a statement. There is no result to record, so the block fails, whatever it catches."""
 
     def __init__(self, connection: Any, results: list[Any]) -> None:
-        self._connection, self.results = connection, results
+        self._connection = connection
+        self.results: list[Any] = results
 
     async def execute(self, sql: str, *args: Any) -> Any:
         """Run a statement."""

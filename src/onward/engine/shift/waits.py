@@ -129,7 +129,7 @@ class Waits:
         """How many messages there were when the handler read them for the last time; None when it may complete with unread ones."""
         self._polled_at = 0
         """The number of the last record when `messages` last read the inbox."""
-        self.active = 1
+        self.active: int = 1
         """How many lines of the handler do not wait. When there are none, the task leaves."""
 
     async def wait(self, request: WaitRequest) -> Message | None:

@@ -131,7 +131,7 @@ class Relay:
         self._subscribed = self._woken = self._unswept = False
         self._last_lane, self._interval = "", poll
         self._next_sweep = clock.monotonic() + SWEEP_INTERVAL_S
-        self.stopping = False
+        self.stopping: bool = False
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────
 

@@ -47,7 +47,7 @@ class Watchdog:
         self._clock, self._interval_s = clock, interval_s
         self._turns = self._turns_seen = 0
         self._looked_at: float | None = None
-        self.stuck_for = 0.0
+        self.stuck_for: float = 0.0
         """Seconds for which the loop has not turned, as far as the watchdog was running."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0

@@ -158,7 +158,7 @@ class Worker:
         self._max_claim = MAX_CLAIM
         self._offset = clock.now() - clock.monotonic()
         self._measured = (clock.monotonic(), 0)
-        self.lease = Lease(clock, lease)
+        self.lease: Lease = Lease(clock, lease)
         self._maintenance = Maintenance(
             store,
             clock,
