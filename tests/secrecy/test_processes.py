@@ -128,7 +128,7 @@ async def test_the_doctor_finds_what_was_written_before_it_was_a_secret(url: str
     process = onward(url, "doctor", "secrets", "tests.secrecy.vault:app")
     out, _ = await asyncio.to_thread(process.communicate)
     assert process.returncode == 1
-    assert "STRIPE_KEY was not looked for" in out
+    assert "STRIPE_KEY was not searched for" in out
 
 
 async def test_over_http_a_reference_is_taken_and_a_clear_text_refused(

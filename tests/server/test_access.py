@@ -258,7 +258,7 @@ async def test_a_verb_that_forgets_to_look_is_found(app: Onward) -> None:
 
         async def whoever(self: AuthorizedService, task: Any) -> None: ...
 
-        planted = type("Planted", (AuthorizedService,), {"_decides": whoever})
+        planted = type("Planted", (AuthorizedService,), {"_check_own_call": whoever})
         assert await Inspector(app, acme, planted)._by_agent(name, VERBS[name]), f"{name} by the agent itself"
 
 

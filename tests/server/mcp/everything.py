@@ -465,9 +465,9 @@ async def main(db: str) -> None:
     bound.bind(("127.0.0.1", 0))
     async with app, app.worker():
         hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
-        edge = app.asgi(hosts=hosts, keyless=True).state.edge
+        edge = app.asgi(hosts=hosts, keyless=True).state.server
         served = Starlette(routes=[Route("/mcp", endpoint=Endpoint(edge, server))])
-        served.state.edge = edge
+        served.state.server = edge
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/mcp"
         await Server(served, grace=1, ready=lambda: print(url, flush=True)).serve([bound])
 
