@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 from typing import Any
 
 import pytest
@@ -15,6 +16,10 @@ from onward.errors import StateConflict, StepFailed, TaskFailed
 from onward.testing import crashes, drain
 from tests.killer import Killer
 from tests.kit import eventually, not_memory, only_postgres, sql
+
+importlib.import_module(
+    "onward.engine.context.artifacts"
+)  # pydantic, whose import takes longer than a transaction may here
 
 
 @pytest.fixture
