@@ -68,6 +68,21 @@ async def test_a_read_that_is_slow_twice_is_kept(clock: HandClock) -> None:
     assert [await shared() for _ in range(3)] == [5, 6, 7], "quick again"
 
 
+async def test_an_answer_from_before_a_change_is_not_kept(clock: HandClock) -> None:
+    reads = 0
+
+    async def read() -> int:
+        nonlocal reads
+        reads += 1
+        clock.time += 0.3
+        if reads == 2:
+            shared.forget()  # this process changes the answer while the store reads it
+        return reads
+
+    shared = SharedRead(clock, read)
+    assert [await shared() for _ in range(4)] == [1, 2, 3, 3]
+
+
 def doctor(store: Store, clock: Any) -> Doctor:
     return Doctor(store, clock, Cluster(store, clock), 1000)
 

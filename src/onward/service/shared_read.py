@@ -34,7 +34,7 @@ class SharedRead(Generic[T]):
         self._clock, self._read, self._large = clock, read, large
         self._answer: T | None = None
         self._fresh_until = -math.inf
-        self._slow = 0
+        self._slow = self._forgotten = 0
         self._lock = asyncio.Lock()
 
     async def __call__(self) -> T:
@@ -43,13 +43,16 @@ class SharedRead(Generic[T]):
             began = self._clock.monotonic()
             if self._answer is not None and began < self._fresh_until:
                 return self._answer
+            forgotten = self._forgotten
             answer = await self._read()
             took = self._clock.monotonic() - began
             self._slow = self._slow + 1 if took > SLOW_S else 0
-            if self._slow >= SLOW_IN_A_ROW or (self._large is not None and self._large(answer)):
+            dear = self._slow >= SLOW_IN_A_ROW or (self._large is not None and self._large(answer))
+            if dear and forgotten == self._forgotten:  # else the answer may be from before the change
                 self._answer, self._fresh_until = answer, began + min(took * 11, MAX_AGE_S)
             return answer
 
     def forget(self) -> None:
         """Read anew the next time: this process changed the answer."""
         self._fresh_until = -math.inf
+        self._forgotten += 1
