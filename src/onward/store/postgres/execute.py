@@ -21,6 +21,7 @@ REFUSED = (asyncpg.UniqueViolationError, asyncpg.NotNullViolationError)
 
 _COLUMNS = ("ids", "seqs", "shifts", "kinds", "keys", "datas", "ats")
 _WITNESS = ("w_ids", "w_seqs", "w_shifts", "w_ats")
+_ONE = ("id", "seq", "shift", "kind", "key", "data", "at", "w_id", "w_seq", "w_shift", "w_at")
 
 
 async def run(connection: Any, name: str, /, **values: Any) -> None:
@@ -57,6 +58,12 @@ def records(
     """The values of the section `records`. Without witnesses, the predecessor of each task is one."""
     columns = zip(*sorted(entries), strict=True)
     return dict(zip(_COLUMNS, columns, strict=True)) | there(witnesses or predecessor.of_each(entries, known))
+
+
+def record(entries: Sequence[Entry], witnesses: Sequence[Witness], known: Mapping[str, float | None]) -> dict[str, Any]:
+    """The values of the section `record`, for one record with at most one witness."""
+    (entry,), (witness,) = entries, witnesses or predecessor.of_each(entries, known)
+    return dict(zip(_ONE, (*entry, *witness), strict=True))
 
 
 def there(witnesses: Sequence[Witness]) -> dict[str, Any]:

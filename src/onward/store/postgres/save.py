@@ -7,9 +7,10 @@ from typing import Any
 
 from onward.store.port.core import Batch, End, Wait
 from onward.store.postgres import limits
-from onward.store.postgres.execute import S, check_heard, records, run, tell_parents
+from onward.store.postgres.execute import S, check_heard, record, records, run, tell_parents
 from onward.store.postgres.session import MIN_BYTES_PER_S, STATEMENT_TIMEOUT_S
 from onward.store.shared import rows
+from onward.store.statements import Statement
 
 
 async def write(connection: Any, batch: Batch) -> None:
@@ -21,30 +22,33 @@ async def write(connection: Any, batch: Batch) -> None:
             if batch.entries:
                 await write(connection, dataclasses.replace(batch, contents=[]))
         return
-    if not batch.ends and not batch.waits:
-        values = records(batch.entries, batch.witnesses, batch.known)
-        await connection.execute(S["save"].sql, *S["save"](**values), timeout=seconds)
-        return
-    ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
-    settle = S["settle"](**_values(batch, ends, waits))
+    statement, values = _statement(batch)
     child_ends = rows.child_ends(batch)
-    with_inbox = [end for end in ends if end.inbox is not None]
+    with_inbox = [end for end in sorted(batch.ends, key=_by_id) if end.inbox is not None]
     if not (child_ends or batch.gates or with_inbox):
-        await connection.execute(S["settle"].sql, *settle, timeout=seconds)
+        await connection.execute(statement.sql, *statement(**values), timeout=seconds)
         return
     async with connection.transaction():
-        touched = {e.id for e in ends} | {w.id for w in waits} | {parent for parent, *_ in child_ends}
+        touched = {e.id for e in batch.ends} | {w.id for w in batch.waits} | {parent for parent, *_ in child_ends}
         await run(connection, "lock_rows", ids=sorted(touched))
         await check_heard(connection, with_inbox)
-        await connection.execute(S["settle"].sql, *settle, timeout=seconds)
+        await connection.execute(statement.sql, *statement(**values), timeout=seconds)
         if child_ends:
             await tell_parents(connection, child_ends)
         await limits.release(connection, batch.gates.values())
 
 
-def _values(batch: Batch, ends: list[End], waits: list[Wait]) -> dict[str, Any]:
-    return {
-        **records(batch.entries, batch.witnesses, batch.known),
+def _statement(batch: Batch) -> tuple[Statement, dict[str, Any]]:
+    """The statement for the records, ends and waits of a batch, and its values. Most batches of a task that runs alone have one record."""
+    alone = len(batch.entries) == 1 and len(batch.witnesses) <= 1 and not batch.waits
+    values = (record if alone else records)(batch.entries, batch.witnesses, batch.known)
+    if not batch.ends and not batch.waits:
+        return S["save_one" if alone else "save"], values
+    if alone:
+        (end,) = batch.ends
+        return S["end_one"], values | {"state": end.state.value, "attempt": end.attempt, "end_seq": end.seq}
+    ends, waits = sorted(batch.ends, key=_by_id), sorted(batch.waits, key=_by_id)
+    return S["settle"], values | {
         "end_ids": [e.id for e in ends],
         "states": [e.state.value for e in ends],
         "end_attempts": [e.attempt for e in ends],
