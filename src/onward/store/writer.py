@@ -121,6 +121,10 @@ class _Line:
 
     def take(self, size: int) -> list[tuple[Entry, _Waiter]]:
         """Remove the first `size` records."""
+        if size >= len(self.entries):
+            taken = list(zip(self.entries, self.waiters, strict=True))
+            self.entries, self.waiters, self.bytes = [], [], 0
+            return taken
         taken = list(zip(self.entries[:size], self.waiters[:size], strict=True))
         del self.entries[:size], self.waiters[:size]
         self.bytes -= sum([waiter[4] for _, waiter in taken])
@@ -140,9 +144,10 @@ class _Line:
 
     def committed(self, batch: Batch, refused: set[str]) -> object:
         """A commit of this line, which required its witness, is over: the mark for its holds."""
-        last = next((entry for entry in reversed(batch.entries) if entry[0] not in refused), None)
-        if last is not None:
-            self.witness = (last[0], last[1], last[2], last[6])
+        for entry in reversed(batch.entries):
+            if entry[0] not in refused:
+                self.witness = (entry[0], entry[1], entry[2], entry[6])
+                break
         return self.mark
 
     def drop(self, holds: set[int]) -> list[_Waiter]:
