@@ -204,6 +204,26 @@ async def test_an_index_that_another_session_builds_is_waited_for(fresh_url: str
     await ahead.close()
 
 
+@only_postgres
+async def test_a_run_that_waits_for_another_has_no_open_transaction(fresh_url: str) -> None:
+    """The index of the other run would wait for the end of that transaction, and the two would wait for each other for ever."""
+    await open_and_close(fresh_url)
+    ahead, told = plus_one(open_store(fresh_url), INDEX), Told()
+    async with await psycopg.AsyncConnection.connect(fresh_url, autocommit=True) as other:
+        await other.execute("SELECT pg_advisory_lock(%s)", [postgres_migrate.LOCK])
+        running = asyncio.ensure_future(ahead.open(migrate=True, tell=told))
+        await told.waits_for("another `onward migrate`", running)
+
+        async def rests() -> bool:
+            query = "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'onward migrate'"
+            return await (await other.execute(query)).fetchall() == [("idle",)]
+
+        await eventually(rests, 20)
+    await asyncio.wait_for(running, 60)
+    assert await valid(ahead) == [(True,)]
+    await ahead.close()
+
+
 @pytest.mark.slow
 @only_postgres
 async def test_two_at_once(fresh_url: str) -> None:

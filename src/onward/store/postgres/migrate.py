@@ -2,7 +2,8 @@
 
 No statement has a time limit. A script waits only briefly for a lock, and then tries again: every other statement on the same table queues
 behind it while it waits. Indexes are made CONCURRENTLY. The lock that keeps out a second `onward migrate` belongs to an open transaction
-without a snapshot, on a connection of its own: so it also works behind a transaction pooler, and no index waits for it.
+without a snapshot, on a connection of its own: so it also works behind a transaction pooler, and no index waits for it. A run that waits
+for the lock has no open transaction: an index waits for the end of every transaction that it has once seen with a snapshot.
 """
 
 from __future__ import annotations
@@ -83,22 +84,27 @@ class Migrator:
 
     async def run(self) -> list[str]:
         """Bring the tables up to date; the names of the migrations that ran."""
-        async with self._connected() as guard, guard.transaction(isolation="read_committed"):
-            await guard.execute(UNLIMIT, UNLIMITED)
-            await self._alone(guard)
-            async with self._connected() as connection, self._connected() as monitor:
-                self._connection, self._monitor = connection, monitor
-                return await self._run()
+        async with self._connected() as guard:
+            lock = await self._lock(guard)
+            try:
+                async with self._connected() as connection, self._connected() as monitor:
+                    self._connection, self._monitor = connection, monitor
+                    return await self._run()
+            finally:
+                await lock.rollback()
 
-    async def _alone(self, guard: Any) -> None:
-        """Wait for the lock of migrations by polling: a statement that waits for a lock has a snapshot, and the index of the other run would
-        wait for it."""
+    async def _lock(self, guard: Any) -> Any:
+        """The transaction that has the lock of migrations. Each try is a transaction of its own (see above)."""
         for tries in itertools.count():
+            transaction = guard.transaction(isolation="read_committed")
+            await transaction.start()
+            await guard.execute(UNLIMIT, UNLIMITED)
             free = await guard.fetchval("SELECT pg_try_advisory_xact_lock($1)", LOCK)
             # The portal of a query keeps its snapshot until the next one; that of a query without parameters goes at once.
             await guard.execute("SELECT")
             if free:
-                return
+                return transaction
+            await transaction.rollback()
             if tries == 5:
                 self._tell(Progress("", "another `onward migrate` is at work; this one waits for it"))
             await asyncio.sleep(min(POLL_EVERY_S, 0.05 * 2**tries) * random.uniform(0.5, 1))  # noqa: S311 -- jitter
