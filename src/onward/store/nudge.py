@@ -20,7 +20,7 @@ SEND_EVERY_S = 0.02
 """Seconds between two messages to other processes."""
 
 NEWS, FOLLOW, WHO = "news", "follow", "who"
-READY = "ready"
+READY, ENDED = "ready", "ended"
 MAX_NAMED = 50
 """Tasks that a nudge can name; with more of them it goes to all workers."""
 

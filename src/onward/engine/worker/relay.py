@@ -129,6 +129,7 @@ class Relay:
         self._chore: asyncio.Task[Any] | None = None
         self._nap: asyncio.Future[None] | None = None
         self._subscribed = self._woken = self._unswept = False
+        self._stop_ends: Callable[[], None] | None = None
         self._last_lane, self._interval = "", poll
         self._next_sweep = clock.monotonic() + SWEEP_INTERVAL_S
         self.stopping: bool = False
@@ -162,13 +163,25 @@ class Relay:
 
     async def run(self) -> None:
         """Send due rows, for ever."""
-        listening = [self._store.listen("ended", self._on_task_ended), self._store.listen("outbox", self._wake)]
+        stop_listening = self._store.listen("outbox", self._wake)
         try:
             while not self.stopping:
-                await self._sleep(await self._tick())
+                pause = await self._tick()
+                self._listen_to_ends()
+                await self._sleep(pause)
         finally:
-            for stop_listening in listening:
-                stop_listening()
+            self._subscribed = False
+            self._listen_to_ends()
+            stop_listening()
+
+    def _listen_to_ends(self) -> None:
+        """Listen to the ends of tasks as long as there is a subscription: without one they cost nothing here."""
+        if self._subscribed and self._stop_ends is None:
+            self._stop_ends = self._store.listen("ended", self._wake)
+            self._wake()  # a task may have ended just before
+        elif not self._subscribed and self._stop_ends is not None:
+            self._stop_ends()
+            self._stop_ends = None
 
     async def _tick(self) -> float:
         self._woken = False
@@ -179,10 +192,6 @@ class Relay:
         except Exception:
             log.exception("reading the outbox failed")
         return self._poll
-
-    def _on_task_ended(self) -> None:
-        if self._subscribed:  # without a subscription the ends of tasks cost nothing here
-            self._wake()
 
     def _wake(self) -> None:
         self._woken = True

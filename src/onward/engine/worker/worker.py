@@ -369,6 +369,7 @@ class Worker:
         claimed, full = await self._claim_from([queue for queue in self._known if not named or queue in hints])
         if claimed:
             self._pause = self._poll
+            self._next_look = min(self._next_look, self.clock.monotonic() + self._poll)
         if not (full or claimed or named):
             self._begin_look()
         return full
@@ -386,6 +387,8 @@ class Worker:
         self._pause = (
             self._poll if claimed or not self._gets_nudges else min(self._pause * 2, self._poll * MAX_IDLE_POLLS)
         )
+        # A nudge in between leads to a claim alone: a look beside it would need a second connection just then.
+        self._next_look = max(self._next_look, self._looked_at + self._pause)
         return full
 
     def _look_is_due(self) -> bool:

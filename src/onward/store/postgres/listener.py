@@ -16,17 +16,23 @@ from typing import Any
 import asyncpg
 
 from onward.core.shutdown import end_tasks
-from onward.store.nudge import NEWS, WHO
+from onward.store.nudge import ENDED, NEWS, READY, WHO
 from onward.store.postgres.execute import S
 
 log = logging.getLogger("onward.store")
 
 CHANNEL = "onward"
+ENDED_CHANNEL = "onward_ended"
+"""The channel of processes that wait for tasks, so that the end of a task does not wake idle workers."""
+
 NEWS_CHANNEL = "onward_news"
 """The channel of followers, so that workers do not receive the news of each other's commits."""
 
 OWN_CHANNEL = "onward_"
 """The beginning of the channel of one worker; its id follows."""
+
+MISSED = {CHANNEL: READY, ENDED_CHANNEL: ENDED, NEWS_CHANNEL: NEWS}
+"""By channel, the topic of nudges that may have been missed before the listener listened to it."""
 
 FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -43,8 +49,11 @@ CHECK_EVERY_S = 5.0
 class Listener:
     """Runs from its creation until `stop`."""
 
-    def __init__(self, url: str, receive: Callable[[str], None], *, follows: bool = False) -> None:
-        self._url, self._receive, self._follows = url, receive, follows
+    def __init__(self, url: str, receive: Callable[[str], None], channel: str = CHANNEL) -> None:
+        self._url, self._receive = url, receive
+        self._channels = [channel]
+        self._heard: set[str] = set()
+        """Channels that this session listens to."""
         self._workers: list[str] = []
         self._held: set[str] = set()
         """Workers whose lock this session has."""
@@ -83,6 +92,26 @@ class Listener:
                 async with self._statement_lock:
                     await self._connection.remove_listener(OWN_CHANNEL + worker, self._notified)
 
+    def hear(self, channel: str) -> None:
+        """Listen to one more channel from now on."""
+        if channel not in self._channels:
+            self._channels.append(channel)
+            if self._ready.is_set():
+                self._adding = asyncio.get_running_loop().create_task(self._hear_more(), name="onward-listen")
+
+    async def _hear_more(self) -> None:
+        try:
+            await self._hear_all(self._connection)
+        except FAILURES:
+            self._broken.set()
+
+    async def _hear_all(self, connection: Any) -> None:
+        async with self._statement_lock:
+            while missing := [channel for channel in self._channels if channel not in self._heard]:
+                await connection.add_listener(missing[0], self._notified)
+                self._heard.add(missing[0])
+                self._receive(MISSED[missing[0]])
+
     def _notified(self, *message: Any) -> None:
         self._receive(message[3])
 
@@ -116,12 +145,11 @@ class Listener:
                 await connection.execute(S["attend"].sql, worker)
                 self._held.add(worker)
                 await connection.add_listener(OWN_CHANNEL + worker, self._notified)
-            await connection.add_listener(NEWS_CHANNEL if self._follows else CHANNEL, self._notified)
+            self._heard.clear()
+            await self._hear_all(connection)
             self._connection = connection
             self._ready.set()
-            for topic in (NEWS,) if self._follows else ("ready", "ended"):  # nudges that were missed meanwhile
-                self._receive(topic)
-            if not self._follows:
+            if CHANNEL in self._channels:
                 await self._run_statement("notify", NEWS_CHANNEL, [WHO])
             while not broken.is_set():
                 with contextlib.suppress(TimeoutError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -95,7 +94,8 @@ class Migrator:
 
     async def _lock(self, guard: Any) -> Any:
         """The transaction that has the lock of migrations. Each try is a transaction of its own (see above)."""
-        for tries in itertools.count():
+        tries = 0
+        while True:
             transaction = guard.transaction(isolation="read_committed")
             await transaction.start()
             await guard.execute(UNLIMIT, UNLIMITED)
@@ -105,9 +105,10 @@ class Migrator:
             if free:
                 return transaction
             await transaction.rollback()
-            if tries == 5:
+            tries += 1
+            if tries == 6:
                 self._tell(Progress("", "another `onward migrate` is at work; this one waits for it"))
-            await asyncio.sleep(min(POLL_EVERY_S, 0.05 * 2**tries) * random.uniform(0.5, 1))  # noqa: S311 -- jitter
+            await asyncio.sleep(min(POLL_EVERY_S, 0.025 * 2**tries) * random.uniform(0.5, 1))  # noqa: S311 -- jitter
 
     async def _run(self) -> list[str]:
         async with self._connection.transaction():

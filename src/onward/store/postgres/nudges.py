@@ -12,9 +12,9 @@ import asyncpg
 
 from onward.core.shutdown import end_tasks
 from onward.errors import StoreUnavailable
-from onward.store.nudge import FOLLOW, NEWS, READY, SPARE, WHO, Hub, News, Waiting
+from onward.store.nudge import ENDED, FOLLOW, NEWS, READY, SPARE, WHO, Hub, News, Waiting
 from onward.store.postgres.database import PostgresDatabase
-from onward.store.postgres.listener import CHANNEL, NEWS_CHANNEL, OWN_CHANNEL, Listener
+from onward.store.postgres.listener import CHANNEL, ENDED_CHANNEL, NEWS_CHANNEL, OWN_CHANNEL, Listener
 from onward.store.postgres.marks import Marks
 
 log = logging.getLogger("onward.store")
@@ -59,15 +59,16 @@ class PostgresNudges:
         self.hub.heard(message)
 
     def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
-        if self._listener is None and not self._db.pooled:
-            self._listener = Listener(self._db.url, self._receive)
+        if not self._db.pooled:
+            self._listener = self._listener or Listener(self._db.url, self._receive)
+            if topic == ENDED:  # this process may wait for a task again soon, so it goes on to listen
+                self._listener.hear(ENDED_CHANNEL)
         return self.hub.listen(topic, callback)
 
     async def attend(self, worker: str) -> str:
         if self._db.pooled:
             return ""
-        if self._listener is None:
-            self._listener = Listener(self._db.url, self._receive)
+        self._listener = self._listener or Listener(self._db.url, self._receive)
         return "lock" if await self._listener.hold(worker) else ""
 
     async def depart(self, worker: str) -> None:
@@ -88,7 +89,7 @@ class PostgresNudges:
 
     def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
         # A record of an outsider comes with one of the other two topics.
-        ends = [self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")]
+        ends = [self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, ENDED)]
         stopped = asyncio.Event()
         self._spawn(self._look_often(stopped) if self._db.pooled else self._follow(stopped))
 
@@ -101,7 +102,7 @@ class PostgresNudges:
 
     async def _follow(self, stopped: asyncio.Event) -> None:
         """Tell workers everywhere that this process follows, as long as it does."""
-        listener = Listener(self._db.url, self.hub.heard, follows=True)
+        listener = Listener(self._db.url, self.hub.heard, NEWS_CHANNEL)
         asked = asyncio.Event()
         end = self.hub.listen(WHO, asked.set)
         try:
@@ -122,7 +123,11 @@ class PostgresNudges:
 
     def _send(self, waiting: Waiting) -> None:
         pooled = self._db.pooled
-        if topics := [topic for topic, tasks in waiting.items() if tasks is None or topic != READY or pooled]:
+        if ENDED in waiting:
+            self._spawn(self._notify(ENDED_CHANNEL, [ENDED]))
+        if topics := [
+            topic for topic, tasks in waiting.items() if topic != ENDED and (tasks is None or topic != READY or pooled)
+        ]:
             self._spawn(self._notify(CHANNEL, topics))
         if (tasks := waiting.get(READY)) and not pooled:
             self._spawn(self._notify_workers(tasks))

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from onward.errors import OnwardError
-from onward.store.nudge import NEWS, READY, SPARE, Datagrams, Hub, News, Waiting, send_datagrams
+from onward.store.nudge import ENDED, NEWS, READY, SPARE, Datagrams, Hub, News, Waiting, send_datagrams
 from onward.store.sqlite.database import SqliteDatabase
 from onward.store.sqlite.execute import run
 from onward.store.sqlite.file import MEMORY
@@ -42,7 +42,7 @@ class SqliteNudges:
 
     def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
         # A record of an outsider comes with one of the other two topics.
-        ends = [self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, "ended")]
+        ends = [self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, ENDED)]
         stopped = asyncio.Event()
         if self._db.path != MEMORY and not self._db.inline:
             self._spawn(self._watch(stopped))
