@@ -9,7 +9,7 @@ from typing import Any
 from onward.core import wire
 from onward.core.task import NewTask, State, Task, open_state
 from onward.core.usage import Usage
-from onward.store.port.core import Batch
+from onward.store.port.values import Batch
 from onward.store.port.workers import WorkerRow
 from onward.store.shared.database import ChildEnd
 
