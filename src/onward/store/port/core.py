@@ -45,7 +45,6 @@ from onward.store.port.values import (
 from onward.store.port.workers import Workers
 from onward.store.shared.audit import Audit
 from onward.store.shared.budgets import Budgets
-from onward.store.shared.handlers import Handlers
 from onward.store.shared.health import Health
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
@@ -55,6 +54,7 @@ from onward.store.shared.pruning import Pruning
 from onward.store.shared.queues import Queues
 from onward.store.shared.quotas import Quotas
 from onward.store.shared.schedules import Schedules
+from onward.store.shared.workers import Handlers
 
 __all__ = [
     "ALL_MESSAGES",
