@@ -33,9 +33,10 @@ def _verbs(port: type) -> list[str]:
 
 def _ports() -> Iterator[tuple[str, type]]:
     """The ports that the Store hands out, by the names of its attributes."""
-    for name, member in inspect.getmembers(Store, lambda member: isinstance(member, property)):
-        port = get_type_hints(member.fget)["return"]
-        if getattr(port, "_is_protocol", False):
+    properties = inspect.getmembers(Store, lambda member: isinstance(member, property))
+    parts = get_type_hints(Store) | {name: get_type_hints(member.fget)["return"] for name, member in properties}
+    for name, port in parts.items():
+        if port.__module__.startswith("onward.store."):
             yield name, port
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,10 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from onward import Onward
+from onward.core.record import Entry
 from onward.core.task import State
 from onward.errors import KeyConflict, TaskNotFound, UsageError
 from onward.store.port.core import Store
-from tests.kit import claim, completion, join, new, not_memory, sql, submit
+from onward.store.sqlite.store import SqliteStore
+from tests.kit import claim, completion, join, new, sql, submit
 
 Maybe = Awaitable[Any] | None
 
@@ -270,7 +273,6 @@ async def test_another_sqlite_library_is_refused_with_the_way_out(app: Onward, u
 
 
 @pytest.mark.slow
-@not_memory  # there the transaction has the only connection, and a submit reads the depth of its queue first
 async def test_the_connection_of_a_transaction(app: Onward) -> None:
     """A task submits another one in its own transaction: the step's record, the writes and the new task commit together."""
     app.task(_nothing, name="nothing")
@@ -300,6 +302,32 @@ async def test_the_connection_of_a_transaction(app: Onward) -> None:
     assert await sql(app.store, "SELECT count(*) FROM onward_tasks") == [(4,)]
     assert len(tries) == 2
     assert not {*tries} & {*ids}
+
+
+@pytest.mark.parametrize("inline", [False, True])
+async def test_reads_in_memory_do_not_wait_for_an_open_transaction(inline: bool) -> None:
+    """There is one connection: a read during the transaction runs inside it, and one that comes too late runs after it."""
+    store = SqliteStore(":memory:", inline=inline)
+    await store.open()
+    await join(store, "w1")
+    await submit(store)
+    (held,) = await claim(store)
+    child = new()
+
+    async def body(connection: Any) -> Entry:
+        assert (await store.queues.depth("default")).waiting == 0
+        await store.submit([child], connection)
+        late.extend(asyncio.ensure_future(store.get(child.id)) for _ in range(20))
+        with pytest.raises(apsw.SQLError):
+            await connection.execute("SELECT nothing FROM nowhere")
+        return completion(held).entries[0]
+
+    late: list[asyncio.Future[Any]] = []
+    async with asyncio.timeout(20):
+        assert await store.transact(body, 10.0)
+        assert {task.task_id for task in await asyncio.gather(*late)} == {child.id}
+        assert (await store.queues.depth("default")).waiting == 1
+    await store.close()
 
 
 @both

@@ -7,12 +7,15 @@ from onward.store.shared.database import Connection, OverDatabase
 
 
 class Audit(OverDatabase):
-    """See `port.audit.Audit` for what each verb promises."""
+    """The audit log: a chain of entries that are numbered 1, 2, 3 …"""
 
     async def append(self, event: AuditEvent) -> None:
+        """Append an event."""
         await self._db.transact(lambda c: append(c, event))
 
     async def entries(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> list[Entry]:
+        """Entries with numbers above `after`, in order. With `before`, those below that number instead, the newest first. (See
+        `seen_by` for `whose`.)"""
         if before is None:
             name = "audit" if whose is None else "audit_tenant"
         else:

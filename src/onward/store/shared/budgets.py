@@ -1,25 +1,37 @@
-"""Ledgers of budgets. On PostgreSQL a transaction locks the ledgers that it changes, in the order of their ids, until its commit."""
+"""Budgets: ledgers that tasks share.
+
+A change reads ledgers, decides, and writes them in one transaction with the messages that follow from it. It is not part of the group
+commit, because many tasks share a ledger and the journal must not wait for it. On PostgreSQL a transaction locks the ledgers that it
+changes until its commit, in the order of their ids, and before any queue row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onward.core.audit import AuditEvent
 from onward.core.budget import BudgetLedger, Granted
 from onward.core.crash import crashpoint
 from onward.core.task import Message
-from onward.store.port.budgets import Change
 from onward.store.shared import audit, tasks
 from onward.store.shared.database import Connection, OverDatabase
 
+Change = Callable[[Mapping[str, BudgetLedger]], Granted]
+"""Computes the new ledgers from those that exist, by the ids of the tasks that hold them. It may be called again, and must have no
+effect of its own."""
+
 
 class Budgets(OverDatabase):
-    """See `port.budgets.Budgets` for what each verb promises."""
+    """The ledgers of budgets."""
 
     async def get(self, task_id: str) -> BudgetLedger | None:
+        """The ledger of a task; None when it has none, or has not begun to spend."""
         return _ledgers(await self._db.fetch("purses", ids=[task_id])).get(task_id)
 
     async def change(self, holders: Sequence[str], change: Change, event: AuditEvent | None = None) -> Granted:
+        """Change the ledgers of these tasks, send the messages that follow from it, and add the audit event: all or nothing. Raises what
+        the change raises, and then nothing is written."""
+
         async def job(connection: Connection) -> Granted:
             crashpoint("purse.before")
             await connection.lock("lock_purses", ids=sorted(holders))  # also one that is not there yet

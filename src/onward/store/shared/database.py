@@ -58,7 +58,7 @@ class Connection(Protocol):
         ...
 
     async def set_limits(self, limits: Sequence[LimitRow]) -> None:
-        """See `port.queues.Queues.set_limits`."""
+        """See `Queues.set_limits`."""
         ...
 
 
@@ -105,3 +105,9 @@ class OverDatabase:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+
+
+def seen_by(whose: str | None) -> dict[str, Any]:
+    """The parameters of every statement that filters by tenant. `whose` means the same in every port: the name of a tenant; "" for rows
+    without a tenant; None for all rows."""
+    return {"tenant": whose, "of_all": whose is None}

@@ -15,7 +15,7 @@ from typing import Any
 from onward.core.task import NEVER, NewTask
 from onward.errors import UsageError
 from onward.store import statements
-from onward.store.port.core import Submitted
+from onward.store.port.values import Submitted
 
 # The second and third find the row of the first, or nothing: where a key or an id is taken, all three have no effect. (A task that has
 # ended has no queue row, but always a journal.)

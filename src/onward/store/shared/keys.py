@@ -6,15 +6,17 @@ from collections.abc import Sequence
 
 from onward.core.audit import AuditEvent
 from onward.core.key import KeyRow
-from onward.store.port.tenant import seen_by
 from onward.store.shared import audit
-from onward.store.shared.database import Connection, OverDatabase
+from onward.store.shared.database import Connection, OverDatabase, seen_by
 
 
 class Keys(OverDatabase):
-    """See `port.keys.Keys` for what each verb promises."""
+    """The access keys. (See `seen_by` for `whose`.)"""
 
     async def add(self, key: KeyRow, seconds: float | None, event: AuditEvent) -> KeyRow:
+        """Add a key that expires after so many seconds (None: never), and the audit event, in one transaction. The key as it is stored:
+        the store sets its times."""
+
         async def job(connection: Connection) -> KeyRow:
             await connection.run("key_add", seconds=seconds, **key._asdict())
             await audit.append(connection, event)
@@ -23,17 +25,23 @@ class Keys(OverDatabase):
         return await self._db.transact(job)
 
     async def get(self, key_id: str) -> KeyRow | None:
+        """A key by its id, valid or not; None where there is none."""
         rows = await self._db.fetch("key", id=key_id)
         return KeyRow(*rows[0]) if rows else None
 
     async def list(self, whose: str | None = None) -> Sequence[KeyRow]:
+        """All keys, the oldest first."""
         return [KeyRow(*row) for row in await self._db.fetch("keys", **seen_by(whose))]
 
     async def exist(self) -> bool:
+        """Whether there ever was a key."""
         ((exists,),) = await self._db.fetch("has_keys")
         return bool(exists)
 
     async def revoke(self, key_id: str, event: AuditEvent, whose: str | None = None) -> KeyRow | None:
+        """Revoke a key, and add the audit event, in one transaction; the key, or None where there is none. A key that was revoked
+        before stays as it is, and no event is added."""
+
         async def job(connection: Connection) -> KeyRow | None:
             if await connection.first("key_revoke", id=key_id, **seen_by(whose)) is not None:
                 await audit.append(connection, event)
@@ -44,4 +52,5 @@ class Keys(OverDatabase):
         return await self._db.transact(job)
 
     async def mark_used(self, key_id: str) -> None:
+        """Store the time at which a key was used, at most once a minute."""
         await self._db.write("key_used", id=key_id)

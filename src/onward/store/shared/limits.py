@@ -14,7 +14,7 @@ from typing import Any
 
 from onward.core.limit import Bound, Candidate, LimitRow, Room, gate_of
 from onward.errors import StoreUnavailable
-from onward.store.port.core import Claimed
+from onward.store.port.values import Claimed
 
 WIDE_ROUND = 500
 """Ready tasks that a round looks at, once a task has been refused."""

@@ -1,7 +1,14 @@
-"""Subscriptions and the outbox. How rows are taken, and how the triggers are made, is in `sqlite/outbox.py` and `postgres/outbox.py`."""
+"""Subscriptions and the outbox: which events have to be delivered, and to whom.
+
+Triggers on the journal write the rows, in the transaction of the record. So every writer is covered: a worker of an older version, a
+transaction of the caller, a statement of a later version. The triggers exist from the first subscription on (`watch`), so that a
+database without subscriptions pays nothing. How rows are taken, and how the triggers are made, is in `sqlite/outbox.py` and
+`postgres/outbox.py`.
+"""
 
 from __future__ import annotations
 
+import abc
 import collections
 from collections.abc import Sequence
 from typing import Any
@@ -32,13 +39,21 @@ SEARCHED_ROWS = 1000
 """Rows of a receiver, in the order in which they are due, among which the first of each line are looked for."""
 
 
-class Outbox(OverDatabase):
-    """See `port.outbox.Outbox` for what each verb promises."""
+class Outbox(OverDatabase, abc.ABC):
+    """Subscriptions, and the rows that are to be delivered."""
+
+    @abc.abstractmethod
+    async def watch(self, *, busy: bool) -> None:
+        """Make the triggers that compare records with the subscriptions: records `task.…`, and with `busy` all others too. A caller does this
+        before it adds the first subscription that needs them."""
 
     async def subscribe(self, row: SubscriptionRow, *, offered: bool = False) -> None:
+        """Add a subscription, or change the types of one with this id. `offered` says that a process with its function runs now."""
         await self._db.write("subscribe", offered=offered, **row._asdict())
 
     async def unsubscribe(self, subscription: str) -> bool:
+        """Remove a subscription and its pending rows; False when there is none."""
+
         async def job(connection: Connection) -> bool:
             await connection.run("unsend", id=subscription)
             return await connection.first("unsubscribe", id=subscription) is not None
@@ -46,6 +61,8 @@ class Outbox(OverDatabase):
         return await self._db.transact(job)
 
     async def disable(self, subscription: str, why: str) -> None:
+        """Send nothing for a subscription any more; its pending rows have failed."""
+
         async def job(connection: Connection) -> None:
             await connection.run("disable", id=subscription, why=why)
             await connection.run("fail_all", id=subscription, why=why)
@@ -60,11 +77,15 @@ class Outbox(OverDatabase):
         after: str = "",
         id: str | None = None,  # noqa: A002 -- the name of the column
     ) -> list[SubscriptionRow]:
+        """Subscriptions that are not the webhook of a task, by their ids; or the one with this id, also when it is a webhook of a task. Of one
+        tenant, or of all (None)."""
         name = "subscriptions" if id is None else "subscription"
         filters = {"tenant": tenant, "any_tenant": tenant is None, "id": id}
         return [SubscriptionRow(*row) for row in await self._db.fetch(name, limit=limit, after=after, **filters)]
 
     async def lanes(self, after: str = "", most: int = 1000) -> list[Lane] | None:
+        """Receivers with pending rows, by name; None when there is no subscription at all."""
+
         async def job(connection: Connection) -> list[Lane] | None:
             lanes = [Lane(*row) for row in await connection.fetch("lanes", after=after, most=most)]
             if not lanes and not (await connection.first("subscribed"))[0]:
@@ -73,14 +94,22 @@ class Outbox(OverDatabase):
 
         return await self._db.read(job)
 
+    @abc.abstractmethod
+    async def take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
+        """Take rows of a receiver that are due. The holder has them for `lease` seconds, and each take is an attempt. Of each subscription
+        and task only the first pending row is taken, so that the order is kept."""
+
     async def keep_bodies(self, holder: str, bodies: Sequence[tuple[Key, bytes]]) -> None:
+        """Store the bodies of these rows before they are sent."""
         values = [key._asdict() | {"body": body, "holder": holder} for key, body in bodies]
         await self._db.write_many("keep_body", values)
 
     async def extend(self, holder: str, keys: Sequence[Key], lease: float) -> None:
+        """Hold these rows for `lease` more seconds."""
         await self._db.write_many("extend", [key._asdict() | {"lease": lease, "holder": holder} for key in keys])
 
     async def settle(self, holder: str, settled: Sequence[Settled]) -> None:
+        """Store the results of attempts. A row that the holder does not have any more is left as it is."""
         ordered = sorted(settled)
         lines = sorted({(item.key.task_id, item.key.subscription) for item in ordered if item.state != PENDING})
 
@@ -106,6 +135,7 @@ class Outbox(OverDatabase):
         limit: int = 1,
         before: int = AFTER_LAST,
     ) -> list[DeliveryRow]:
+        """Rows of the outbox below a number, the newest first; with `seq`, of that record of the `task`."""
         filters: dict[str, Any] = {"state": state, "task": task, "seq": seq}
         filters |= {"subscription": subscription, "tenant": tenant}
         filters |= {f"any_{name}": value is None for name, value in filters.items()}
@@ -114,6 +144,8 @@ class Outbox(OverDatabase):
         return [DeliveryRow._make((*columns, bool(sending))) for *columns, sending in rows]
 
     async def redeliver(self, key: Key) -> bool:
+        """Make a row due now, with no attempts counted; False when there is no such row, its subscription is gone or disabled, or a relay
+        is sending it."""
         return bool(await self._db.write("redeliver", **key._asdict()))
 
     async def sweep(
@@ -126,6 +158,10 @@ class Outbox(OverDatabase):
         waiting: float,
         most: int,
     ) -> bool:
+        """Remove rows that were delivered, or failed, so many seconds ago. Drop rows beyond `most` for one receiver, and rows of removed
+        subscriptions. For the `strange` receivers, which the caller cannot reach, fail rows that no relay took for `waiting` seconds. A
+        call does some of it; True when there may be more."""
+
         async def job(connection: Connection) -> tuple[int, list[str]]:
             counts = [0]
             for state, age in ((DELIVERED, delivered), (FAILED, failed)):

@@ -1,19 +1,25 @@
-"""Figures of the whole system."""
+"""Figures of the whole system.
+
+Counts of unfinished tasks are exact, and cost a read of the unfinished tasks. Counts of ended tasks are exact up to a bound and estimates
+above it, so that a number never costs a read of millions of rows.
+"""
 
 from __future__ import annotations
 
 from onward.store.port.overview import Ended, QueueSnapshot, Unfinished
-from onward.store.port.tenant import seen_by
-from onward.store.shared.database import Connection, OverDatabase
+from onward.store.shared.database import Connection, OverDatabase, seen_by
 
 
 class Overview(OverDatabase):
-    """See `port.overview.Overview` for what each verb promises."""
+    """Figures of the whole system."""
 
     async def unfinished(self) -> list[Unfinished]:
+        """All unfinished tasks, by queue and reason."""
         return [Unfinished(*row) for row in await self._db.fetch("unfinished")]
 
     async def held(self) -> tuple[float, dict[str, int]]:
+        """The time, and how many tasks each worker holds; a worker that holds none is missing."""
+
         async def job(connection: Connection) -> tuple[float, dict[str, int]]:
             (now,) = await connection.first("now")
             return now, dict(await connection.fetch("held_by"))
@@ -21,6 +27,8 @@ class Overview(OverDatabase):
         return await self._db.read(job)
 
     async def ended(self, most: int) -> Ended:
+        """How many tasks have ended, counted up to `most`."""
+
         async def job(connection: Connection) -> Ended:
             count, failed, cancelled = await connection.first("ended", most=most)
             exact = count < most
@@ -31,10 +39,13 @@ class Overview(OverDatabase):
         return await self._db.read(job)
 
     async def size(self) -> int:
+        """The size of the database in bytes."""
         ((size,),) = await self._db.fetch("size")
         return int(size)
 
     async def snapshot(self) -> QueueSnapshot:
+        """All figures for a monitoring system: a few statements over what is unfinished. The journal is not read."""
+
         async def job(connection: Connection) -> QueueSnapshot:
             unfinished = [Unfinished(*row) for row in await connection.fetch("unfinished")]
             asks = dict(await connection.fetch("open_asks_by_kind", **seen_by(None)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from onward.core import wire
 from onward.core.task import NewTask, State, Task, open_state
 from onward.core.usage import Usage
-from onward.store.port.core import Batch
+from onward.store.port.values import Batch
 from onward.store.port.workers import WorkerRow
 from onward.store.shared.database import ChildEnd
 
@@ -82,17 +83,7 @@ def worker(row: Mapping[str, Any]) -> WorkerRow:
 
 def worker_values(row: WorkerRow) -> dict[str, Any]:
     """The parameters of the section `join`."""
-    return {
-        "id": row.id,
-        "machine": row.machine,
-        "host": row.host,
-        "pid": row.pid,
-        "slots": row.slots,
-        "names": json.dumps(row.names),
-        "queues": json.dumps(row.queues),
-        "address": row.address,
-        "version": row.version,
-    }
+    return dataclasses.asdict(row) | {"names": json.dumps(row.names), "queues": json.dumps(row.queues)}
 
 
 def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:

@@ -15,13 +15,16 @@ SubmitWithin = Callable[[Connection, Sequence[NewTask]], Awaitable[None]]
 
 
 class Schedules(OverDatabase):
-    """See `port.schedules.Schedules` for what each verb promises."""
+    """Schedules, by name. Each has a mark that every change replaces."""
 
     def __init__(self, database: Database, submit: SubmitWithin) -> None:
         super().__init__(database)
         self._submit = submit
 
     async def list(self, *, soonest: int | None = None) -> Timetable:
+        """All schedules by name, and the time. With `soonest`, so many of those that tick (paused ones do not), in the order of their
+        next tick."""
+
         async def job(connection: Connection) -> Timetable:
             (now,) = await connection.first("now")
             rows = await connection.fetch("schedules" if soonest is None else "soonest", limit=soonest)
@@ -30,6 +33,10 @@ class Schedules(OverDatabase):
         return await self._db.read(job)
 
     async def advance(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
+        """Replace a schedule that still has the mark `seen` by `to`, and submit these tasks: both in one transaction, or neither.
+        `seen` None adds a schedule, `to` None removes it. False, and nothing is written, when the schedule has another mark: of
+        several callers with the same mark, one succeeds. A task whose key is taken is left out."""
+
         async def job(connection: Connection) -> bool:
             statement = "schedule_drop" if to is None else "schedule_add" if seen is None else "schedule_turn"
             values: dict[str, Any] = ({} if to is None else to._asdict()) | {"name": name, "seen": seen}

@@ -14,7 +14,7 @@ from typing import Any
 
 from onward.core.task import State
 from onward.store.port.listing import MAX_BYTES, Which
-from onward.store.port.tenant import seen_by
+from onward.store.shared.database import seen_by
 
 SEARCHED_BYTES = 200
 """Bytes of an input in which a text is looked for."""

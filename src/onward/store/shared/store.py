@@ -5,7 +5,6 @@ from __future__ import annotations
 from onward.store.shared.audit import Audit
 from onward.store.shared.budgets import Budgets
 from onward.store.shared.database import Database
-from onward.store.shared.handlers import Handlers
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
 from onward.store.shared.overview import Overview
@@ -13,6 +12,7 @@ from onward.store.shared.pruning import Pruning
 from onward.store.shared.queues import Queues
 from onward.store.shared.quotas import Quotas
 from onward.store.shared.tasks import CoreVerbs
+from onward.store.shared.workers import Handlers
 
 
 class SharedStore(CoreVerbs):

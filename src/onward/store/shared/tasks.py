@@ -10,11 +10,10 @@ from typing import Any
 from onward.core.audit import AuditEvent
 from onward.core.record import CANCEL, CANCELLED, RESUMED
 from onward.core.task import NEEDS_A_PERSON, SAID, Message, State, Task
-from onward.store.port.core import ALL_MESSAGES, Sent, Stopped, Submitted
 from onward.store.port.listing import MAX_BYTES
-from onward.store.port.tenant import seen_by
+from onward.store.port.values import ALL_MESSAGES, Sent, Stopped, Submitted
 from onward.store.shared import audit, rows
-from onward.store.shared.database import Connection, Database, OverDatabase
+from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
 from onward.store.shared.forks import fork
 
 MAX_PARENTS = 500

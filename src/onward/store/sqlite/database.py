@@ -136,7 +136,7 @@ class SqliteDatabase:
         if self.reader is None:
             raise self._not_open()
         with plainly(self.where):
-            return await self.reader.run(job)
+            return await self.reader.run(job, reads=True)
 
     def _not_open(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")

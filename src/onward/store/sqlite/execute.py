@@ -12,7 +12,7 @@ import apsw
 from onward.core.control import Unheard
 from onward.core.record import Entry
 from onward.store import statements
-from onward.store.port.core import End
+from onward.store.port.values import End
 from onward.store.shared import predecessor
 from onward.store.shared.predecessor import Witness, WitnessLost
 

@@ -14,7 +14,7 @@ from onward.store.sqlite.file import MEMORY, health, plainly, sound, sound_file
 
 
 class SqliteHealth(Health):
-    """See `port.health.Health` for what each verb promises."""
+    """See `shared.health.Health` for what each verb promises."""
 
     _db: SqliteDatabase
 

@@ -12,10 +12,11 @@ import asyncio
 import collections
 import contextlib
 import logging
+import queue
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import apsw
@@ -32,9 +33,12 @@ Job = Callable[[apsw.Connection], T]
 class Lane(Protocol):
     """A way to a connection."""
 
-    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False, alone: bool = False) -> T:
+    async def run(
+        self, job: Job[T], *, urgent: bool = False, single: bool = False, alone: bool = False, reads: bool = False
+    ) -> T:
         """Run the job inside a transaction; returns its result after the commit. A job that is a `single` statement needs no BEGIN when no
-        other job shares its transaction. An `alone` job shares its transaction with none."""
+        other job shares its transaction. An `alone` job shares its transaction with none. A job that only `reads` does not wait while the
+        connection is lent to code of the caller (see `transaction.py`): it runs inside that transaction."""
         ...
 
     def close(self) -> None: ...
@@ -92,8 +96,10 @@ class Inline:
             self._held.set_result(None)
             self._held = None
 
-    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False, alone: bool = False) -> T:  # noqa: ARG002 -- no line
+    async def run(self, job: Job[T], *, reads: bool = False, **_: bool) -> T:
         while self._held is not None:
+            if reads:
+                return job(self._connection)
             await asyncio.shield(self._held)
         return transact(self._connection, self._begin, job)
 
@@ -101,7 +107,9 @@ class Inline:
         self._connection.close()
 
 
-class _Call:
+class Call:
+    """A job of a caller, and its result."""
+
     __slots__ = ("alone", "error", "future", "job", "loop", "result", "single")
 
     def __init__(self, job: Job[Any], loop: asyncio.AbstractEventLoop, single: bool, alone: bool) -> None:
@@ -111,7 +119,7 @@ class _Call:
         self.error: BaseException | None = None
 
 
-def _deliver(calls: list[_Call]) -> None:
+def _deliver(calls: list[Call]) -> None:
     for call in calls:
         if call.future.done():
             continue
@@ -136,8 +144,9 @@ class Threaded:
         results: only then is it known which file the commit went to. (It is not called before as well: a system call lets the event
         loop run first, which costs more than the call.)"""
         self._connect, self._begin, self._most, self._check = connect, begin, most, check
-        self._waiting: collections.deque[_Call] = collections.deque()
+        self._waiting: collections.deque[Call] = collections.deque()
         self._lock = threading.Condition()
+        self._lent: queue.SimpleQueue[Any] | None = None
         self._closed = False
         self._started = threading.Event()
         self._failure: BaseException | None = None
@@ -147,14 +156,41 @@ class Threaded:
         if self._failure is not None:
             raise self._failure
 
-    async def run(self, job: Job[T], *, urgent: bool = False, single: bool = False, alone: bool = False) -> T:
-        call = _Call(job, asyncio.get_running_loop(), single, alone)
+    async def run(
+        self, job: Job[T], *, urgent: bool = False, single: bool = False, alone: bool = False, reads: bool = False
+    ) -> T:
+        call = Call(job, asyncio.get_running_loop(), single, alone)
         with self._lock:
             if self._closed:
                 raise RuntimeError("the store is closed")
-            (self._waiting.appendleft if urgent else self._waiting.append)(call)
-            self._lock.notify()
+            if reads and self._lent is not None:
+                self._lent.put(call)
+            else:
+                (self._waiting.appendleft if urgent else self._waiting.append)(call)
+                self._lock.notify()
         return await call.future  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def lent(self, line: queue.SimpleQueue[Any]) -> Iterator[None]:
+        """Inside a job that lends its connection: reads go into its line meanwhile. Those that it leaves there run after it."""
+        with self._lock:
+            self._lent = line
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._lent = None
+                while not line.empty():
+                    if isinstance(request := line.get(), Call):
+                        self._waiting.append(request)
+
+    def read_within(self, connection: apsw.Connection, call: Call) -> None:
+        """Run a read inside the transaction that is open."""
+        try:
+            call.result = call.job(connection)
+        except BaseException as error:
+            call.error = error
+        self._deliver_all([call])
 
     def close(self) -> None:
         with self._lock:
@@ -181,18 +217,18 @@ class Threaded:
             self._deliver_all(calls)
         connection.close()
 
-    def _next(self) -> list[_Call]:
+    def _next(self) -> list[Call]:
         with self._lock:
             while not self._waiting and not self._closed:
                 self._lock.wait()
-            calls: list[_Call] = []
+            calls: list[Call] = []
             while self._waiting and len(calls) < self._most and not (calls and self._waiting[0].alone):
                 calls.append(self._waiting.popleft())
                 if calls[-1].alone:
                     break
             return calls
 
-    def _commit(self, connection: apsw.Connection, calls: list[_Call]) -> None:
+    def _commit(self, connection: apsw.Connection, calls: list[Call]) -> None:
         try:
             self._run_all(connection, calls)
         except BaseException as error:
@@ -205,7 +241,7 @@ class Threaded:
             for call in calls:
                 call.error = error
 
-    def _run_all(self, connection: apsw.Connection, calls: list[_Call]) -> None:
+    def _run_all(self, connection: apsw.Connection, calls: list[Call]) -> None:
         if len(calls) == 1 and calls[0].single:
             calls[0].result = calls[0].job(connection)
             return
@@ -218,7 +254,7 @@ class Threaded:
         connection.execute("COMMIT")
 
     @staticmethod
-    def _run_within(connection: apsw.Connection, call: _Call) -> None:
+    def _run_within(connection: apsw.Connection, call: Call) -> None:
         connection.execute("SAVEPOINT job")
         try:
             call.result = call.job(connection)
@@ -230,8 +266,8 @@ class Threaded:
         connection.execute("RELEASE job")
 
     @staticmethod
-    def _deliver_all(calls: list[_Call]) -> None:
-        loops: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+    def _deliver_all(calls: list[Call]) -> None:
+        loops: dict[asyncio.AbstractEventLoop, list[Call]] = {}
         for call in calls:
             loops.setdefault(call.loop, []).append(call)
         for loop, own_calls in loops.items():

@@ -10,7 +10,7 @@ import apsw
 
 from onward.core.limit import LimitRow, Room, share
 from onward.core.record import SHIFT
-from onward.store.port.core import Claimed
+from onward.store.port.values import Claimed
 from onward.store.shared.limits import GATES_PER_LOOK, Admission, Round, Rules, followers, freed, numbers, overlooked
 from onward.store.sqlite.execute import S, first, insert, run
 
@@ -76,7 +76,7 @@ def look(connection: apsw.Connection, after: str) -> str:
 
 
 def set_limits(connection: apsw.Connection, limits: Sequence[LimitRow]) -> None:
-    """See `port.queues.Queues.set_limits`."""
+    """See `shared.queues.Queues.set_limits`."""
     for row in limits:
         if row.limit is None:
             run(connection, "lift_limit", kind=row.kind, name=row.name)

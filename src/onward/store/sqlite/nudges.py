@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import apsw
@@ -31,18 +31,12 @@ class SqliteNudges:
         self._datagrams: Datagrams | None = None
         self._running: set[asyncio.Task[None]] = set()
 
-    def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
-        self.hub.nudge(topic, tasks)
-
-    def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
-        return self.hub.listen(topic, callback)
-
     def announce(self) -> None:
         self.news.tell()
 
     def follow(self, callback: Callable[[], None]) -> Callable[[], None]:
         # A record of an outsider comes with one of the other two topics.
-        ends = [self.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, ENDED)]
+        ends = [self.hub.listen(topic, lambda *_: callback()) for topic in (NEWS, READY, ENDED)]
         stopped = asyncio.Event()
         if self._db.path != MEMORY and not self._db.inline:
             self._spawn(self._watch(stopped))

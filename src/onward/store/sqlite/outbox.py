@@ -11,7 +11,7 @@ from onward.store.sqlite.execute import S, first, run
 
 
 class SqliteOutbox(Outbox):
-    """See `port.outbox.Outbox` for what each verb promises."""
+    """See `shared.outbox.Outbox` for what each verb promises."""
 
     _db: SqliteDatabase
 

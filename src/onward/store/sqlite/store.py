@@ -283,10 +283,10 @@ class SqliteStore(SharedStore):
     # ── nudges ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def nudge(self, topic: str, tasks: Sequence[str] = ()) -> None:
-        self._nudges.nudge(topic, tasks)
+        self._nudges.hub.nudge(topic, tasks)
 
     def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
-        return self._nudges.listen(topic, callback)
+        return self._nudges.hub.listen(topic, callback)
 
 
 def _look(connection: apsw.Connection, names: Sequence[str] | None, *, woken: bool) -> Outlook:

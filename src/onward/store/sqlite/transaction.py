@@ -1,7 +1,8 @@
 """A transaction on the one writer of SQLite in which code of the caller takes part.
 
 The thread of the writer opens it, and then runs the statements of the borrower one by one until the borrower gives it back. Meanwhile
-all other writers wait. The connection that the borrower gets has the interface of asyncpg.
+all other writers wait. In memory there is no other connection for readers: their statements run inside the transaction too, and see
+what it has written so far. The connection that the borrower gets has the interface of asyncpg.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 import apsw
 
 from onward.core.record import Entry
-from onward.store.sqlite.execute import save
-from onward.store.sqlite.lane import Inline, Lane, undo
+from onward.store.sqlite.execute import save, views
+from onward.store.sqlite.lane import Call, Inline, Lane, Threaded, undo
 
 Request = tuple[Callable[[apsw.Connection], Any], "asyncio.Future[Any]"]
 
@@ -40,7 +41,7 @@ class Borrowed:
 
     async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
         """The rows of a statement."""
-        return await self._ask(lambda connection: _fetch(connection, sql, args))  # type: ignore[no-any-return]
+        return await self._ask(lambda connection: views(connection.execute(sql, args)))  # type: ignore[no-any-return]
 
     async def fetchrow(self, sql: str, *args: Any) -> dict[str, Any] | None:
         """The first row of a statement, or None."""
@@ -52,14 +53,6 @@ class Borrowed:
         return None if row is None else next(iter(row.values()))
 
 
-def _fetch(connection: apsw.Connection, sql: str, args: tuple[Any, ...]) -> list[dict[str, Any]]:
-    cursor = connection.execute(sql, args)
-    rows = []
-    for row in cursor:
-        rows.append(dict(zip([column[0] for column in cursor.get_description()], row, strict=True)))
-    return rows
-
-
 async def borrow(
     lane: Lane, body: Callable[[Any], Awaitable[Entry]], seconds: float, known: float | None = None
 ) -> None:
@@ -67,23 +60,28 @@ async def borrow(
     if isinstance(lane, Inline):
         await _borrow_inline(lane, body, seconds, known)
         return
+    assert isinstance(lane, Threaded)
     loop = asyncio.get_running_loop()
-    line: queue.SimpleQueue[Request | Entry | None] = queue.SimpleQueue()
+    line: queue.SimpleQueue[Request | Call | Entry | None] = queue.SimpleQueue()
     opened: asyncio.Future[None] = loop.create_future()
 
     def job(connection: apsw.Connection) -> None:
-        loop.call_soon_threadsafe(_set, opened, None)
-        while True:
-            try:
-                request = line.get(timeout=2 * seconds)  # a loop that hangs must not block all other writers
-            except queue.Empty:
-                raise TimeoutError(f"a transaction took longer than {seconds:g} s") from None
-            if request is None:
-                raise _GivenBack
-            if len(request) != 2:
-                _record(connection, request, known)
-                return
-            _answer(loop, connection, *request)
+        with lane.lent(line):
+            loop.call_soon_threadsafe(_set, opened, None)
+            while True:
+                try:
+                    request = line.get(timeout=2 * seconds)  # a loop that hangs must not block all other writers
+                except queue.Empty:
+                    raise TimeoutError(f"a transaction took longer than {seconds:g} s") from None
+                if request is None:
+                    raise _GivenBack
+                if isinstance(request, Call):
+                    lane.read_within(connection, request)
+                elif len(request) != 2:
+                    _record(connection, request, known)
+                    return
+                else:
+                    _answer(loop, connection, *request)
 
     async def ask(todo: Callable[[apsw.Connection], Any]) -> Any:
         answer: asyncio.Future[Any] = loop.create_future()
