@@ -22,7 +22,7 @@ from onward.engine.context import sync_context
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CLEAN, MISTAKES = HERE / "typed_app.py", HERE / "typed_mistakes.py"
-PUBLIC = ("onward", "onward.client.client", "onward.errors", "onward.testing")
+PUBLIC = ("onward", "onward.agents", "onward.client", "onward.errors", "onward.testing")
 """The modules whose names users import."""
 
 pytestmark = pytest.mark.slow

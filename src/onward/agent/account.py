@@ -43,7 +43,9 @@ class Account:
         self._current_call = ""
         self._unsettled: dict[str, Amount] = {}
         """Calls that the journal has. They may be settled, or the worker died just before that."""
-        self.usage = usage.restored(ctx.restored, ctx.task_id) if ctx.restored is not None else usage.Usage()
+        self.usage: usage.Usage = (
+            usage.restored(ctx.restored, ctx.task_id) if ctx.restored is not None else usage.Usage()
+        )
         ctx.host.usage = self.usage
 
     def _max_tokens(self, model: Model) -> int | None:
