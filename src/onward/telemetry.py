@@ -202,7 +202,7 @@ class Counters:
         return labels
 
 
-counters = Counters()
+counters: Counters = Counters()
 
 # ── traces as they travel ────────────────────────────────────────────────────────────────────────────────────────────
 

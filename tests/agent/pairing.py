@@ -1,4 +1,4 @@
-"""The faults for which strict providers refuse a history, written independently of the agent's own check (`unpaired`)."""
+"""The faults for which strict providers refuse a history, written independently of `onward.agent.conversation`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import pytest
 
 from onward import Onward, State
 from onward.agent import loop
-from onward.agent.conversation import unpaired
 from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import Reply, Request
 from onward.agent.models.scripted import ScriptedModel
@@ -18,6 +17,7 @@ from onward.core.budget import Budget
 from onward.core.state import BUDGET_PRESSURE, AgentState, StatePatch
 from onward.errors import InvalidInput, NoState, StateConflict, TaskFailed, TaskNotFound
 from onward.testing import crashes, drain
+from tests.agent.pairing import badly_paired
 from tests.agent.test_compaction import ROOM, Walker, look
 from tests.kit import Lab, eventually, sql
 
@@ -67,7 +67,7 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
     assert (await second.get()).input == {"goal": "Which line has a 77?", "after": first.id}
     assert shown_texts(model.asked[2])[0] == "I am Ada."
     assert shown_texts(model.asked[2])[-2:] == ["Hello Ada.", "Which line has a 77?"]
-    assert all(unpaired(request.messages) == [] for request in model.asked)
+    assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert "name = Ada (user)" in model.asked[2].messages[0]["content"]
     assert "Goal: Which line has a 77?" in model.asked[2].messages[0]["content"]
     assert "78: line 77" in model.asked[3].messages[-1]["content"]
@@ -129,7 +129,7 @@ async def test_a_task_that_was_cancelled_in_the_middle_of_a_call_can_be_gone_on_
     lab.app.agent("other", model=(model := ScriptedModel(["", "", "fine"])))
     second = await lab.run("other", "Go on.", after=first)
     assert second.result == "fine"
-    assert unpaired(model.asked[0].messages) == []
+    assert badly_paired(model.asked[0].messages) == []
     assert [message["content"] for message in model.asked[0].messages[-3:]] == [
         *["interrupted: the task had ended before it was known what came of this"] * 2,
         "Go on.",

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from onward import Onward, State
 from onward.agent import loop
 from onward.agent.compaction import summary_message, transcript
-from onward.agent.conversation import Conversation, Ref, decode_page, encode_page, turns_from_messages, unpaired
+from onward.agent.conversation import Conversation, Ref, decode_page, encode_page, turns_from_messages
 from onward.agent.model import ModelBusy, ModelRefused, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
 from onward.errors import BadSetting
 from onward.testing import crashes, drain
+from tests.agent.pairing import badly_paired
 from tests.agent.test_conversation import built, sizes
 from tests.kit import Lab
 
@@ -79,7 +80,7 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
         assert await handle.result(timeout=60) == f"Looked at {TURNS}."
     compacted = await steps(app, handle.id, "compact")
     assert len(compacted) == len(model.summed) >= 2
-    assert all(unpaired(request.messages) == [] for request in model.asked)
+    assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert max(map(size, model.asked)) <= ROOM
     assert not any("not shown" in request.messages[0]["content"] for request in model.asked)
     assert "They looked at numbers." in model.asked[-1].messages[1]["content"]
@@ -107,7 +108,7 @@ async def test_killed_anywhere_it_goes_on_with_the_same_conversation(every: int,
         handle = await app.submit(app.agent("walker", model=model, tools=[look], context_bytes=ROOM), "Look.")
         await drain(app)
         assert await handle.result(timeout=1) == f"Looked at {TURNS}.", app.killed_at
-        assert all(unpaired(request.messages) == [] for request in model.asked), app.killed_at
+        assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at
         assert max(map(size, model.asked)) <= ROOM, app.killed_at
         ends |= {json.dumps(model.asked[-1].messages), (await app.state(handle.id)).model_dump_json()}
         assert len(await steps(app, handle.id, "compact")) == 2, app.killed_at
@@ -129,7 +130,7 @@ async def test_where_it_fails_older_turns_are_left_out_and_the_model_is_told(lab
     task = await lab.run("walker", "Look.")
     assert task.result == "Looked at 12."
     assert "(5 earlier turns of this conversation are not shown.)" in model.asked[8].messages[0]["content"]
-    assert all(unpaired(request.messages) == [] for request in model.asked)
+    assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert len(model.summed) == 1, "it is not tried again at every turn"
     assert (await lab.app.replay(task.task_id)).agrees
 
@@ -205,7 +206,7 @@ def test_summing_up_never_unpairs_and_never_exceeds_the_room(
     assert talk.turns[1:] == kept
     assert all(id(turn) in whole for turn in talk.turns[1:])
     refs, left_out = talk.shown(most)
-    assert unpaired(store[ref.id] for ref in refs) == []
+    assert badly_paired([store[ref.id] for ref in refs]) == []
     assert sum(ref.bytes for ref in refs) <= max(most, last)
     if last <= most // 2:
         assert (left_out, talk.bytes <= most) == (0, True), "there is room for all of it, and for more"

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.agent.conversation import Conversation, Ref, excerpt, result_message, unpaired
+from onward.agent.conversation import Conversation, Ref, excerpt, result_message
 from onward.agent.model import Reply, ToolCall
 from onward.errors import UsageError
+from tests.agent.pairing import badly_paired
 
 sizes = st.integers(1, 500)
 
@@ -30,7 +31,7 @@ def built(plan: list[tuple[int, list[int]]]) -> tuple[Conversation, dict[str, di
 def test_what_is_shown_is_always_well_formed(plan: list[tuple[int, list[int]]], most: int) -> None:
     talk, store = built(plan)
     refs, left_out = talk.shown(most)
-    assert unpaired(store[ref.id] for ref in refs) == []
+    assert badly_paired([store[ref.id] for ref in refs]) == []
     whole = sum(size + sum(results) for size, results in plan[-1:])
     assert sum(ref.bytes for ref in refs) <= max(most, whole)
     assert len(talk.turns) - left_out == sum(ref.id.startswith("m") for ref in refs)
@@ -49,17 +50,6 @@ def test_a_turn_is_finished_before_the_next_begins() -> None:
     talk.add_result("b", Ref("second", 1))
     assert talk.turns[-1].results["b"].id == "first"
     talk.add(Ref("n", 1))
-
-
-def test_what_a_strict_provider_refuses() -> None:
-    ask = Reply("", (ToolCall("a", "look", "{}"),)).message
-    assert unpaired([ask, result_message("a", "x")]) == []
-    assert unpaired([ask]) == ["no result for 'a'"]
-    assert unpaired([ask, {"role": "user", "content": "?"}, result_message("a", "x")]) == [
-        "no result for 'a'",
-        "a result for 'a', which no call here asked for",
-    ]
-    assert unpaired([ask, result_message("a", "x"), result_message("a", "x")]) != []
 
 
 @given(st.text(max_size=3000), st.integers(120, 1500))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from onward import Onward, State
-from onward.agent.conversation import unpaired
 from onward.agent.delegation import MAX_DEPTH
 from onward.agent.model import ModelRefused, Reply, Request, ToolCall
 from onward.agent.models.scripted import ScriptedModel
@@ -16,6 +15,7 @@ from onward.agent.tools import tool
 from onward.core.task import Reason
 from onward.errors import BadSetting, UsageError
 from onward.testing import crashes, drain
+from tests.agent.pairing import badly_paired
 from tests.kit import Gate, Lab, eventually
 
 
@@ -78,7 +78,7 @@ async def test_killed_anywhere_each_agent_is_asked_once() -> None:
         await drain(app)
         assert await handle.result(timeout=1) == "both found", app.killed_at
         assert len(await children(app, handle.id)) == 2, app.killed_at
-        assert all(unpaired(request.messages) == [] for request in model.asked), app.killed_at
+        assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at
         results = [message["content"].partition("\n")[2] for message in model.asked[-1].messages[-2:]]
         assert results == ["found a", "found b"], app.killed_at
         assert len(helper.asked) <= 4, (

@@ -8,13 +8,13 @@ import pytest
 from pydantic import BaseModel
 
 from onward import Onward, State
-from onward.agent.conversation import unpaired
 from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import ModelBusy, ModelRefused, Reply, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.core import record as r
 from onward.testing import crashes, drain
+from tests.agent.pairing import badly_paired
 from tests.kit import Lab, eventually
 
 
@@ -63,7 +63,7 @@ async def test_it_comes_to_its_answer(app: Onward) -> None:
         assert await handle.result(timeout=60) == "Done: 1.2 GB are free."
     assert sorted(disk.looked) == ["/", "/var"]
     assert len(disk.cleaned) == 1
-    assert [unpaired(request.messages) for request in model.asked] == [[]] * 4
+    assert [badly_paired(request.messages) for request in model.asked] == [[]] * 4
     last = model.asked[-1].messages
     assert last[0]["role"] == "system"
     assert "Goal: I'm out of disk space. Fix it." in last[0]["content"]
@@ -87,7 +87,7 @@ async def test_killed_anywhere_it_goes_on() -> None:
         await drain(app)
         assert await handle.result(timeout=1) == "Done: 1.2 GB are free.", app.killed_at
         assert len(disk.cleaned) == 1, app.killed_at
-        assert all(unpaired(request.messages) == [] for request in model.asked), app.killed_at
+        assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at
         assert 4 <= len(model.asked) <= 5, "a model call is paid twice only when its answer was not recorded"
         points += 1
     assert points > 12
@@ -117,7 +117,7 @@ async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
         assert await handle.result(timeout=1) == "enough"
         kinds = [record.kind for record in await app.service.journal(handle.id, limit=1000)]
     assert kinds.count(r.CHECKPOINT) == 2
-    assert all(unpaired(request.messages) == [] for request in model.asked)
+    assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert len(model.asked[-1].messages) > 2 * turns
 
 
@@ -143,7 +143,7 @@ async def test_calls_of_one_id_get_a_result_each(lab: Lab, id_: str) -> None:
     both = Reply("", tuple(ToolCall(id_, "check_disk", f'{{"path":"{path}"}}') for path in ("/a", "/b")))
     devops, model = agent(lab.app, disk, [both, "done"])
     assert (await lab.run(devops, "look")).result == "done"
-    assert unpaired(model.asked[1].messages) == []
+    assert badly_paired(model.asked[1].messages) == []
     assert [message["content"] for message in model.asked[1].messages[-2:]] == ["/a: 93 %", "/b: 93 %"]
 
 
@@ -256,7 +256,7 @@ async def test_a_tool_that_can_be_asked_whether_it_happened_is_not_repeated(asks
     [
         ("happened", "7 euros are paid", "7 euros are paid"),
         ("happened", {"paid": 7}, '{"paid":7}'),
-        ("happened", None, "it happened; nobody knows with what result"),
+        ("happened", None, "it happened; its result is not known"),
         ("not_happened", None, "paid"),
         ("undo", None, "error: Undone: a person had it undone, as it was unknown whether it happened"),
     ],

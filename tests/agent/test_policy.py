@@ -10,13 +10,13 @@ from pydantic import BaseModel
 
 from onward import State
 from onward.agent import loop
-from onward.agent.conversation import unpaired
 from onward.agent.model import ModelBusy, Reply, Request, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.policy import MAX_REPEATED_TURNS, MAX_USELESS_REPLIES, Action, Answer, Ask, Do, Say, Seen, Stop, usual
 from onward.agent.tools import tool
 from onward.core.state import BUDGET_PRESSURE, AgentState, Fact, StatePatch
 from onward.testing import crashes, drain
+from tests.agent.pairing import badly_paired
 from tests.kit import Lab
 
 STATE = AgentState(goal="g")
@@ -102,7 +102,7 @@ async def test_a_call_that_was_cut_off_is_not_done(lab: Lab) -> None:
     lab.app.agent("cleaner", model=model, tools=[delete])
     assert (await lab.run("cleaner", "x")).result == "better not"
     assert done == []
-    assert unpaired(model.asked[1].messages) == []
+    assert badly_paired(model.asked[1].messages) == []
     assert [message["content"] for message in model.asked[1].messages[-2:-1]] == ["not done"]
 
 
@@ -127,7 +127,7 @@ async def test_the_same_calls_again_and_again_get_a_hint(lab: Lab) -> None:
     assert (await lab.run("looker", "x")).result == "enough"
     hinted = ["very same calls" in str(request.messages[-1]["content"]) for request in model.asked]
     assert hinted == [False, False, False, True, False, False]
-    assert all(unpaired(request.messages) == [] for request in model.asked)
+    assert all(badly_paired(request.messages) == [] for request in model.asked)
 
 
 async def test_what_a_policy_has_seen_is_remembered_by_a_checkpoint(lab: Lab, monkeypatch: Any) -> None:
@@ -179,7 +179,7 @@ async def test_a_policy_of_ones_own_acts_without_the_model_and_is_replayed() -> 
         handle = await app.submit(app.agent("devops", model=model, tools=[check_disk], policy=look_first), "Look.")
         await drain(app)
         assert await handle.result(timeout=1) == ["It is full.", "/: 93 %"], app.killed_at
-        assert unpaired(model.asked[0].messages) == []
+        assert badly_paired(model.asked[0].messages) == []
         assert "disk = /: 93 % (df)" in model.asked[0].messages[0]["content"]
         assert app.killed_at or (await app.replay(handle.id)).agrees
 

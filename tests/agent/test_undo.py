@@ -11,6 +11,7 @@ from onward import Context, Onward, State, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.policy import Stop, usual
 from onward.core import record as r
+from onward.core.event import type_of
 from onward.errors import NoAnswer, TaskFailed
 from onward.testing import crashes, drain
 from tests.kit import Gate, Lab
@@ -68,6 +69,16 @@ async def test_a_failure_undoes_its_calls_in_reverse(lab: Lab) -> None:
     assert [key.rpartition("]")[2] for key in (task.error or {})["undone"]] == ["book#3", "book#2", "book"]
     replayed = await lab.app.replay(task.task_id)
     assert replayed.agrees, replayed.detail
+
+
+async def test_its_calls_are_tool_calls_in_the_timeline_and_in_events(lab: Lab) -> None:
+    task = await lab.run(trip(lab.app, World()), "go")
+    timeline = await lab.app.service.timelines.timeline(task.task_id)
+    kinds = {bar.name: bar.kind for bar in timeline.bars}
+    assert (kinds["book"], kinds["look"]) == ("tool", "tool")
+    records = await lab.app.store.journal(task.task_id, 0, 100)
+    executed = [record for record in records if type_of(["tool.executed"], record, first=False) is not None]
+    assert len(executed) == 4
 
 
 async def test_what_completes_is_not_undone_and_without_the_word_nothing_is(lab: Lab) -> None:

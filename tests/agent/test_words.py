@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from onward import Onward, State
-from onward.agent.conversation import unpaired
 from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
@@ -19,6 +18,7 @@ from onward.engine.shift.waits import Waits
 from onward.errors import InvalidInput, StateConflict, TaskNotFound
 from onward.store.port.core import Store
 from onward.testing import MemoryApp, crashes, drain, memory_app
+from tests.agent.pairing import badly_paired
 from tests.kit import Lab, eventually
 
 WORD = "Not the logs!"
@@ -77,7 +77,7 @@ async def test_it_is_read_at_the_next_turn_between_whole_turns(app: Onward) -> N
     assert heard(model) == [0, 1]
     roles = [message["role"] for message in model.asked[1].messages]
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
-    assert all(unpaired(request.messages) == [] for request in model.asked)
+    assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert [record_value["value"] for record_value in await records(app, handle.id, r.MESSAGE)] == [WORD]
     assert [record_value["n"] for record_value in await records(app, handle.id, r.HEARD)] == [[1]]
     assert (await app.replay(handle.id)).agrees
@@ -152,7 +152,7 @@ async def test_who_waits_goes_on_waiting_and_reads_it_then(app: Onward) -> None:
         ["Clean up.", "one"],
         ["Clean up.", "one", "two"],
     ]
-    assert all(unpaired(request.messages) == [] for request in model.asked)
+    assert all(badly_paired(request.messages) == [] for request in model.asked)
 
 
 async def _waiting(app: Onward, task_id: str) -> Any:
@@ -260,7 +260,7 @@ async def test_killed_anywhere_each_word_is_read_once_and_in_its_place(options: 
         roles = "".join(message["role"][0] for message in model.asked[-1].messages)
         assert roles == "suuattuatuau" or app.killed_at, "a turn that is asked for again has what came meanwhile"
         assert roles.replace("u", "").startswith("sattat"), app.killed_at
-        assert all(unpaired(request.messages) == [] for request in model.asked), app.killed_at
+        assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at
         read = [n for record_value in await records(app, task.task_id, r.HEARD) for n in record_value["n"]]
         assert read == [1, 2, 3, 4], app.killed_at
         assert (await app.replay(task.task_id)).agrees, app.killed_at
@@ -327,7 +327,7 @@ async def test_words_and_checkpoints() -> None:
         await drain(app)
         assert await handle.result(timeout=1) == "done"
         assert user_texts(model.asked[-1]) == ["Look around.", "early", "at it", "late"]
-        assert all(unpaired(request.messages) == [] for request in model.asked)
+        assert all(badly_paired(request.messages) == [] for request in model.asked)
         assert len(await records(app, handle.id, r.CHECKPOINT)) == 1
         assert (await app.replay(handle.id)).agrees
 

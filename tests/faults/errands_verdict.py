@@ -5,7 +5,7 @@
     the store    tables read past Onward
     the marks    which tasks were really killed, and where
 
-Histories are checked by `tests.agent.pairing`, which is by another hand than the agent's own check.
+Histories are checked by `tests.agent.pairing`, which shares no code with the agent.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from onward.core.clock import SystemClock
 from onward.core.secret import UnfitSecret, UnknownSecret
 from onward.errors import BadSetting, InvalidInput, StepFailed, UsageError
 from onward.sinks import signature
-from onward.sinks.errors import BadWebhook
+from onward.sinks.guard import BadWebhook
 from onward.sinks.webhook import Webhooks
 from onward.testing import crashes, drain, memory_app
 from tests.kit import eventually, not_memory, only_memory

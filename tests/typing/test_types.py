@@ -22,7 +22,7 @@ from onward.engine.context import sync_context
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CLEAN, MISTAKES = HERE / "typed_app.py", HERE / "typed_mistakes.py"
-PUBLIC = ("onward", "onward.client.client", "onward.errors", "onward.testing")
+PUBLIC = ("onward", "onward.agents", "onward.client", "onward.errors", "onward.testing")
 """The modules whose names users import."""
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def marked(path: Path) -> set[tuple[str, int]]:
 
 
 def run(tool: str, *arguments: str) -> str:
-    """What a tool prints. It checks the code of this checkout, also where another Onward is installed."""
+    """The output of a tool. It checks the code of this checkout, also where another Onward is installed."""
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     before = os.environ.get("PYTHONPATH")
     done = subprocess.run(
@@ -60,8 +60,8 @@ def by_mypy(cache: Path) -> dict[tuple[str, int], str]:
         "mypy", "--strict", "--no-pretty", "--no-error-summary", "--hide-error-context", "--follow-imports=silent", f"--cache-dir={cache}",
         "--explicit-package-bases", f"--config-file={os.devnull}", str(CLEAN), str(MISTAKES),
     )  # fmt: skip
-    found = re.finditer(r"^(?P<path>[^:\n]+):(?P<line>\d+): error: (?P<text>.*)$", output, re.MULTILINE)
-    return {(Path(error["path"]).name, int(error["line"])): error["text"] for error in found}
+    errors = re.finditer(r"^(?P<path>[^:\n]+):(?P<line>\d+): error: (?P<text>.*)$", output, re.MULTILINE)
+    return {(Path(error["path"]).name, int(error["line"])): error["text"] for error in errors}
 
 
 def pyright(*arguments: str) -> dict[str, Any]:
@@ -70,9 +70,9 @@ def pyright(*arguments: str) -> dict[str, Any]:
 
 
 def by_pyright() -> dict[tuple[str, int], str]:
-    found = pyright("--project", str(HERE))["generalDiagnostics"]
-    errors = [each for each in found if each["severity"] == "error"]
-    return {(Path(each["file"]).name, each["range"]["start"]["line"] + 1): each["message"] for each in errors}
+    diagnostics = pyright("--project", str(HERE))["generalDiagnostics"]
+    errors = [error for error in diagnostics if error["severity"] == "error"]
+    return {(Path(error["file"]).name, error["range"]["start"]["line"] + 1): error["message"] for error in errors}
 
 
 def test_mypy_accepts_the_application_and_finds_each_mistake(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_the_context_of_plain_functions_declares_each_method_of_the_other() -> N
 
 def public_classes_and_functions() -> set[str]:
     """The public names by the modules where they are defined, with the base classes that their members come from."""
-    found: set[str] = set()
+    qualified: set[str] = set()
     for module in map(importlib.import_module, PUBLIC):
         names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
         for value in (getattr(module, name) for name in names):
             for home in inspect.getmro(value) if inspect.isclass(value) else [value]:
                 if getattr(home, "__module__", "").startswith("onward") and hasattr(home, "__qualname__"):
-                    found.add(f"{home.__module__}.{home.__qualname__}")
-    return found
+                    qualified.add(f"{home.__module__}.{home.__qualname__}")
+    return qualified
 
 
 @needs_pyright
@@ -111,6 +111,6 @@ def test_the_types_of_all_public_names_are_known() -> None:
     symbols = {symbol["name"]: symbol for symbol in report["symbols"]}
     public = public_classes_and_functions()
     assert public <= symbols.keys()
-    members = [name for name in symbols if name in public or name.rpartition(".")[0] in public]
+    members = [name for name in symbols if name in public or name.rpartition(".")[0] in {*public, *PUBLIC}]
     assert len(members) > 300
     assert [name for name in members if not symbols[name]["isTypeKnown"]] == []

@@ -43,7 +43,9 @@ class Account:
         self._current_call = ""
         self._unsettled: dict[str, Amount] = {}
         """Calls that the journal has. They may be settled, or the worker died just before that."""
-        self.usage = usage.restored(ctx.restored, ctx.task_id) if ctx.restored is not None else usage.Usage()
+        self.usage: usage.Usage = (
+            usage.restored(ctx.restored, ctx.task_id) if ctx.restored is not None else usage.Usage()
+        )
         ctx.host.usage = self.usage
 
     def _max_tokens(self, model: Model) -> int | None:
@@ -56,13 +58,12 @@ class Account:
         """Call the model, inside a step; return its reply, and what the step's record says about usage and price. Where the budget
         has not enough left, the step waits or fails for good."""
         self._current_call = self._ctx.key
-        request = dataclasses.replace(request, max_tokens=self._max_tokens(model))
+        max_tokens = self._max_tokens(model)
+        request = dataclasses.replace(request, max_tokens=max_tokens)
         key, pressed = "", False
         if self.spending:
             key, pressed, granted = await self._reserve(model, request)
-            if request.max_tokens != self._max_tokens(
-                model
-            ):  # the reservation found a limit that was added after the submit
+            if self._max_tokens(model) != max_tokens:  # the reservation read a limit that was added after the submit
                 await self.spending.settle({}, free=key)
                 request = dataclasses.replace(request, max_tokens=self._max_tokens(model))
                 key, pressed, granted = await self._reserve(model, request)

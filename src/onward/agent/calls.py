@@ -23,6 +23,7 @@ from onward.agent.reader import binary
 from onward.agent.tools import READ, Tool
 from onward.artifacts.keeper import run_off_loop
 from onward.core import mask, secret, wire
+from onward.core.journal.turns import is_output
 from onward.core.retry import Retry
 from onward.core.secret import UnknownSecret
 from onward.core.state import ArtifactRef, StatePatch
@@ -104,7 +105,7 @@ class Calls:
         self._keeps_brief = brief
         """Whether a result that shows a part of an artifact is also kept in a brief form without that part."""
         self.always_allowed: set[str] = set()
-        """Tools that need no approval in this task any more, because a person said so."""
+        """Tools that need no approval in this task any more, because a person decided "always"."""
         self.inherited_always: set[str] = set()
         """The same set of the task that this one is a fork of: the calls of that task needed no approval, those of the fork do."""
         self.secrets = secrets
@@ -143,7 +144,7 @@ class Calls:
             recorded = await self._run_step(allowed)
         except StepFailed as failed:
             return self._text_result(call, f"{allowed.note}error: {failed.kind}: {failed.message}")
-        if not (isinstance(recorded, dict) and {"id", "bytes"} <= recorded.keys()):
+        if not is_output(recorded):
             return self._text_result(call, f"{allowed.note}{_resolution_text(recorded)}")
         artifacts = tuple(ArtifactRef.model_validate(artifact) for artifact in recorded.get("artifacts", ()))
         patch = StatePatch.model_validate(recorded.get("patch") or {})
@@ -194,7 +195,7 @@ class Calls:
         except Denied as denied:
             return f"denied: {denied.reason or 'a person said no'}"
         except TimeUp as error:
-            return f"error: it was not done, because nobody had decided in time; {error}"
+            return f"error: it was not done, because no person decided in time; {error}"
         if decision.get("always"):
             (self.inherited_always if inherited else self.always_allowed).add(tool.name)
         allowed = _with_changes(checked, decision)
@@ -255,58 +256,47 @@ class Calls:
         return max(left, 1.0) if tool.timeout is None and work.cut else tool.timeout
 
     def _tool_step(self, allowed: AllowedCall) -> Callable[[dict[str, Any]], Any]:
-        """The function that the step runs. It is async only if the tool's function is, so that a plain one gets a thread."""
+        """The function that the step runs. It is async if the tool's function is, or if the call has secrets; otherwise it is plain, and
+        gets a thread."""
         tool, call_id = allowed.tool, allowed.call.id
-        if tool.makes is not None or tool.takes.secrets or _has_secrets(allowed.arguments):
-            return self._secret_step(allowed)
-        plain = SyncContext(self._ctx, asyncio.get_running_loop())
-
-        def bound(arguments: dict[str, Any], ctx: Context | SyncContext) -> tuple[list[Any], dict[str, Any]]:
-            args, kwargs = tool.takes.by_name(arguments)
-            return ([ctx, *args] if tool.wants_context else args), kwargs
+        has_secrets = tool.makes is not None or tool.takes.secrets or _has_secrets(allowed.arguments)
+        bind = self._binder(tool)
+        record = functools.partial(self._record_output, call_id, tool.name, whole=self._undo_takes_result(tool))
 
         async def run(arguments: dict[str, Any]) -> dict[str, Any]:
-            args, kwargs = bound(arguments, self._ctx)
             with tracing.tool_span(tool.name, call_id, arguments) as span:
-                output = await tool.function(*args, **kwargs)
+                if has_secrets:
+                    output = await self._call_with_secrets(tool, arguments)
+                else:
+                    args, kwargs = bind(arguments)
+                    output = await tool.function(*args, **kwargs)
                 tracing.record_output(span, output)
-            return await self._record_output(
-                call_id, tool.name, tool.observed(output), whole=self._undo_takes_result(tool)
-            )
+            return await record(tool.observed(output))
 
         def run_plain(arguments: dict[str, Any]) -> _Deferred:
-            args, kwargs = bound(arguments, plain)
+            args, kwargs = bind(arguments)
             with tracing.tool_span(tool.name, call_id, arguments) as span:
                 output = tool.function(*args, **kwargs)
                 tracing.record_output(span, output)
-            return _Deferred(
-                self._record_output, call_id, tool.name, tool.observed(output), self._undo_takes_result(tool)
-            )
+            return _Deferred(record, tool.observed(output))
 
-        return run if is_async(tool.function) else run_plain
+        return run if has_secrets or is_async(tool.function) else run_plain
 
-    def _secret_step(self, allowed: AllowedCall) -> Callable[[dict[str, Any]], Any]:
-        """The same for a call with secrets: the worker puts their values in right before the call."""
-        tool, call_id = allowed.tool, allowed.call.id
+    def _binder(self, tool: Tool) -> Callable[[dict[str, Any]], tuple[list[Any], dict[str, Any]]]:
+        """A function that makes the positional and named arguments of the tool's function, with the context where it wants one."""
+        ctx = self._ctx if is_async(tool.function) else SyncContext(self._ctx, asyncio.get_running_loop())
 
-        async def run(arguments: dict[str, Any]) -> dict[str, Any]:
-            with tracing.tool_span(tool.name, call_id, arguments) as span:
-                output = await self._call_with_secrets(tool, arguments)
-                tracing.record_output(span, output)
-            return await self._record_output(
-                call_id, tool.name, tool.observed(output), whole=self._undo_takes_result(tool)
-            )
+        def bind(arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+            args, kwargs = tool.takes.by_name(arguments)
+            return ([ctx, *args] if tool.wants_context else args), kwargs
 
-        return run
+        return bind
 
     async def _call_with_secrets(self, tool: Tool, arguments: dict[str, Any]) -> Any:
-        keyring, function = self._ctx.host.keyring, tool.function
-        args, kwargs = tool.takes.by_name(await keyring.given(arguments))
-        if tool.wants_context:
-            plain = not is_async(function)
-            args = [SyncContext(self._ctx, asyncio.get_running_loop()) if plain else self._ctx, *args]
-        if tool.makes is not None:
-            function = keyring.making(function, tool.makes)
+        """Call the tool with the values of secrets, which are put in right before the call."""
+        keyring = self._ctx.host.keyring
+        args, kwargs = self._binder(tool)(await keyring.given(arguments))
+        function = tool.function if tool.makes is None else keyring.making(tool.function, tool.makes)
         return await keyring.call(function, *args, **kwargs)
 
     def remember_secrets(self, made: Mapping[str, list[Any]]) -> None:
@@ -338,9 +328,8 @@ class Calls:
         async def record(output: Any) -> Any:
             if output is None:
                 return None
-            return await self._record_output(
-                call_id, "reconciled", tool.observed(output), self._undo_takes_result(tool)
-            )
+            whole = self._undo_takes_result(tool)
+            return await self._record_output(call_id, "reconciled", tool.observed(output), whole=whole)
 
         async def run(arguments: dict[str, Any]) -> Any:
             return await record(await reconcile(**arguments))
@@ -354,7 +343,7 @@ class Calls:
         """Whether the undo of this tool will take the output of the tool."""
         return self.undoes and tool.undo is not None and takes_result(tool.undo)
 
-    async def _record_output(self, call_id: str, tool: str, output: Any, whole: bool = False) -> dict[str, Any]:
+    async def _record_output(self, call_id: str, tool: str, output: Any, *, whole: bool) -> dict[str, Any]:
         """An output as the step records it: the name of the result message, and an artifact for a large output. With `whole` the
         record also has the output itself, for an undo; of a large or binary output, the part that the model is shown."""
         patch, output = output if isinstance(output, tuple) and isinstance(output[0], StatePatch) else (None, output)
@@ -424,7 +413,7 @@ def _is_text(data: bytes) -> bool:
 def _resolution_text(value: Any) -> str:
     """The result that a person gave for a call in doubt, for the model."""
     if value is None:
-        return "it happened; nobody knows with what result"
+        return "it happened; its result is not known"
     return _encode_output(value)[0].decode("utf-8", "replace")
 
 
@@ -437,8 +426,8 @@ def _undo_by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(undo)
     def undo_call(arguments: dict[str, Any], **result: Any) -> Any:
-        recorded = result.get("result")
-        if isinstance(recorded, dict) and {"id", "bytes", "output"} <= recorded.keys():
+        recorded: Any = result.get("result")
+        if is_output(recorded) and "output" in recorded:
             result = {"result": recorded["output"]}
         return undo(**arguments, **result)
 

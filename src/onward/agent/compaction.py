@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from onward.agent.conversation import excerpt
 from onward.agent.model import Message
 from onward.core.slice import cut
 
@@ -37,11 +36,6 @@ def _lines(message: Message) -> Iterable[str]:
         yield f"[{role}] {text}"
     for call in message.get("tool_calls", ()):
         yield f"[{role} calls] {call['function']['name']}({call['function']['arguments']})"
-
-
-def transcript_message(text: str, max_bytes: int) -> dict[str, Any]:
-    """The message with the transcript for the model that sums it up: both ends of it, where it is too long."""
-    return {"role": "user", "content": excerpt(text, max_bytes)}
 
 
 def summary_message(text: str, max_bytes: int, turns: int, artifact: str) -> dict[str, Any]:

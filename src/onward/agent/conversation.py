@@ -150,21 +150,6 @@ def result_message(call_id: str, text: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
-def unpaired(messages: Iterable[Message]) -> list[str]:
-    """The faults for which a strict provider refuses a history: calls without a result right after them, results without a call."""
-    faults: list[str] = []
-    waiting: dict[str, None] = {}
-    for message in messages:
-        if message["role"] == "tool":
-            if message.get("tool_call_id") not in waiting:
-                faults.append(f"a result for {message.get('tool_call_id')!r}, which no call here asked for")
-            waiting.pop(message.get("tool_call_id", ""), None)
-            continue
-        faults += [f"no result for {call!r}" for call in waiting]
-        waiting = dict.fromkeys(str(call["id"]) for call in message.get("tool_calls", ()))
-    return faults + [f"no result for {call!r}" for call in waiting]
-
-
 def excerpt(text: str, max_bytes: int, artifact: str | None = None) -> str:
     """A string in at most `max_bytes`: whole, or its beginning and its end (in whole lines where they fit) and a note where the rest is."""
     data = text.encode("utf-8", "replace")

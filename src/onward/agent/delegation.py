@@ -11,11 +11,13 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onward.agent.calls import SHOWN_BYTES
 from onward.agent.conversation import Ref, Turn, decode_page, encode_page, excerpt, result_message, turns_from_messages
 from onward.agent.model import Message
 from onward.agent.tools import Tool, tool
 from onward.core import record as r
 from onward.core import wire
+from onward.core.journal.turns import is_output, model_call
 from onward.core.record import Record
 from onward.core.slice import state_slice
 from onward.core.state import AgentState, ArtifactRef, StatePatch, state_in
@@ -35,9 +37,6 @@ from onward.errors import (
 
 MAX_DEPTH = 5
 """How often agents hand work on to agents. Without a limit, a model that calls itself would do so for ever."""
-
-SHOWN_BYTES = 4_000
-"""Bytes of another agent's answer, or state, that a model is shown."""
 
 UNFINISHED = "What it had by then, which is not finished:"
 
@@ -152,11 +151,13 @@ async def inherit(ctx: Context, after: str, max_bytes: int, *, delegated: bool) 
 async def _turns(ctx: Context, of: str, records: Sequence[Record], max_bytes: int) -> list[Turn]:
     """The latest turns of another task: those that its model was shown last, its reply, and the results of the calls in it; or the
     turns of its last checkpoint, when it has called no model since then."""
-    model_calls = [(record.seq, call) for record in records if (call := _model_call(record)) is not None]
+    # A compaction is a model call too, but does not move the conversation on.
+    model_calls = [(record.seq, call) for record in records if (call := model_call(record)) and "replaced" not in call]
     if model_calls:
         last, call = model_calls[-1]
         names = [*call["asked"]["shown"], call["id"]]
-        results = [name for record in records if record.seq > last and (name := _tool_result(record)) is not None]
+        steps = [record.value.get("result") for record in records if record.seq > last and record.kind == r.STEP_DONE]
+        results = [result["id"] for result in steps if is_output(result)]
         contents = await ctx.host.contents([*names, *results], of=of)
         if not contents.keys() >= set(names):
             raise UsageError(
@@ -176,25 +177,10 @@ async def _turns(ctx: Context, of: str, records: Sequence[Record], max_bytes: in
     return turns
 
 
-def _model_call(record: Record) -> dict[str, Any] | None:
-    """The recorded result of a model call that moved the conversation on; a compaction does not."""
-    result = record.value.get("result") if record.kind == r.STEP_DONE else None
-    fits = isinstance(result, dict) and "asked" in result and "replaced" not in result
-    return result if fits else None
-
-
 def _is_empty(message: Message) -> bool:
     if message["role"] == "tool":
         return False
     return not str(message.get("content") or "").strip() and not message.get("tool_calls")
-
-
-def _tool_result(record: Record) -> str | None:
-    """The name of the message with the result of a tool call."""
-    result = record.value.get("result") if record.kind == r.STEP_DONE else None
-    if isinstance(result, dict) and {"id", "bytes"} <= result.keys() and "asked" not in result:
-        return str(result["id"])
-    return None
 
 
 def _pages(records: Sequence[Record]) -> list[list[Any]]:

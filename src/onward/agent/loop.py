@@ -20,7 +20,7 @@ from onward.agent.account import Account
 from onward.agent.builtin import ASK_USER, builtin_tools
 from onward.agent.calls import MIN_SHOWN_BYTES, SHOWN_BYTES, Approvals, CallResult, Calls
 from onward.agent.checkpoint import checkpoint_value, state_of_checkpoint
-from onward.agent.conversation import Conversation, Ref, Turn, decode_page, encode_page, result_message
+from onward.agent.conversation import Conversation, Ref, Turn, decode_page, encode_page, excerpt, result_message
 from onward.agent.delegation import UNFINISHED, agents_as_tools, inherit, state_reader
 from onward.agent.live import LiveText
 from onward.agent.mcp import McpServer, add_server_tools
@@ -427,9 +427,9 @@ class _Run:
         text = compaction.transcript(await self._messages([ref for turn in old for ref in turn.messages]))
         artifact = await save_artifact(self._ctx, text, {"type": "transcript", "summary": f"{len(old)} earlier turns"})
         goal = f"{compaction.SUMMARISE}\n\nThe goal: {cut(self._state.goal, STATE_BYTES)}"
-        transcript = compaction.transcript_message(text, max_bytes)
+        transcript = {"role": "user", "content": excerpt(text, max_bytes)}  # both ends of it, where it is too long
         refs = [self._write({"role": "system", "content": goal}), self._write(transcript)]
-        reply, result = await self._send(make_model, Request(await self._messages(refs)), refs, _ignore)
+        reply, result = await self._send(make_model, Request(await self._messages(refs)), refs, lambda _piece: None)
         if not reply.text.strip():
             return {**result, "replaced": None}
         summary = self._write(compaction.summary_message(reply.text, max_bytes // 4, len(old), artifact.artifact_id))
@@ -505,7 +505,3 @@ def _reply(message: Mapping[str, Any], result: Mapping[str, Any]) -> Reply:
         for call in message.get("tool_calls", ())
     )
     return Reply(message.get("content") or "", calls, finish=result["finish"])
-
-
-def _ignore(_: str) -> None:
-    """An `Emit` that ignores the pieces."""

@@ -145,7 +145,8 @@ class McpServer:
             )
         if not target:
             raise BadSetting("target", target, "a URL, or a command")
-        self.name, self._pin = name, pin
+        self.name: str = name
+        self._pin = pin
         self._risks = {"*": risk} if isinstance(risk, str) else dict(risk)
         self._only, self._idempotent = tuple(only), tuple(idempotent)
         self._timeout = seconds(timeout, "timeout")
@@ -216,7 +217,7 @@ class McpServer:
         try:
             return len(wire.encode(tool, "a tool", most=MAX_TOOL_BYTES))
         except InvalidInput as error:
-            raise self._too_much(f"a tool {tool['name']!r:.80} that cannot be told to a model: {error}") from None
+            raise self._too_much(f"a tool {tool['name']!r:.80} that cannot be shown to a model: {error}") from None
 
     def _too_much(self, what: str) -> OffersTooMuch:
         return OffersTooMuch(f"the MCP server {self.name!r} offers {what}; name those that you need with only=[…]")

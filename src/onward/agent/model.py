@@ -138,7 +138,9 @@ class ModelBusy(ModelError):
     status = 503
 
     def __init__(self, model: str, why: str, retry_after: float | None = None, *, quota: bool = False) -> None:
-        self.why, self.retry_after, self.quota = why, retry_after, quota
+        self.why: str = why
+        self.retry_after: float | None = retry_after
+        self.quota: bool = quota
         when = "" if retry_after is None else f"; it says to come back in {retry_after:g} s"
         super().__init__(f"the model {model} is busy: {why}{when}")
 

@@ -96,8 +96,8 @@ _FORM_ADVICE = "promise a simpler form, or use a model that keeps to it"
 
 
 def usual(seen: Seen) -> Action:
-    """Call the model and run its calls, until it answers. A useless reply is dropped, and the model is told why; after a few of them in
-    a row the agent gives up."""
+    """Call the model and run its calls, until it answers. It drops a useless reply and tells the model why; after a few of them in a row
+    the agent gives up."""
     reply = seen.reply
     if reply is None:
         return Say(_REPEATED.format(count=seen.repeated)) if seen.repeated >= MAX_REPEATED_TURNS else Ask()
@@ -107,7 +107,7 @@ def usual(seen: Seen) -> Action:
     if seen.useless + 1 < MAX_USELESS_REPLIES:
         return Say(message)
     return Stop(
-        f"the model gave {MAX_USELESS_REPLIES} replies in a row that are of no use; it was told: {message} Now {advice}"
+        f"the model gave {MAX_USELESS_REPLIES} replies in a row that are of no use; the last message to it was: {message} Now {advice}"
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from onward.core import record as r
@@ -101,9 +101,14 @@ class Artifacts:
         from onward.core.state import ArtifactRef  # noqa: PLC0415 -- pydantic, which most programs do not need
 
         refs: dict[str, Any] = {}
-        async for record in self._journal(_check_task_id(task_id)):
-            if until is None or record.seq <= until:
-                refs |= {ref["artifact_id"]: ref for ref in _refs_in(record)}
+        empty = True
+        async for page in journal_pages(self._store.journal, _check_task_id(task_id)):
+            empty = False
+            for record in page:
+                if until is None or record.seq <= until:
+                    refs |= {ref["artifact_id"]: ref for ref in _refs_in(record)}
+        if empty:
+            raise TaskNotFound(task_id)
         return [ArtifactRef.model_validate(ref) for ref in refs.values()]
 
     async def read(self, task_id: str, artifact_id: str) -> bytes:
@@ -112,15 +117,6 @@ class Artifacts:
         if artifact_id not in known:
             raise ArtifactNotFound(task_id, artifact_id, known)
         return await self.get(task_id, artifact_id)
-
-    async def _journal(self, task_id: str) -> AsyncIterator[Record]:
-        empty = True
-        async for page in journal_pages(self._store.journal, task_id):
-            for record in page:
-                yield record
-            empty = False
-        if empty:
-            raise TaskNotFound(task_id)
 
     # ── forks and pruning ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -13,10 +13,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from onward.artifacts.keeper import MAX_ARTIFACT_BYTES
 from onward.errors import StoreUnavailable
-
-MAX_OBJECT_BYTES = 100_000_000
-"""Bytes of the largest artifact that the keeper stores. A larger object in the bucket is not read."""
 
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
@@ -51,9 +49,9 @@ class Bucket:
         with self._as_store_unavailable("read from"):
             try:
                 response = self._store.get(f"{task_id}/{name}")
-                if (size := int(response.meta["size"])) > MAX_OBJECT_BYTES:
+                if (size := int(response.meta["size"])) > MAX_ARTIFACT_BYTES:
                     raise ValueError(
-                        f"the object {task_id}/{name} has {size:,} bytes, and the keeper stores none with more than {MAX_OBJECT_BYTES:,}"
+                        f"the object {task_id}/{name} has {size:,} bytes, and the keeper stores none with more than {MAX_ARTIFACT_BYTES:,}"
                     )
                 return bytes(response.bytes())
             except FileNotFoundError as error:

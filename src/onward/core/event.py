@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from onward.core import record as r
 from onward.core import wire
+from onward.core.journal.turns import is_output
 from onward.core.record import Record
 from onward.errors import InvalidInput, UsageError
 
@@ -39,8 +40,6 @@ BODY_LIMIT: Final = 20_000
 """Bytes of an event on the wire: many receivers refuse larger ones."""
 
 _STATES = {r.COMPLETED: "completed", r.FAILED: "failed", r.CANCELLED: "cancelled"}
-_TOOL_OUTPUT = {"id", "bytes", "artifacts", "brief", "patch"}
-"""The fields of the result of a tool call."""
 _MAX_FIELD = 2_000
 """Bytes of a field that a cut event still has, and characters of a cut string."""
 
@@ -124,12 +123,7 @@ def type_of(types: Iterable[str], record: Record, *, first: bool) -> str | None:
 def _matches_alias(alias: str, record: Record, first: bool) -> bool:
     if alias == "task.started":
         return first
-    return alias != "tool.executed" or of_tool(_payload(record).get("result"))
-
-
-def of_tool(result: Any) -> bool:
-    """Whether this is the result of a tool call of an agent."""
-    return isinstance(result, dict) and {"id", "bytes"} <= result.keys() <= _TOOL_OUTPUT
+    return alias != "tool.executed" or is_output(_payload(record).get("result"))
 
 
 def _payload(record: Record) -> dict[str, Any]:
@@ -143,7 +137,7 @@ def _payload(record: Record) -> dict[str, Any]:
 def event(task_id: str, record: Record, kind: str, origin: Origin) -> Event:
     """The event of a record, of this type."""
     payload = _payload(record)
-    if record.kind == r.STEP_DONE and of_tool(payload.get("result")):
+    if record.kind == r.STEP_DONE and is_output(payload.get("result")):
         payload["tool"] = record.key.rpartition("]")[2]
     if record.kind in _STATES:
         payload = {

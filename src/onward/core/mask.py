@@ -29,7 +29,7 @@ RECENT = 64
 """Values of one name that are remembered when they are never forgotten explicitly: after a change of a secret, the values before may still
 be in use."""
 
-on = False
+on: bool = False
 """Whether any value is known."""
 
 

@@ -19,7 +19,7 @@ MARK = b'"$secret"'
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
-used = False
+used: bool = False
 """Whether this process ever made a `Secret`. Until then no step searches its arguments for one. (References in JSON come from elsewhere,
 and are always searched for.)"""
 

@@ -19,7 +19,7 @@ from onward.core.clock import Clock
 from onward.engine.worker.relay import SendResult
 from onward.errors import BadSetting
 from onward.sinks import guard, signature
-from onward.sinks.errors import BadWebhook
+from onward.sinks.guard import BadWebhook
 from onward.telemetry import Trace
 
 if TYPE_CHECKING:

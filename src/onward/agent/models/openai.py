@@ -83,9 +83,10 @@ class OpenAIModel:
     ) -> None:
         """`max_tokens_as` is the field for the most tokens of a reply, where the base URL does not determine it: OpenAI accepts only
         `max_completion_tokens`, most other servers only `max_tokens`."""
-        self.name, self.prices = name, prices
+        self.name: str = name
+        self.prices: Prices | None = prices
         self._own_server = base_url or os.environ.get("OPENAI_BASE_URL") or None
-        self.base_url = self._own_server or OPENAI
+        self.base_url: str = self._own_server or OPENAI
         self._key = api_key
         self._connect = seconds(connect, "connect")
         self._first, self._silence = seconds(first, "first"), seconds(silence, "silence")

@@ -25,7 +25,8 @@ class ScriptedModel:
     """A model that replies with the lines of a script."""
 
     def __init__(self, script: Script, name: str = "scripted") -> None:
-        self.name, self._script = name, script
+        self.name: str = name
+        self._script = script
         self.asked: list[Request] = []
         """All requests, in the order of the calls."""
 
