@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from onward.cli.demo.deploy_proof import DeployProof
+from onward.cli.demo.deploy import DeployProof
+from onward.cli.demo.workers import Kill
 from onward.core.record import Record
 from onward.core.task import State, Task
 from onward.demo.deploy import FATAL_STEP, STEPS, Cloud
@@ -87,7 +88,8 @@ def good() -> DeployProof:
     requests.append({"what": f"{FATAL_STEP} for shop", "key": FATAL_STEP, "effect": False, "pid": 2})
     kinds = [("shift.started", "")] + [("step.completed", name) for name in NAMES] + [("shift.started", "")]
     records = [Record(n, 0, kind, key, b"{}", float(n)) for n, (kind, key) in enumerate(kinds, 1)]
-    return DeployProof(task, records, requests, len(NAMES), -9, 1.0, NAMES[: NAMES.index(FATAL_STEP)])
+    kill = Kill(1, -9, 1.0, tuple(NAMES[: NAMES.index(FATAL_STEP)]))
+    return DeployProof(task, records, [kill], requests, len(NAMES))
 
 
 def test_the_made_up_proof_holds():
@@ -98,13 +100,13 @@ def test_the_made_up_proof_holds():
 @pytest.mark.parametrize(
     "flaw",
     [
-        {"status": 0},
-        {"recorded": NAMES},
+        {"kills": [good().kills[0]._replace(status=0)]},
+        {"kills": [good().kills[0]._replace(recorded=tuple(NAMES))]},
         {"made": 11},
-        {"requests": good().requests[:-1]},
-        {"requests": [*good().requests, good().requests[0]]},
-        {"requests": [*good().requests[:-1], {**good().requests[-1], "key": "another", "effect": True}]},
-        {"requests": [*good().requests[:-1], {**good().requests[-1], "pid": 1}]},
+        {"ledger": good().ledger[:-1]},
+        {"ledger": [*good().ledger, good().ledger[0]]},
+        {"ledger": [*good().ledger[:-1], {**good().ledger[-1], "key": "another", "effect": True}]},
+        {"ledger": [*good().ledger[:-1], {**good().ledger[-1], "pid": 1}]},
         {"records": good().records[1:]},
         {"records": [*good().records, Record(99, 0, "shift.ended", "", b"{}", 1.0)]},
         {"records": good().records[:5] + good().records[6:]},

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from onward.agent.models.scripted import ScriptedModel
-from onward.cli.demo.agent_proof import AgentProof, Moment
+from onward.cli.demo.agent_proof import AgentProof
 from onward.cli.demo.workers import Kill
 from onward.core.record import Record
 from onward.core.task import State, Task
@@ -289,8 +289,8 @@ def good() -> AgentProof:
         {"what": "deleted", "path": "a.log.1", "at": 6.0},
         {"what": "asked", "gone": True, "at": 9.5},
     ]
-    moments = [Moment(Kill(1, -9, 4.5), True, 0, False), Moment(Kill(2, -9, 7.0), False, 1, False)]
-    return AgentProof(task, records, ledger, moments, {"a.log.1": "1", "b": "2"}, {"b": "2"}, "gpt")
+    kills = [Kill(1, -9, 4.5, ("model",), waiting=True), Kill(2, -9, 7.0, ("model",))]
+    return AgentProof(task, records, kills, ledger, {"a.log.1": "1", "b": "2"}, {"b": "2"}, "gpt")
 
 
 def test_the_made_up_proof_holds() -> None:
@@ -302,11 +302,11 @@ def test_the_made_up_proof_holds() -> None:
 @pytest.mark.parametrize(
     "flaw",
     [
-        {"moments": []},
-        {"moments": [dataclasses.replace(good().moments[0], deleted=1), good().moments[1]]},
-        {"moments": [dataclasses.replace(good().moments[0], kill=Kill(1, 0, 4.5)), good().moments[1]]},
-        {"moments": [good().moments[0], dataclasses.replace(good().moments[1], recorded=True)]},
-        {"moments": [good().moments[0], dataclasses.replace(good().moments[1], deleted=0)]},
+        {"kills": []},
+        {"kills": [good().kills[0]._replace(at=6.5), good().kills[1]]},
+        {"kills": [good().kills[0]._replace(status=0), good().kills[1]]},
+        {"kills": [good().kills[0], good().kills[1]._replace(recorded=("model", "delete_logs"))]},
+        {"kills": [good().kills[0], good().kills[1]._replace(at=5.5)]},
         {"after": {"b": "2", "a.log.1": "1"}},
         {"after": {"b": "3"}},
         {"after": {}},
@@ -327,7 +327,7 @@ def test_a_flaw_in_the_proof_is_found(flaw: dict[str, Any]) -> None:
 
 def test_a_no_is_proven_too() -> None:
     denied = dataclasses.replace(
-        good(), moments=good().moments[:1], ledger=good().ledger[:2], after=good().before, records=good().records[:3]
+        good(), kills=good().kills[:1], ledger=good().ledger[:2], after=good().before, records=good().records[:3]
     )
     assert denied.holds, denied.claims
     assert not dataclasses.replace(denied, after={"b": "2"}).holds

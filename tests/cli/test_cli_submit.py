@@ -8,6 +8,9 @@ import re
 
 import pytest
 
+from onward import Onward
+from onward.core.task import Task
+from onward.errors import StoreUnavailable
 from tests.cli.conftest import Run, controls
 
 
@@ -194,3 +197,25 @@ def test_whoever_waits_alone_is_told(onward: Run, db: str, monkeypatch):
     output = onward("submit", "x", "--anyway", "--wait", "0.4", "--db", db)
     assert output.status == 3
     assert "no worker is running that does 'x'" in output.err
+
+
+def test_notices_go_on_after_a_store_error(onward: Run, db: str, monkeypatch):
+    monkeypatch.setattr("onward.cli.commands.follow.NOTICE_S", 0.05)
+    looks = 0
+
+    async def failing_twice(_app: Onward, _task: Task) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks <= 2:
+            raise StoreUnavailable("the database cannot be reached: connection refused")
+        return False
+
+    monkeypatch.setattr("onward.cli.commands.follow._has_worker", failing_twice)
+    output = onward("submit", "x", "--anyway", "--wait", "1", "--db", db)
+    assert output.status == 3
+    notices = [line for line in output.err.splitlines() if not line.startswith(("task ", "onward: "))]
+    assert notices == [
+        "no notices about this task for now: the database cannot be reached: connection refused",
+        "the database answers again",
+        "no worker is running that does 'x': start one with onward worker MODULE:APP",
+    ]

@@ -10,6 +10,7 @@ import pytest
 from onward.cli.output.text import age, count, machine_readable, readable, safe, short, span
 from onward.cli.output.timeline import LineRenderer, Mark
 from onward.core import record as r
+from onward.core.journal.waterfall import Waterfall
 from onward.service.serialize import iso
 
 
@@ -47,6 +48,40 @@ def test_a_shift_that_broke_off_is_told():
 def test_a_shift_that_ended_in_order_is_no_crash(last):
     assert not [
         line for line in rendered((r.SHIFT, "", {}), (last, "", {}), (r.SHIFT, "", {})) if line.startswith("crash")
+    ]
+
+
+def test_a_resume_in_an_open_shift_shows_the_crash_before_it():
+    """A worker dies, a person pauses the task and resumes it: the journal has no end of the shift. Lines and bars agree on it."""
+    entries: list[tuple[str, str, dict[str, Any]]] = [
+        (r.SUBMITTED, "", {}),
+        (r.SHIFT, "", {"worker": "w" * 26}),
+        (r.STEP_STARTED, "pay", {}),
+        (r.RESUMED, "", {}),
+        (r.SHIFT, "", {"worker": "v" * 26}),
+        (r.STEP_DONE, "pay", {"ms": 500, "result": 7}),
+        (r.COMPLETED, "", {"result": None}),
+    ]
+    assert rendered(*entries) == [
+        "note: submitted",
+        "begin: shift 1 worker wwwwwwww",
+        "crash: shift 1 broke off in step pay (worker killed or lease lost)",
+        "begin: resumed",
+        "begin: shift 2 worker vvvvvvvv",
+        "done: pay 7",
+        "done: completed after 6.00 s",
+    ]
+    fall = Waterfall()
+    for seq, (kind, key, data) in enumerate(entries, 1):
+        fall.read(r.Record(seq, 0, kind, key, json.dumps(data).encode(), 1000.0 + seq))
+    assert [(mark.kind, mark.seq) for mark in fall.marks] == [("crash", 4), ("resume", 4), ("completed", 7)]
+    assert [(bar.kind, bar.start, bar.end, bar.state) for bar in fall.bars] == [
+        ("queue", 1001.0, 1002.0, "ok"),
+        ("shift", 1002.0, 1003.0, "killed"),
+        ("step", 1003.0, 1003.0, "killed"),
+        ("queue", 1004.0, 1005.0, "ok"),
+        ("shift", 1005.0, 1007.0, "ok"),
+        ("step", 1005.5, 1006.0, "ok"),
     ]
 
 

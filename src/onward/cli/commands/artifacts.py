@@ -13,7 +13,7 @@ from rich.text import Text
 
 from onward.cli.args import connect
 from onward.cli.output.screen import Screen
-from onward.cli.output.table import Column, fixed, number, print_table
+from onward.cli.output.table import Column, fixed, number
 from onward.cli.output.text import safe
 from onward.core.state import ArtifactRef
 from onward.errors import ArtifactNotFound, UsageError
@@ -39,23 +39,18 @@ async def artifacts(args: Namespace) -> int:
 
 
 def _list(screen: Screen, task_id: str, refs: Sequence[ArtifactRef]) -> int:
-    if screen.json:
-        screen.document({"task_id": task_id, "artifacts": [ref.model_dump(mode="json") for ref in refs]})
-    elif refs:
-        rows = [
-            (
-                Text(ref.artifact_id),
-                Text(safe(ref.type)),
-                Text(f"{ref.bytes:,}"),
-                Text(safe(ref.step or ""), "dim"),
-                Text(safe(ref.summary)),
-            )
-            for ref in refs
-        ]
-        print_table(screen.out, COLUMNS, rows)
-    else:
-        screen.aside(f"task {task_id} has no artifacts so far")
-    return 0
+    rows = [
+        (
+            Text(ref.artifact_id),
+            Text(safe(ref.type)),
+            Text(f"{ref.bytes:,}"),
+            Text(safe(ref.step or ""), "dim"),
+            Text(safe(ref.summary)),
+        )
+        for ref in refs
+    ]
+    document = {"task_id": task_id, "artifacts": [ref.model_dump(mode="json") for ref in refs]}
+    return screen.table(document, COLUMNS, rows, f"task {task_id} has no artifacts so far")
 
 
 def _resolve(task_id: str, refs: Sequence[ArtifactRef], given: str) -> ArtifactRef:

@@ -12,11 +12,11 @@ from rich.text import Text
 from onward.cli.args import connect
 from onward.cli.args.parser import FOREVER
 from onward.cli.output.screen import Screen, facts, indented
-from onward.cli.output.table import Column, fixed, number, print_table
+from onward.cli.output.table import Column, fixed, number
 from onward.cli.output.text import age, count, safe, span
 from onward.core.durations import seconds
 from onward.core.task import Reason
-from onward.core.views import Queue, WorkerView
+from onward.core.views import Queue
 from onward.errors import ResultTimeout
 from onward.service.cluster import READY
 from onward.service.serialize import queue_json, stats_json, worker_json
@@ -48,34 +48,23 @@ async def queues(args: Namespace) -> int:
     screen = Screen(args)
     async with connect.open_app(args) as app:
         snapshots = await app.queues()
-    if screen.json:
-        screen.document({"queues": [queue_json(queue) for queue in snapshots]})
-    elif snapshots:
-        _print_queues(screen, snapshots)
-    else:
-        screen.aside("no unfinished tasks, and no queue is paused or has a limit")
-    return 0
+    document = {"queues": [queue_json(queue) for queue in snapshots]}
+    empty = "no unfinished tasks, and no queue is paused or has a limit"
+    return screen.table(document, QUEUES, [queue_cells(queue) for queue in snapshots], empty)
 
 
-def _print_queues(screen: Screen, snapshots: list[Queue]) -> None:
-    rows = [
-        (
-            Text(safe(queue.name)),
-            Text("paused", "yellow") if queue.paused else Text("open", "dim"),
-            Text(f"{queue.waiting:,}"),
-            Text(f"{queue.running:,}" + ("" if queue.limit is None else f" of {queue.limit:,}")),
-            Text("" if queue.oldest_s is None else age(queue.oldest_s), "dim"),
-            Text(other_reasons(queue), "dim"),
-        )
-        for queue in snapshots
-    ]
-    print_table(screen.out, QUEUES, rows)
-
-
-def other_reasons(queue: Queue) -> str:
-    """The counts of tasks that are neither ready nor running, by reason."""
+def queue_cells(queue: Queue) -> tuple[Text, ...]:
+    """The row of a queue. Its last cell counts the tasks that are neither ready nor running, by reason."""
     others = {reason: n for reason, n in queue.reasons.items() if reason not in READY and reason != Reason.RUNNING}
-    return ", ".join(f"{n:,} {safe(reason).replace('_', ' ')}" for reason, n in sorted(others.items()))
+    words = ", ".join(f"{n:,} {safe(reason).replace('_', ' ')}" for reason, n in sorted(others.items()))
+    return (
+        Text(safe(queue.name)),
+        Text("paused", "yellow") if queue.paused else Text("open", "dim"),
+        Text(f"{queue.waiting:,}"),
+        Text(f"{queue.running:,}" + ("" if queue.limit is None else f" of {queue.limit:,}")),
+        Text("" if queue.oldest_s is None else age(queue.oldest_s), "dim"),
+        Text(words, "dim"),
+    )
 
 
 async def pause(args: Namespace) -> int:
@@ -126,16 +115,6 @@ async def workers(args: Namespace) -> int:
     screen = Screen(args)
     async with connect.open_app(args) as app:
         views = await app.workers()
-    if screen.json:
-        screen.document({"workers": [worker_json(worker) for worker in views]})
-    elif views:
-        _print_workers(screen, views)
-    else:
-        screen.aside("no workers; start one with `onward worker MODULE:APP`")
-    return 0
-
-
-def _print_workers(screen: Screen, views: list[WorkerView]) -> None:
     length = 26 if screen.out.width >= connect.FULL_ID_WIDTH else 8
     rows = [
         (
@@ -149,7 +128,8 @@ def _print_workers(screen: Screen, views: list[WorkerView]) -> None:
         )
         for worker in views
     ]
-    print_table(screen.out, WORKERS, rows)
+    document = {"workers": [worker_json(worker) for worker in views]}
+    return screen.table(document, WORKERS, rows, "no workers; start one with `onward worker MODULE:APP`")
 
 
 async def stats(args: Namespace) -> int:

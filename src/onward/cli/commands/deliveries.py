@@ -10,12 +10,11 @@ from rich.text import Text
 from onward.app.application import Onward
 from onward.cli.args import connect
 from onward.cli.output.screen import Screen
-from onward.cli.output.table import Column, fixed, number, print_table
+from onward.cli.output.table import Column, fixed, number
 from onward.cli.output.text import age, safe, span
 from onward.core.views import Delivery
 from onward.errors import NotFound, UsageError
 from onward.service.serialize import delivery_json
-from onward.service.subscriptions import Deliveries
 from onward.store.port.outbox import DELIVERED, FAILED, PENDING
 
 COLUMNS = (
@@ -42,19 +41,6 @@ async def list_deliveries(args: Namespace) -> int:
         task = None if args.task is None else await connect.resolve_task_id(app.service, args.task)
         state = FAILED if args.failed else PENDING if args.pending else None
         page, cursor = await app.deliveries(state=state, task=task, limit=args.limit, cursor=args.cursor)
-    if screen.json:
-        screen.document({"deliveries": [delivery_json(delivery) for delivery in page], "next": cursor})
-        return 0
-    if page:
-        _print(screen, page)
-    else:
-        screen.aside("no deliveries; `submit --webhook URL` and @app.on(…) create them")
-    if cursor is not None:
-        screen.aside(f"more with --cursor {cursor}")
-    return 0
-
-
-def _print(screen: Screen, deliveries: Deliveries) -> None:
     now = time.time()
     rows = [
         (
@@ -66,9 +52,13 @@ def _print(screen: Screen, deliveries: Deliveries) -> None:
             Text(safe(_when(delivery, now)), "dim"),
             Text(safe(delivery.said or "")),
         )
-        for delivery in deliveries
+        for delivery in page
     ]
-    print_table(screen.out, COLUMNS, rows)
+    document = {"deliveries": [delivery_json(delivery) for delivery in page], "next": cursor}
+    screen.table(document, COLUMNS, rows, "no deliveries; `submit --webhook URL` and @app.on(…) create them")
+    if cursor is not None:
+        screen.aside(f"more with --cursor {cursor}")
+    return 0
 
 
 def _receiver(delivery: Delivery) -> str:

@@ -129,20 +129,19 @@ async def notices(screen: Screen, app: Onward, task_id: str) -> AsyncIterator[No
     """While the block waits, tell the user if no worker has the handler, and if a task below waits for a person."""
 
     async def watch_task() -> None:
-        await asyncio.sleep(NOTICE_S)
-        task = await app.get(task_id)
-        if task.state is State.PENDING and not await _has_worker(app, task):
-            screen.aside(
-                (
-                    f"no worker is running that does {safe(task.task)!r}: start one with onward worker MODULE:APP",
-                    "yellow",
-                )
-            )
-        children = _ChildWaits(app)
+        news, failing = _News(app, task_id), False
         while True:
-            for sentence in await children.news(await app.get(task_id)):
-                screen.aside((sentence, "yellow"))
             await asyncio.sleep(NOTICE_S)
+            try:
+                sentences = await news.read()
+            except OnwardError as error:
+                sentences = [] if failing else [f"no notices about this task for now: {safe(error)}"]
+                failing = True
+            else:
+                sentences = ["the database answers again", *sentences] if failing else sentences
+                failing = False
+            for sentence in sentences:
+                screen.aside((sentence, "yellow"))
 
     watching = asyncio.ensure_future(watch_task())
     try:
@@ -152,22 +151,31 @@ async def notices(screen: Screen, app: Onward, task_id: str) -> AsyncIterator[No
         await asyncio.gather(watching, return_exceptions=True)
 
 
-class _ChildWaits:
-    """Finds tasks below a task that wait for a person. The journal of the task above does not say so; theirs do."""
+class _News:
+    """Finds out that no worker has the handler of a task, and that tasks below it wait for a person. The journal of the task above
+    does not say so; theirs do."""
 
-    def __init__(self, app: Onward) -> None:
-        self._app = app
+    def __init__(self, app: Onward, task_id: str) -> None:
+        self._app, self._task_id = app, task_id
+        self._workers_checked = False
         self._seen: dict[tuple[str, float], list[Open]] = {}
         """The waits of each task, by its id and last change, so that a journal is read only after a change."""
         self._printed: set[str] = set()
 
-    async def news(self, task: Task) -> list[str]:
-        """Sentences about new waits for a person."""
-        new = [sentence for sentence in dict.fromkeys(await self._all(task)) if sentence not in self._printed]
+    async def read(self) -> list[str]:
+        """The sentences that are new. The workers are checked only once."""
+        task = await self._app.get(self._task_id)
+        sentences = await self._below(task)
+        if not self._workers_checked and task.state is State.PENDING and not await _has_worker(self._app, task):
+            sentences.append(
+                f"no worker is running that does {safe(task.task)!r}: start one with onward worker MODULE:APP"
+            )
+        self._workers_checked = True
+        new = [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._printed]
         self._printed.update(new)
         return new
 
-    async def _all(self, task: Task) -> list[str]:
+    async def _below(self, task: Task) -> list[str]:
         if task.reason != Reason.CHILD:
             return []
         sentences: list[str] = []
@@ -177,7 +185,7 @@ class _ChildWaits:
             child = await self._app.get(child_id)
             if child.reason in ASKS_A_PERSON:
                 sentences.append(safe(str(WaitsForPerson(child, await self._waits(child)))))
-            sentences += await self._all(child)
+            sentences += await self._below(child)
         return sentences
 
     async def _waits(self, task: Task) -> list[Open]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from onward.cli.args import connect
 from onward.cli.output.screen import Screen, facts, indented
-from onward.cli.output.table import Column, fixed, number, print_table
+from onward.cli.output.table import Column, fixed, number
 from onward.cli.output.text import count, readable, safe, safe_lines
 from onward.core.views import HandlerView
 from onward.errors import UnknownTask
@@ -32,23 +32,19 @@ async def handlers(args: Namespace) -> int:
         views = await app.service.handlers.list()
     if args.name is not None:
         return _show(screen, _named(views, args.name))
-    if screen.json:
-        screen.document({"handlers": [dataclasses.asdict(handler) for handler in views]})
-    elif views:
-        rows = [
-            (
-                Text(safe(handler.name)),
-                Text(handler.kind),
-                Text(safe(handler.queue), "dim"),
-                Text(f"{handler.workers:,}", "" if handler.workers else "red"),
-                Text(safe(handler.doc.partition("\n")[0]), "dim"),
-            )
-            for handler in views
-        ]
-        print_table(screen.out, COLUMNS, rows)
-    else:
-        screen.aside("no worker has registered a handler yet; start one with `onward worker MODULE:APP`")
-    return 0
+    rows = [
+        (
+            Text(safe(handler.name)),
+            Text(handler.kind),
+            Text(safe(handler.queue), "dim"),
+            Text(f"{handler.workers:,}", "" if handler.workers else "red"),
+            Text(safe(handler.doc.partition("\n")[0]), "dim"),
+        )
+        for handler in views
+    ]
+    document = {"handlers": [dataclasses.asdict(handler) for handler in views]}
+    empty = "no worker has registered a handler yet; start one with `onward worker MODULE:APP`"
+    return screen.table(document, COLUMNS, rows, empty)
 
 
 def _named(views: Sequence[HandlerView], name: str) -> HandlerView:

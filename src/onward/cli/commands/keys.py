@@ -10,13 +10,13 @@ from rich.text import Text
 from onward.cli.args import connect
 from onward.cli.commands.people import user_name
 from onward.cli.output.screen import Screen
-from onward.cli.output.table import Column, fixed, print_table
+from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import age, local, readable, safe
 from onward.core.audit import Entry
 from onward.core.caller import Caller
 from onward.core.views import Key
 from onward.errors import NotFound
-from onward.service.keys import KeyList, Keys
+from onward.service.keys import Keys
 from onward.service.serialize import entry_json, key_json
 
 PAGE_SIZE = 1000
@@ -44,18 +44,6 @@ async def list_keys(args: Namespace) -> int:
     screen = Screen(args)
     async with connect.open_app(args) as app:
         keys = await app.keys.list()
-    if screen.json:
-        screen.document({"keys": [key_json(key) for key in keys]})
-    elif keys:
-        _print(screen, keys)
-    else:
-        screen.aside(
-            "no keys, so the server accepts requests from this machine only; `onward keys create --name ME --scope read` creates one"
-        )
-    return 0
-
-
-def _print(screen: Screen, keys: KeyList) -> None:
     now = time.time()
     rows = [
         (
@@ -69,7 +57,8 @@ def _print(screen: Screen, keys: KeyList) -> None:
         )
         for key in keys
     ]
-    print_table(screen.out, KEYS, rows)
+    empty = "no keys, so the server accepts requests from this machine only; `onward keys create --name ME --scope read` creates one"
+    return screen.table({"keys": [key_json(key) for key in keys]}, KEYS, rows, empty)
 
 
 def _validity(key: Key) -> str:
@@ -138,24 +127,19 @@ async def audit(args: Namespace) -> int:
     async with connect.open_app(args) as app:
         while page := await app.audit(after=entries[-1].number if entries else args.after, limit=PAGE_SIZE):
             entries = (entries + page)[-args.limit :]
-    if screen.json:
-        screen.document({"entries": [entry_json(entry) for entry in entries]})
-    elif entries:
-        rows = [
-            (
-                Text(str(entry.number), "dim"),
-                Text(local(entry.at)),
-                Text(safe(entry.name)),
-                Text(safe(entry.action)),
-                Text(safe(entry.subject)),
-                Text(safe(readable(entry_json(entry)["data"])), "dim"),
-            )
-            for entry in entries
-        ]
-        print_table(screen.out, AUDIT, rows)
-    else:
-        screen.aside("the audit log is empty: it has changes to keys, and changes made over HTTP and MCP")
-    return 0
+    rows = [
+        (
+            Text(str(entry.number), "dim"),
+            Text(local(entry.at)),
+            Text(safe(entry.name)),
+            Text(safe(entry.action)),
+            Text(safe(entry.subject)),
+            Text(safe(readable(entry_json(entry)["data"])), "dim"),
+        )
+        for entry in entries
+    ]
+    empty = "the audit log is empty: it has changes to keys, and changes made over HTTP and MCP"
+    return screen.table({"entries": [entry_json(entry) for entry in entries]}, AUDIT, rows, empty)
 
 
 async def verify(args: Namespace) -> int:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from onward.cli.args import connect
 from onward.cli.output.screen import Screen
-from onward.cli.output.table import Column, fixed, print_table
+from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import age, local, safe, span
 from onward.core.views import Schedule
 from onward.service.serialize import schedule_json, task_json
@@ -22,16 +22,6 @@ async def list_schedules(args: Namespace) -> int:
     screen = Screen(args)
     async with connect.open_app(args) as app:
         schedules = await app.schedules()
-    if screen.json:
-        screen.document({"schedules": [schedule_json(schedule) for schedule in schedules]})
-    elif schedules:
-        _print(screen, schedules)
-    else:
-        screen.aside("no schedules; declare one with app.schedule(…) and start a worker: `onward worker MODULE:APP`")
-    return 0
-
-
-def _print(screen: Screen, schedules: list[Schedule]) -> None:
     now = time.time()
     rows = [
         (
@@ -43,7 +33,9 @@ def _print(screen: Screen, schedules: list[Schedule]) -> None:
         )
         for schedule in schedules
     ]
-    print_table(screen.out, COLUMNS, rows)
+    document = {"schedules": [schedule_json(schedule) for schedule in schedules]}
+    empty = "no schedules; declare one with app.schedule(…) and start a worker: `onward worker MODULE:APP`"
+    return screen.table(document, COLUMNS, rows, empty)
 
 
 def rhythm(schedule: Schedule) -> str:

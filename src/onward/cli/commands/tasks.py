@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rich.text import Text
 
+from onward.app.application import Onward
 from onward.cli.args import connect
 from onward.cli.args.filters import task_filters
 from onward.cli.commands import bulk, turns
@@ -256,45 +257,60 @@ def _value(value: object) -> str | None:
 
 async def cancel(args: Namespace) -> int:
     """`onward cancel`."""
-    if args.all:
-        return await bulk.on_all(args)
-    _refuse_filters(args)
-    screen = Screen(args)
-    async with connect.open_app(args) as app:
-        task = await app.cancel(await connect.resolve_task_id(app.service, args.id))
+    return await _control(args, Onward.cancel, _cancelled)
+
+
+def _cancelled(task: Task) -> str:
     change = "is cancelled"
     if task.state is not State.CANCELLED:
         change = f"is being cancelled; its steps are undone first: onward follow {task.task_id[-8:]}"
     if task.in_flight:
         was = "was" if task.in_flight == 1 else "were"
         change += f" ({count(task.in_flight, 'task')} of its tree {was} in the middle of a step)"
-    return _print_change(screen, task, change)
+    return change
 
 
 async def pause(args: Namespace) -> int:
     """`onward pause`."""
-    if args.all:
-        return await bulk.on_all(args)
-    _refuse_filters(args)
-    screen = Screen(args)
-    async with connect.open_app(args) as app:
-        task = await app.pause(await connect.resolve_task_id(app.service, args.id))
+    return await _control(args, Onward.pause, _paused)
+
+
+def _paused(task: Task) -> str:
     change = f"is paused until: onward resume {task.task_id[-8:]}"
     if task.in_flight:
         verb = "finishes" if task.in_flight == 1 else "finish"
         change += f" ({count(task.in_flight, 'task')} of its tree {verb} a step first)"
-    return _print_change(screen, task, change)
+    return change
 
 
 async def resume(args: Namespace) -> int:
     """`onward resume`."""
+    words = {State.COMPLETED: "is completed"}
+    return await _control(args, Onward.resume, lambda task: words.get(task.state, "goes on"))
+
+
+async def prioritize(args: Namespace) -> int:
+    """`onward prioritize`."""
+
+    def act(app: Onward, task_id: str) -> Awaitable[Task]:
+        return app.prioritize(task_id, args.priority)
+
+    return await _control(args, act, lambda task: f"has priority {task.priority}")
+
+
+async def _control(args: Namespace, act: Callable[[Onward, str], Awaitable[Task]], words: Callable[[Task], str]) -> int:
+    """Act on the task of the given id, or with --all on all that match."""
     if args.all:
         return await bulk.on_all(args)
     _refuse_filters(args)
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        task = await app.resume(await connect.resolve_task_id(app.service, args.id))
-    return _print_change(screen, task, "is completed" if task.state is State.COMPLETED else "goes on")
+        task = await act(app, await connect.resolve_task_id(app.service, args.id))
+    if screen.json:
+        screen.document(task_json(task))
+    else:
+        screen.say(f"task {task.task_id} ", ("(", "dim"), (safe(task.task), "dim"), (") ", "dim"), words(task))
+    return 0
 
 
 async def prune(args: Namespace) -> int:
@@ -314,27 +330,8 @@ async def prune(args: Namespace) -> int:
     return 0
 
 
-async def prioritize(args: Namespace) -> int:
-    """`onward prioritize`."""
-    if args.all:
-        return await bulk.on_all(args)
-    _refuse_filters(args)
-    screen = Screen(args)
-    async with connect.open_app(args) as app:
-        task = await app.prioritize(await connect.resolve_task_id(app.service, args.id), args.priority)
-    return _print_change(screen, task, f"has priority {task.priority}")
-
-
 def _refuse_filters(args: Namespace) -> None:
     """Raises UsageError if filters are given with an id."""
     filters = ("state", "reason", "name", "queue", "label", "parent", "tenant", "since", "until", "text")
     if given := [f"--{name}" for name in filters if getattr(args, name)]:
         raise UsageError(f"{given[0]} goes with --all, not with an id; leave one of them out")
-
-
-def _print_change(screen: Screen, task: Task, change: str) -> int:
-    if screen.json:
-        screen.document(task_json(task))
-    else:
-        screen.say(f"task {task.task_id} ", ("(", "dim"), (safe(task.task), "dim"), (") ", "dim"), change)
-    return 0

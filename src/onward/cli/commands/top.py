@@ -24,7 +24,7 @@ from rich.text import Text
 
 from onward.app.application import Onward
 from onward.cli.args import connect
-from onward.cli.commands.cluster import other_reasons
+from onward.cli.commands.cluster import queue_cells
 from onward.cli.output.screen import Screen, has_unicode, state_text
 from onward.cli.output.table import Column, fixed, number, table
 from onward.cli.output.text import age, clock, count, safe, short
@@ -261,18 +261,7 @@ def _people_rows(snapshot: Snapshot) -> Section:
 
 
 def _queues(snapshot: Snapshot) -> Section:
-    rows = [
-        (
-            Text(safe(queue.name)),
-            Text("paused", "yellow") if queue.paused else Text("open", "dim"),
-            Text(f"{queue.waiting:,}"),
-            Text(f"{queue.running:,}" + ("" if queue.limit is None else f" of {queue.limit:,}")),
-            Text("" if queue.oldest_s is None else age(queue.oldest_s), "dim"),
-            Text(other_reasons(queue), "dim"),
-        )
-        for queue in snapshot.queues
-    ]
-    return QUEUES, rows, "onward queues"
+    return QUEUES, [queue_cells(queue) for queue in snapshot.queues], "onward queues"
 
 
 def _workers(snapshot: Snapshot) -> Section:

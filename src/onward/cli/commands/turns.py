@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from onward.cli.output.screen import Screen, facts, indented
-from onward.cli.output.table import Column, number, print_table
+from onward.cli.output.table import Column, number
 from onward.cli.output.text import local, readable, safe, safe_lines, span
 from onward.core import record as r
 from onward.core.journal.turns import calls_in, content_ids, messages_of, missing_turn
@@ -58,26 +58,22 @@ async def show(screen: Screen, service: Service, task: Task, records: Sequence[r
 async def show_all(screen: Screen, service: Service, task: Task) -> int:
     """`onward show ID --turns`."""
     turns = await service.timelines.turns(task.task_id, limit=MAX_TURNS)
-    if screen.json:
-        screen.document({"task_id": task.task_id, "turns": [turn_json(turn) for turn in turns]})
-    elif turns:
-        rows = [
-            (
-                Text(str(turn.turn)),
-                Text(safe(turn.model), "dim"),
-                Text("" if turn.took_s is None else span(turn.took_s)),
-                Text("?" if turn.input_tokens is None else f"{turn.input_tokens:,}"),
-                Text("?" if turn.output_tokens is None else f"{turn.output_tokens:,}"),
-                Text("?" if turn.cost_usd is None else f"${turn.cost_usd:,.4f}"),
-                Text(safe(", ".join(turn.tools)), "cyan"),
-                Text(safe(turn.text), "dim"),
-            )
-            for turn in turns
-        ]
-        print_table(screen.out, COLUMNS, rows)
-    else:
-        screen.aside(f"task {task.task_id} has no turns: it is no agent, or has not called its model yet")
-    return 0
+    rows = [
+        (
+            Text(str(turn.turn)),
+            Text(safe(turn.model), "dim"),
+            Text("" if turn.took_s is None else span(turn.took_s)),
+            Text("?" if turn.input_tokens is None else f"{turn.input_tokens:,}"),
+            Text("?" if turn.output_tokens is None else f"{turn.output_tokens:,}"),
+            Text("?" if turn.cost_usd is None else f"${turn.cost_usd:,.4f}"),
+            Text(safe(", ".join(turn.tools)), "cyan"),
+            Text(safe(turn.text), "dim"),
+        )
+        for turn in turns
+    ]
+    document = {"task_id": task.task_id, "turns": [turn_json(turn) for turn in turns]}
+    empty = f"task {task.task_id} has no turns: it is no agent, or has not called its model yet"
+    return screen.table(document, COLUMNS, rows, empty)
 
 
 async def show_record(screen: Screen, service: Service, task: Task, seq: int) -> int:

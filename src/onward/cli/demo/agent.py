@@ -11,34 +11,30 @@ import shlex
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 from rich.text import Text
 
 from onward.agent.model import ModelUnavailable
-from onward.app.application import Onward
 from onward.cli.args import connect
 from onward.cli.commands.follow import WAITS_FOR_A_PERSON
-from onward.cli.demo.agent_proof import AgentProof, Moment
-from onward.cli.demo.agent_view import AgentBoard, parse_object, print_report
-from onward.cli.demo.runner import run_demo
-from onward.cli.demo.workers import DemoFailed, DemoWorkers
+from onward.cli.demo.agent_proof import AgentProof
+from onward.cli.demo.agent_view import AgentBoard, parse_object
+from onward.cli.demo.runner import Demo, Stage, run_demo
+from onward.cli.demo.workers import DemoFailed
 from onward.cli.output.screen import Screen
-from onward.cli.output.text import safe, span
 from onward.core.durations import seconds
 from onward.core.journal.reader import fields, step_name
 from onward.core.journal.turns import model_call
 from onward.core.record import STEP_DONE, STEP_FAILED, STEP_RETRY, Record
 from onward.core.task import ASKS_A_PERSON, State, Task
+from onward.core.text import safe, span
 from onward.core.views import Ask
-from onward.demo.agent import GOAL, SCRIPTED, TASK, delete_logs, model_words, real_model
+from onward.demo.agent import GOAL, SCRIPTED, TASK, model_words, real_model
 from onward.demo.disk import FOLDER_VARIABLE, Disk
 from onward.errors import AlreadyDecided, OnwardError, UsageError
 
-APP = "onward.demo.agent:app"
-SCRIPTED_TIMEOUT_S, MODEL_TIMEOUT_S = 60.0, 300.0
-"""Times after which the demo gives up, without the time of people. With the scripted model it takes about ten seconds."""
+MODEL_TIMEOUT_S = 300.0
+"""Time after which the demo with a real model gives up, without the time of people."""
 
 MAX_MODEL_FAILURES = 3
 """Failed attempts in a row to reach the model, after which the demo gives up."""
@@ -60,11 +56,15 @@ async def demo_agent(args: Namespace) -> int:
     patience = seconds(args.patience, "--patience")
     _check_model()
 
-    async def play(app: Onward, db: str, folder: Path) -> AgentProof:
-        decider = _Decider(screen, app, db, yes=args.yes, patience=patience, own=args.db is None)
-        return await _Play(screen, app, db, folder, Disk.make(folder), decider).run()
+    def make(stage: Stage) -> AgentDemo:
+        disk = Disk.make(stage.folder)
+        facts = {"model": model_words(os.environ), "disk": f"{disk.root}, with {len(disk.files())} real files"}
+        board = AgentBoard(screen, facts)
+        return AgentDemo(
+            stage, disk, _Decider(screen, board, stage, yes=args.yes, patience=patience, own=args.db is None)
+        )
 
-    return await run_demo(args, screen, APP, play, print_report, keep=args.keep)
+    return await run_demo(args, screen, AgentDemo.target, make)
 
 
 def _check_model() -> None:
@@ -77,91 +77,53 @@ def _check_model() -> None:
         )
 
 
-class _Play:
+class AgentDemo(Demo[AgentProof]):
     """Three workers, one agent, two kills."""
 
-    def __init__(self, screen: Screen, app: Onward, db: str, folder: Path, disk: Disk, decider: _Decider) -> None:
-        self._app, self._disk, self._decider = app, disk, decider
-        self._board = decider.board = AgentBoard(screen)
-        self._queue = folder.name  # another demo on this database has another disk
-        self._workers = DemoWorkers(
-            APP, db, folder, self._board.started, queue=self._queue, environment={FOLDER_VARIABLE: str(folder)}
-        )
-        self._timeout_s = MODEL_TIMEOUT_S if real_model(os.environ) else SCRIPTED_TIMEOUT_S
-        self._moments: list[Moment] = []
-        self._shown_seq = self._model_failures = 0
+    target = "onward.demo.agent:app"
+    request = TASK, GOAL
+    board: AgentBoard
 
-    async def run(self) -> AgentProof:
-        """Play, and collect the proof."""
-        before = self._disk.digests()
-        with self._workers.terminated():
-            handle = await self._app.submit(TASK, GOAL, queue=self._queue)
-            async with self._cancelled_on_error(handle.id):
-                disk = f"{self._disk.root}, with {len(before)} real files"
-                facts = {"model": model_words(os.environ), "disk": disk, "task": handle.id}
-                with self._board.shown(GOAL, facts):
-                    task = await self._play(handle.id)
-        if task.state is not State.COMPLETED:
-            raise DemoFailed(_failure(task, await self._app.service.timelines.all(task.task_id)))
-        return AgentProof(
-            task,
-            await self._app.service.timelines.all(task.task_id),
-            self._disk.ledger.lines(),
-            self._moments,
-            before,
-            self._disk.digests(),
-            real_model(os.environ) or SCRIPTED,
+    def __init__(self, stage: Stage, disk: Disk, decider: _Decider) -> None:
+        self._disk, self._decider, self._before = disk, decider, disk.digests()
+        # another demo on this database has another disk, so the workers take only the queue of this one
+        super().__init__(
+            stage, decider.board, queue=stage.folder.name, environment={FOLDER_VARIABLE: str(stage.folder)}
         )
+        self.timeout_s = MODEL_TIMEOUT_S if real_model(os.environ) else self.timeout_s
+        self._model_failures = 0
 
-    async def _play(self, task_id: str) -> Task:
-        self._workers.start()
-        until = time.monotonic() + self._timeout_s
-        while not (task := await self._app.get(task_id)).ended:
-            self._workers.check_alive()
-            await self._show_new_records(task_id)
-            if task.reason in ASKS_A_PERSON:
-                asked_at = time.monotonic()
-                await self._ask_person(task)
-                until += time.monotonic() - asked_at
-            elif self._has_deleted() and not any(not moment.waiting for moment in self._moments):
-                await self._kill(task_id, "the files are gone, the journal does not know", waiting=False)
-                self._workers.start()
-            elif time.monotonic() > until:
-                raise DemoFailed(f"the demo did not end within {self._timeout_s:g} s; {self._workers.log_tail()}")
-            await asyncio.sleep(0.02)
-        await self._show_new_records(task_id)
-        return task
+    async def act(self, task: Task) -> float:
+        began = time.monotonic()
+        if task.reason in ASKS_A_PERSON:
+            await self._ask_person(task)
+            return time.monotonic() - began
+        if self._has_deleted() and all(kill.waiting for kill in self.kills):
+            await self._kill(task.task_id, "the files are gone, the journal does not know", waiting=False)
+            self.workers.start()
+        return 0.0
 
     async def _ask_person(self, task: Task) -> None:
         """Let a person decide. The first approval is decided after the worker was killed: only the database has it then."""
-        asks = [ask for ask in await self._app.asks() if ask.task_id == task.task_id]
-        if not asks:
-            return
+        asks = [ask for ask in await self.app.asks() if ask.task_id == task.task_id]
         for ask in asks:
-            self._board.asked(ask)
-            if ask.kind == "approval" and not self._moments:
+            self.board.asked(ask)
+            if ask.kind == "approval" and not self.kills:
                 await self._kill(task.task_id, "while the task waits; the question is in the database", waiting=True)
             await self._decider.decide(ask)
-        if not self._workers.working:
-            self._workers.start()
+        if asks and not self.workers.working:
+            self.workers.start()
 
     async def _kill(self, task_id: str, where: str, *, waiting: bool) -> None:
-        kill = self._workers.kill()
-        records = await self._app.service.timelines.all(task_id)
-        recorded = any(record.kind == STEP_DONE and step_name(record.key) == delete_logs.name for record in records)
-        deleted = sum(line["what"] == "deleted" for line in self._disk.ledger.lines())
-        self._moments.append(Moment(kill, waiting, deleted, recorded))
+        await self.kill(task_id, where, waiting=waiting)
         self._disk.ledger.write({"what": "killed", "waiting": waiting})
-        self._board.killed(where)
 
     def _has_deleted(self) -> bool:
         return any(line["what"] == "done" for line in self._disk.ledger.lines())
 
-    async def _show_new_records(self, task_id: str) -> None:
-        for record in await self._app.service.journal(task_id, self._shown_seq):
-            self._shown_seq = record.seq
-            self._board.record(record, await self._message(task_id, record))
-            self._count_failures(record)
+    async def show(self, task_id: str, record: Record) -> None:
+        self.board.record(record, await self._message(task_id, record))
+        self._count_failures(record)
 
     def _count_failures(self, record: Record) -> None:
         """Raises DemoFailed if the model cannot be reached. The agent itself would retry for half a minute."""
@@ -179,18 +141,14 @@ class _Play:
             return {}
         result = model_call(record) or fields(record).get("result")
         name = result.get("id") if isinstance(result, dict) else None
-        contents = await self._app.service.contents(task_id, [name]) if isinstance(name, str) else {}
+        contents = await self.app.service.contents(task_id, [name]) if isinstance(name, str) else {}
         return parse_object(contents.get(name or ""))
 
-    @contextlib.asynccontextmanager
-    async def _cancelled_on_error(self, task_id: str) -> AsyncIterator[None]:
-        """Cancel the task if the demo stops early: its disk is deleted, so no other worker may continue it."""
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(OnwardError):
-                await self._app.cancel(task_id)
-            raise
+    def proof(self, task: Task, records: list[Record]) -> AgentProof:
+        if task.state is not State.COMPLETED:
+            raise DemoFailed(_failure(task, records))
+        ledger, model = self._disk.ledger.lines(), real_model(os.environ) or SCRIPTED
+        return AgentProof(task, records, self.kills, ledger, self._before, self._disk.digests(), model)
 
 
 def _failure(task: Task, records: list[Record]) -> str:
@@ -218,10 +176,10 @@ def _sentence(cause: object, advice: str = "") -> str:
 class _Decider:
     """Gets the decision: from --yes, from this terminal, or from another one."""
 
-    board: AgentBoard
-
-    def __init__(self, screen: Screen, app: Onward, db: str, *, yes: bool, patience: float, own: bool) -> None:
-        self._screen, self._app, self._db, self._own = screen, app, db, own
+    def __init__(
+        self, screen: Screen, board: AgentBoard, stage: Stage, *, yes: bool, patience: float, own: bool
+    ) -> None:
+        self.board, self._screen, self._app, self._db, self._own = board, screen, stage.app, stage.db, own
         self._yes, self._patience = yes, patience
         self._here = sys.stdin.isatty() and not screen.json
 

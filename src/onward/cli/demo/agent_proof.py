@@ -9,30 +9,18 @@ from typing import Any
 
 from onward.cli.demo.proof import KILLED, Claim, Proof
 from onward.cli.demo.workers import Kill
-from onward.cli.output.text import count, span
 from onward.core import record as r
-from onward.core.journal.reader import fields
+from onward.core.journal.reader import fields, step_name
 from onward.core.journal.turns import model_call
 from onward.core.task import State
-from onward.demo.agent import SCRIPTED
-
-
-@dataclasses.dataclass(frozen=True)
-class Moment:
-    """A kill, and the state then: files deleted so far, and whether the journal had the deletion."""
-
-    kill: Kill
-    waiting: bool
-    deleted: int
-    recorded: bool
+from onward.core.text import count, span
+from onward.demo.agent import SCRIPTED, delete_logs
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentProof(Proof):
     """`before` and `after` are the digests of the files on the disk."""
 
-    ledger: list[dict[str, Any]]
-    moments: list[Moment]
     before: dict[str, str]
     after: dict[str, str]
     model: str
@@ -85,8 +73,9 @@ class AgentProof(Proof):
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _claims(self) -> list[Claim]:
-        kills = [self._killed(moment) for moment in self.moments]
+    @cached_property
+    def claims(self) -> list[Claim]:
+        kills = [self._killed(kill) for kill in self.kills]
         return [
             *(kills or [("a worker was killed on the way", False)]),
             *self._went_on(),
@@ -99,28 +88,33 @@ class AgentProof(Proof):
             ("the task is completed", self.task.state is State.COMPLETED),
         ]
 
-    def _killed(self, moment: Moment) -> Claim:
-        number, status = moment.kill.worker, moment.kill.status
-        if moment.waiting:
+    def _killed(self, kill: Kill) -> Claim:
+        ended = f"worker {kill.worker} was ended by signal 9"
+        deleted = len(self._deleted_before(kill))
+        if kill.waiting:
             return (
-                f"worker {number} was ended by signal 9 while the task waited for a yes, and nothing was deleted",
-                status == KILLED and moment.deleted == 0,
+                f"{ended} while the task waited for a yes, and nothing was deleted",
+                kill.status == KILLED and deleted == 0,
             )
+        recorded = delete_logs.name in map(step_name, kill.recorded)
         return (
-            f"worker {number} was ended by signal 9 when {count(moment.deleted, 'file')} had been deleted and the journal did not know",
-            status == KILLED and moment.deleted > 0 and not moment.recorded,
+            f"{ended} when {count(deleted, 'file')} had been deleted and the journal did not know",
+            kill.status == KILLED and deleted > 0 and not recorded,
         )
+
+    def _deleted_before(self, kill: Kill) -> set[str]:
+        return {line["path"] for line in self._lines("deleted") if line["at"] <= kill.at}
 
     def _went_on(self) -> list[Claim]:
         """The claim about the kill in the middle of a deletion."""
-        kills = [moment.kill for moment in self.moments if not moment.waiting]
+        kills = [kill for kill in self.kills if not kill.waiting]
         if not kills:
             return []
         kill = kills[0]
         resumed = [record.at for record in self.records if record.kind == r.SHIFT and record.at > kill.at]
         later = [line for line in self.ledger if line.get("at", 0) > kill.at]
         checked = [line for line in later if line["what"] == "asked" and line["gone"]]
-        deleted_before = {line["path"] for line in self._lines("deleted") if line["at"] <= kill.at}
+        deleted_before = self._deleted_before(kill)
         again = [line for line in later if line["what"] in {"deleting", "deleted"} and line["path"] in deleted_before]
         took = span(resumed[0] - kill.at) if resumed else "never"
         return [
@@ -147,13 +141,11 @@ class AgentProof(Proof):
         which = "all other files" if self.deletions else f"nothing was deleted: all {count(len(left), 'file')}"
         return f"{which} are there, byte for byte", self.after == left
 
-    def _figures(self) -> dict[str, Any]:
+    @property
+    def figures(self) -> dict[str, Any]:
         return {
             "model": self.model,
-            "kills": [
-                {"worker": moment.kill.worker, "status": moment.kill.status, "waiting": moment.waiting}
-                for moment in self.moments
-            ],
+            "kills": [{"worker": kill.worker, "status": kill.status, "waiting": kill.waiting} for kill in self.kills],
             "deleted": self.deletions,
             "freed_bytes": self.freed,
             "turns": len(self.turns),

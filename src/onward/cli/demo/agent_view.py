@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.live import Live
 from rich.padding import Padding
-from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from onward.cli.demo.agent_proof import AgentProof
-from onward.cli.demo.board import Board, Section, ending_text, print_sections
-from onward.cli.output.screen import Screen, format_line, indented, sign
-from onward.cli.output.text import count, readable, safe, short
+from onward.cli.demo.view import Board, Section, ending_text
+from onward.cli.output.screen import Screen, format_line, sign
 from onward.cli.output.timeline import LineRenderer, Mark
 from onward.core import record as r
 from onward.core.journal.reader import step_name
 from onward.core.journal.turns import model_call
+from onward.core.text import count, readable, safe, short
 from onward.core.views import Ask
+from onward.demo.agent import GOAL
 from onward.demo.disk import megabytes
 
 SHOWN_KINDS = frozenset({r.STEP_RETRY, r.STEP_FAILED, r.DOUBTED, r.RETRY, r.PARKED, r.QUARANTINED, r.CANCELLED})
@@ -32,40 +32,31 @@ _LABEL_WIDTH = 7
 _TOOL_WIDTH = 15
 
 
-class AgentBoard(Board):
+class AgentBoard(Board[AgentProof]):
     """Shows the work of the agent. On a terminal the last line moves."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, facts: Mapping[str, str]) -> None:
         super().__init__(screen)
+        self._facts = facts
         self._lines = LineRenderer()
         self._last_worker = 0
         """The worker of the last shift."""
-        self._live: Live | None = None
-        self._spinner = Spinner("dots", style="cyan")
-
-    @contextlib.contextmanager
-    def shown(self, goal: str, facts: Mapping[str, str]) -> Iterator[None]:
-        """The block in which the demo plays."""
-        self.say(("Onward demo  ", "bold"), ("an agent with a real disk, and workers that are killed", "dim"))
-        self._print(self._row("goal", Text(goal, "bold")))
-        for name, text in facts.items():
-            self._print(self._row(name, Text(text, "dim")))
-        self.say()
-        if not self._screen.live:
-            yield
-            return
-        self._live = Live(self._spinner, console=self._screen.out, refresh_per_second=12, transient=True)
+        self._live = Live(self._spinner, console=screen.out, refresh_per_second=12, transient=True)
         self._busy("a worker starts")
-        with self._live:
-            yield
+
+    def _introduce(self, task_id: str) -> None:
+        self._say(("Onward demo  ", "bold"), ("an agent with a real disk, and workers that are killed", "dim"))
+        self._print(self._row("goal", Text(GOAL, "bold")))
+        for name, text in {**self._facts, "task": task_id}.items():
+            self._print(self._row(name, Text(text, "dim")))
+        self._say()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """A block in which nothing moves, because the user types."""
-        if self._live is not None:
-            self._live.stop()
+        self._live.stop()
         yield
-        if self._live is not None:
+        if self._screen.live:
             self._live.start(refresh=True)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,7 +91,7 @@ class AgentBoard(Board):
 
     def _shift(self) -> None:
         if 0 < self._last_worker < self._worker:
-            self.continues("no answer is asked for again")
+            self._continues("no answer is asked for again")
         self._last_worker = self._worker
         self._busy("the model thinks")
 
@@ -144,7 +135,7 @@ class AgentBoard(Board):
             for name, value in arguments.items():
                 for number, item in enumerate(value if isinstance(value, list) else [value]):
                     text = item if isinstance(item, str) else readable(item)
-                    self.say(f"    {safe(name) if number == 0 else '':<{_LABEL_WIDTH}} ", safe(text))
+                    self._say(f"    {safe(name) if number == 0 else '':<{_LABEL_WIDTH}} ", safe(text))
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,13 +152,22 @@ class AgentBoard(Board):
     def _busy(self, text: str) -> None:
         self._spinner.update(text=Text(short(text, min(60, self._screen.out.width - 4)), "dim"))
 
+    # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────
 
-def print_report(screen: Screen, proof: AgentProof) -> None:
-    """Print the report of the agent, the counts, the claims, and a last sentence."""
-    sections: list[Section] = [("The report", lambda: screen.block(indented(Text(safe(proof.task.result)))))]
-    if proof.deletions:
-        sections.append(("The ledger of the disk", lambda: screen.block(indented(_counts(proof)))))
-    print_sections(screen, sections, proof, _ending(proof))
+    def _sections(self, proof: AgentProof) -> Sequence[Section]:
+        report: Section = ("The report", lambda: self._block(Text(safe(proof.task.result))))
+        ledger: Section = ("The ledger of the disk", lambda: self._block(_counts(proof)))
+        return [report, ledger] if proof.deletions else [report]
+
+    def _ending(self, proof: AgentProof) -> Text:
+        if not proof.kills:
+            text = "The model asked for no deletion, so no worker was killed. Run it again, or try another model."
+            return Text(text, "yellow")
+        killed = {1: "Killed once", 2: "Killed twice"}.get(len(proof.kills), f"Killed {len(proof.kills)} times")
+        done = f"{megabytes(proof.freed)} freed, every file deleted once" if proof.deletions else "a no is a no"
+        turns = f"{count(len(proof.turns), 'answer')} paid for once"
+        tokens = "" if proof.tokens is None else f" ({proof.tokens:,} tokens)"
+        return ending_text(proof, f"{killed}; {done}; {turns}{tokens}.")
 
 
 def _counts(proof: AgentProof) -> Table:
@@ -179,17 +179,6 @@ def _counts(proof: AgentProof) -> Table:
         shown = "once" if times == 1 else f"{times} times"
         grid.add_row(Text(safe(path)), Text(shown, "green" if times == 1 else "red"))
     return grid
-
-
-def _ending(proof: AgentProof) -> Text:
-    if not proof.moments:
-        text = "The model asked for no deletion, so no worker was killed. Run it again, or try another model."
-        return Text(text, "yellow")
-    killed = {1: "Killed once", 2: "Killed twice"}.get(len(proof.moments), f"Killed {len(proof.moments)} times")
-    done = f"{megabytes(proof.freed)} freed, every file deleted once" if proof.deletions else "a no is a no"
-    turns = f"{count(len(proof.turns), 'answer')} paid for once"
-    tokens = "" if proof.tokens is None else f" ({proof.tokens:,} tokens)"
-    return ending_text(proof, f"{killed}; {done}; {turns}{tokens}.")
 
 
 def parse_object(data: bytes | str | None) -> dict[str, Any]:

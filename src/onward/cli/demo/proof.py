@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
+from onward.cli.demo.workers import Kill
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.service.serialize import record_json, task_json
@@ -19,14 +20,21 @@ Claim = tuple[str, bool]
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """The task and its journal. Each demo adds what it knows from elsewhere, and its claims."""
+    """The task and its journal, the kills, and the ledger of the world that the task changes. Each demo adds its claims."""
 
     task: Task
     records: list[Record]
+    kills: list[Kill]
+    ledger: list[dict[str, Any]]
 
     @cached_property
     def claims(self) -> list[Claim]:
-        return self._claims()
+        raise NotImplementedError
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The counts of this demo as JSON."""
+        raise NotImplementedError
 
     @property
     def holds(self) -> bool:
@@ -36,14 +44,10 @@ class Proof:
         return {
             "holds": self.holds,
             "claims": [{"claim": sentence, "holds": true} for sentence, true in self.claims],
-            **self._figures(),
+            **self.figures,
             "task": task_json(self.task),
             "journal": [record_json(record) for record in self.records],
         }
 
-    def _claims(self) -> list[Claim]:
-        raise NotImplementedError
 
-    def _figures(self) -> dict[str, Any]:
-        """The counts of this demo as JSON."""
-        raise NotImplementedError
+P = TypeVar("P", bound=Proof)

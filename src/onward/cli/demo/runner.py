@@ -1,47 +1,136 @@
-"""Runs a demo: a folder and a database of its own, the app, the play, then the report or the JSON document."""
+"""Runs a demo: a folder and a database of its own, the app, one task, workers that are killed on the way, then the report or the JSON
+document."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shlex
 import shutil
 import signal
 import tempfile
+import time
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import Any, Generic, NamedTuple
 
 from onward.app.application import Onward
 from onward.cli.args.loading import load
-from onward.cli.demo.proof import Proof
+from onward.cli.demo.proof import P
+from onward.cli.demo.view import Board
+from onward.cli.demo.workers import DemoFailed, DemoWorkers, Kill
 from onward.cli.output.screen import Screen
+from onward.core.record import STEP_DONE, Record
+from onward.core.task import Task
+from onward.demo import QUEUE
+from onward.errors import OnwardError
 
-P = TypeVar("P", bound=Proof)
+POLL_S = 0.02
 
 
-async def run_demo(
-    args: Namespace,
-    screen: Screen,
-    target: str,
-    play: Callable[[Onward, str, Path], Awaitable[P]],
-    print_report: Callable[[Screen, P], None],
-    *,
-    keep: bool = False,
-) -> int:
-    """Play a demo of the app `target`. `play` gets the app, the URL of its database, and the folder. Returns the exit status."""
+class Stage(NamedTuple):
+    """The place where a demo plays: its app, the URL of its database, and its folder."""
+
+    app: Onward
+    db: str
+    folder: Path
+
+
+async def run_demo(args: Namespace, screen: Screen, target: str, make: Callable[[Stage], Demo[P]]) -> int:
+    """Play a demo of the app `target`, as in MODULE:APP. Returns the exit status."""
+    keep = getattr(args, "keep", False)
     with _interrupt_on_sigterm(), _folder(screen, keep=keep) as folder:
         db = args.db or f"sqlite:///{folder / 'onward.db'}"
         async with load(target, db) as app:
-            proof = await play(app, db, folder)
+            demo = make(Stage(app, db, folder))
+            proof = await demo.run()
             if screen.json:
                 screen.document(proof.as_json())
             else:
-                print_report(screen, proof)
+                demo.board.report(proof)
                 if keep and args.db is None:
                     screen.say((f"onward show {proof.task.task_id[-8:]} --db {shlex.quote(db)}", "dim"))
     return 0 if proof.holds else 1
+
+
+class Demo(Generic[P]):
+    """One task, and real workers that are killed on the way. Each demo says when to kill, and what that proves."""
+
+    target: str
+    """The app, as in MODULE:APP."""
+    request: tuple[str, Any]
+    """The name and the input of the task."""
+    timeout_s = 60.0
+    """Time after which the demo gives up, without the time of people. It takes about ten seconds."""
+
+    def __init__(
+        self, stage: Stage, board: Board[P], *, queue: str = QUEUE, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.app, self.board, self._queue = stage.app, board, queue
+        self.workers = DemoWorkers(self.target, stage.db, stage.folder, board.started, queue, environment)
+        self.kills: list[Kill] = []
+        self._shown_seq = 0
+
+    async def run(self) -> P:
+        """Play, and collect the proof."""
+        with self.workers.terminated():
+            task_id = (await self.app.submit(*self.request, queue=self._queue)).id
+            async with self._cancelled_on_error(task_id):
+                with self.board.shown(task_id):
+                    task = await self._play(task_id)
+        return self.proof(task, await self.app.service.timelines.all(task_id))
+
+    async def _play(self, task_id: str) -> Task:
+        self.workers.start()
+        end = time.monotonic() + self.timeout_s
+        while not (task := await self.app.get(task_id)).ended:
+            self.workers.check_alive()
+            await self._show_new_records(task_id)
+            end += await self.act(task)
+            if time.monotonic() > end:
+                raise DemoFailed(f"the demo did not end within {self.timeout_s:g} s; {self.workers.log_tail()}")
+            await asyncio.sleep(POLL_S)
+        await self._show_new_records(task_id)
+        return task
+
+    async def _show_new_records(self, task_id: str) -> None:
+        for record in await self.app.service.journal(task_id, self._shown_seq):
+            self._shown_seq = record.seq
+            await self.show(task_id, record)
+
+    async def kill(self, task_id: str, where: str, *, waiting: bool = False) -> None:
+        """Kill the newest worker, and note the steps that the journal has then."""
+        kill = self.workers.kill()
+        records = await self.app.service.timelines.all(task_id)
+        recorded = tuple(record.key for record in records if record.kind == STEP_DONE)
+        self.kills.append(kill._replace(recorded=recorded, waiting=waiting))
+        self.board.killed(where)
+
+    @contextlib.asynccontextmanager
+    async def _cancelled_on_error(self, task_id: str) -> AsyncIterator[None]:
+        """Cancel the task if the demo stops early: its folder is deleted, so no other worker may continue it."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OnwardError):
+                await self.app.cancel(task_id)
+            raise
+
+    # ── the parts of each demo ───────────────────────────────────────────────────────────────────────────────────
+
+    async def act(self, task: Task) -> float:
+        """Kill a worker, or ask a person, if it is time to. Returns the seconds that people took."""
+        raise NotImplementedError
+
+    async def show(self, task_id: str, record: Record) -> None:
+        """Show one more record."""
+        raise NotImplementedError
+
+    def proof(self, task: Task, records: list[Record]) -> P:
+        """The proof, from the ended task and its journal."""
+        raise NotImplementedError
 
 
 @contextlib.contextmanager

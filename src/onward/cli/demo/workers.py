@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from onward.demo import PARENT_VARIABLE, QUEUE
+from onward.demo import PARENT_VARIABLE
 from onward.errors import OnwardError
 
 
@@ -22,11 +22,14 @@ class DemoFailed(OnwardError):
 
 
 class Kill(NamedTuple):
-    """A killed worker: its number, its exit status, and the time of the kill."""
+    """A killed worker: its number, its exit status, the time of the kill, the keys of the steps that the journal had then, and whether
+    the task waited for a person."""
 
     worker: int
     status: int
     at: float
+    recorded: tuple[str, ...] = ()
+    waiting: bool = False
 
 
 class DemoWorkers:
@@ -38,12 +41,11 @@ class DemoWorkers:
         db: str,
         folder: Path,
         started: Callable[[int, int], None],
-        *,
-        queue: str = QUEUE,
-        environment: Mapping[str, str] | None = None,
+        queue: str,
+        environment: Mapping[str, str] | None,
     ) -> None:
-        self._app, self._db, self._folder, self._started = app, db, folder, started
-        self._queue = queue
+        self._command = ["-P", "-m", "onward", "worker", app, "--queues", queue, "--db", db]
+        self._folder, self._started = folder, started
         self._environment = {**os.environ, **(environment or {}), PARENT_VARIABLE: str(os.getpid())}
         self._workers: list[subprocess.Popen[bytes]] = []
         self.working = False
@@ -52,10 +54,9 @@ class DemoWorkers:
     def start(self) -> None:
         """Start one more worker."""
         number = len(self._workers) + 1
-        command = ["-P", "-m", "onward", "worker", self._app, "--queues", self._queue, "--db", self._db]
         with self._log(number).open("wb") as log:
             worker = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own arguments
-                [sys.executable, *command],
+                [sys.executable, *self._command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

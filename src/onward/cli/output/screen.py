@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onward.cli.output.table import UNLIMITED_WIDTH
+from onward.cli.output.table import UNLIMITED_WIDTH, Column, print_table
 from onward.cli.output.text import machine_readable, readable, safe, span
 from onward.cli.output.timeline import Line, Mark
 from onward.core.task import State
@@ -83,6 +83,16 @@ class Screen:
     def document(self, value: Any) -> None:
         """Print the only JSON document of this command."""
         print(machine_readable(value, indent=2 if sys.stdout.isatty() else None), flush=True)
+
+    def table(self, value: Any, columns: Sequence[Column], rows: Sequence[Sequence[Text]], empty: str) -> int:
+        """Print a list: the JSON document with --json, else a table, or the sentence `empty`. Returns exit status 0."""
+        if self.json:
+            self.document(value)
+        elif rows:
+            print_table(self.out, columns, rows)
+        else:
+            self.aside(empty)
+        return 0
 
     def line(self, value: Any) -> None:
         """Print one of many JSON lines."""

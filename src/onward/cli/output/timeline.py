@@ -148,7 +148,8 @@ class LineRenderer:
     def _crash(self, event: Event, interrupted: tuple[str, ...]) -> Line:
         steps = [plain_key(key) for key in interrupted]
         where = f" in step{'s' if len(steps) > 1 else ''} {', '.join(steps)}" if steps else ""
-        text = f"shift {self.reader.shifts - 1} broke off{where}"
+        number = self.reader.shifts - (event.kind == r.SHIFT)
+        text = f"shift {number} broke off{where}"
         return Line(event.at, Mark.CRASH, text, detail="(worker killed or lease lost)")
 
     def _shift(self, event: Event) -> Line:

@@ -16,6 +16,7 @@ from onward.core.journal.cuts import SUBMIT
 from onward.core.journal.open_waits import plain_key, split_key
 from onward.core.journal.reader import Event, step_name
 from onward.core.journal.turns import model_call
+from onward.core.journal.waterfall import KILLED
 from onward.core.usage import Usage, of_call, restored
 
 SILENT = frozenset({r.SUBMITTED, r.SHIFT, r.HANDED_BACK, r.PATCHED, r.HEARD, r.CHECKPOINT, r.VERSION})
@@ -71,8 +72,8 @@ class Tree:
         """Steps that started a child, by its id."""
         self._turn: Node | None = None
         self._patched = False
-        self._interrupted: Node | None = None
-        """The step that ran when the last shift broke off, until the next shift begins."""
+        self._crashed: Node | None = None
+        """The line about the shift that broke off, until the next shift begins."""
 
     @property
     def seq(self) -> int:
@@ -236,22 +237,19 @@ class Tree:
         self._turn.line = dataclasses.replace(self._turn.line, detail="  ".join(part for part in parts if part))
 
     def _crash(self, line: Line) -> None:
+        """Show a shift that broke off: in the step that ran then, else in the turn."""
         running = [node for node in _all(self.nodes) if node.running]
-        self._interrupted = running[-1] if running else None
         for node in running:
             node.running = False
-        crash = Line(line.at, Mark.CRASH, "the worker was killed or lost its lease")
-        self._inside(self._interrupted).append(Node(crash))
+        parent = running[-1] if running else self._turn
+        self._crashed = Node(Line(line.at, Mark.CRASH, KILLED))
+        (self.nodes if parent is None else parent.below).append(self._crashed)
 
     def _shift(self, line: Line | None) -> None:
         """Show a shift only if it continues after a crash: at the line of the crash."""
-        nodes = self._inside(self._interrupted)
-        if line is not None and nodes and nodes[-1].line.mark is Mark.CRASH:
-            nodes[-1].line = dataclasses.replace(nodes[-1].line, detail=f"{line.detail} goes on")
-        self._interrupted = None
-
-    def _inside(self, node: Node | None) -> list[Node]:
-        return node.below if node is not None else self._turn.below if self._turn is not None else self.nodes
+        if line is not None and self._crashed is not None:
+            self._crashed.line = dataclasses.replace(self._crashed.line, detail=f"{line.detail} goes on")
+        self._crashed = None
 
     def _saga(self, event: Event, line: Line) -> None:
         done = event.kind == r.SAGA_DONE

@@ -1,7 +1,8 @@
 """Reads a journal record by record, for everything that shows it: lines, trees, waterfalls, progress. Pure.
 
-An event is a record with its payload decoded. The reader adds what a single record does not say: a `shift.started` while the shift
-before it is open means that its worker was killed or lost its lease. The journal has no record of that.
+An event is a record with its payload decoded. The reader adds what a single record does not say: a `shift.started` or a
+`task.resumed` while a shift is open means that the worker of that shift was killed or lost its lease. The journal has no record of
+that.
 """
 
 from __future__ import annotations
@@ -107,7 +108,6 @@ class JournalReader:
         self.seq: int = 0
         """The number of the last record."""
         self.shifts: int = 0
-        self.crashes: int = 0
         self.steps: int = 0
         """Steps that were completed."""
         self.running: dict[str, float] = {}
@@ -121,13 +121,12 @@ class JournalReader:
         self.last_at, self._at = self._at, max(self._at, record.at)
         self.seq = record.seq
         interrupted = None
-        if record.kind == r.SHIFT:
+        if record.kind in {r.SHIFT, r.RESUMED}:
             if self._shift_open:
                 interrupted = tuple(self.running)
-                self.crashes += 1
                 self.running.clear()
-            self.shifts += 1
-            self._shift_open = True
+            self._shift_open = record.kind == r.SHIFT
+            self.shifts += self._shift_open
         elif record.kind in SHIFT_ENDS:
             self._shift_open = False
             self.running.clear()

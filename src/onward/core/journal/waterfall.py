@@ -134,6 +134,9 @@ class Waterfall:
     def read(self, record: Record) -> None:
         """Read one more record."""
         event = self._reader.read(record)
+        if event.interrupted is not None:
+            self._mark(event, "crash", KILLED)
+            self._end_shift(event, "killed", self._reader.last_at)
         handler = self._handlers.get(record.kind)
         if handler is not None:
             handler(event)
@@ -174,9 +177,6 @@ class Waterfall:
             self.bars.append(self._queue)
 
     def _shift_started(self, event: Event) -> None:
-        if self._shift is not None:
-            self._mark(event, "crash", KILLED)
-            self._end_shift(event, "killed", self._reader.last_at)
         if self._queue is not None:
             self._close(self._queue, event, "ok")
             self._queue = None
@@ -212,7 +212,6 @@ class Waterfall:
         self._queued(event)
 
     def _resumed(self, event: Event) -> None:
-        self._end_shift(event, "ok")
         self.ended = None
         self._mark(event, "resume")
         self._queued(event)
