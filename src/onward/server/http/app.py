@@ -52,15 +52,15 @@ from onward.telemetry import OTHER, counters
 log = logging.getLogger("onward.http")
 
 ROUTES: Sequence[ApiRoute] = (
-    *bulk.ROUTES,
-    *tasks.ROUTES,
-    *introspection.ROUTES,
-    *streams.ROUTES,
-    *approvals.ROUTES,
-    *subscriptions.ROUTES,
-    *cluster.ROUTES,
-    *keys.ROUTES,
-    *hooks.ROUTES,
+    *bulk.routes,
+    *tasks.routes,
+    *introspection.routes,
+    *streams.routes,
+    *approvals.routes,
+    *subscriptions.routes,
+    *cluster.routes,
+    *keys.routes,
+    *hooks.routes,
 )
 
 

@@ -20,6 +20,8 @@ COMMON_ERRORS = (400, 401, 403, 500, 503)
 """Error statuses of every route that needs a key."""
 OPEN_ERRORS = (400, 500, 503)
 """Error statuses of every route that needs no key."""
+BODY_ERRORS = (413, 415, 422)
+QUERY_ERRORS = (422,)
 
 PROBLEM = {
     "type": "object",
@@ -150,9 +152,9 @@ def _response(route: ApiRoute, status: int) -> dict[str, Any]:
 
 def _problems(route: ApiRoute) -> dict[str, Any]:
     problems: dict[str, Any] = {}
-    for status in sorted(
-        {*(OPEN_ERRORS if route.open else COMMON_ERRORS), *route.errors, *((422,) if route.query else ())}
-    ):
+    statuses = {*(OPEN_ERRORS if route.open else COMMON_ERRORS), *route.errors}
+    statuses.update(BODY_ERRORS if route.body else (), QUERY_ERRORS if route.query else ())
+    for status in sorted(statuses):
         response: dict[str, Any] = {
             "description": http.HTTPStatus(status).phrase,
             "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
 from onward.server.schema.shapes import Moment, RecordShape, Seq, StatsShape, Time
 from onward.service.serialize import timeline_json, turn_json, whole_record_json
 
@@ -211,138 +211,108 @@ class SystemShape(Shape):
     checks: list[Finding]
 
 
+routes = Routes("tasks")
+
+
+@routes.add("GET", "/api/whoami", "The caller, and what it may do.", {200: ("The caller.", Who)}, tag="access")
 async def whoami(context: RequestContext) -> ApiResponse:
-    """`GET /api/whoami`: for every key, whatever its scopes are."""
+    """For every key, whatever its scopes are."""
     caller = context.service.caller
     fields = {"name": caller.name, "key": caller.key, "tenant": caller.tenant, "agent": caller.agent}
     return ApiResponse({**fields, "scopes": sorted(caller.scopes), "version": context.server.version})
 
 
+@routes.add(
+    "GET",
+    "/api/handlers",
+    "All handlers, and the input that each takes.",
+    {200: ("All handlers.", Handlers)},
+    tag="place",
+)
 async def handlers(context: RequestContext) -> ApiResponse:
-    """`GET /api/handlers`."""
     return ApiResponse({"handlers": [dataclasses.asdict(handler) for handler in await context.service.handlers()]})
 
 
+@routes.add(
+    "GET",
+    "/api/usage",
+    "Model usage by agent, model, key or day.",
+    {200: ("Sums.", UsageReport)},
+    query=UsageQuery,
+    tag="agents",
+)
+async def usage(context: RequestContext) -> ApiResponse:
+    query: UsageQuery = context.query
+    since, until = (None if at is None else at.timestamp() for at in (query.since, query.until))
+    return ApiResponse(dataclasses.asdict(await context.service.usage(query.by, since, until)))
+
+
+@routes.add(
+    "GET",
+    "/api/system",
+    "The database, the settings, the versions, and the findings of `onward doctor`.",
+    {200: ("The system.", SystemShape)},
+    tag="place",
+)
+async def system(context: RequestContext) -> ApiResponse:
+    health = await context.service.system(context.server.settings, context.server.version)
+    return ApiResponse({**dataclasses.asdict(health), "fine": health.fine})
+
+
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/timeline",
+    "The history of a task as a waterfall: queue, shifts, turns, steps, waits.",
+    {200: ("Bars and marks.", TimelineShape)},
+    query=SinceQuery,
+    errors=(404,),
+)
 async def timeline(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/timeline`."""
     return ApiResponse(timeline_json(await context.service.timeline(context.path["id"], context.query.after)))
 
 
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/records/{seq}",
+    "One record, with its input and output.",
+    {200: ("The record.", WholeRecord)},
+    errors=(404,),
+)
 async def record(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/records/{seq}`."""
     return ApiResponse(
         whole_record_json(await context.service.record(context.path["id"], _parse_number(context.path["seq"])))
     )
 
 
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/turns",
+    "The turns of an agent, in brief.",
+    {200: ("Turns in order.", TurnPage)},
+    query=TurnQuery,
+    errors=(404,),
+    tag="agents",
+)
 async def turns(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/turns`."""
     query: TurnQuery = context.query
     page = await context.service.turns(context.path["id"], query.after, query.limit)
     last = page[-1].turn if len(page) == query.limit else None
     return ApiResponse({"turns": [turn_json(view) for view in page], "next": last})
 
 
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/turns/{n}",
+    "The exact messages that the model received in a turn, and its reply.",
+    {200: ("The turn.", WholeTurn)},
+    errors=(404,),
+    tag="agents",
+)
 async def turn(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/turns/{n}`."""
     whole = await context.service.turn(context.path["id"], _parse_number(context.path["n"]))
     return ApiResponse({**turn_json(whole.view), "messages": whole.messages, "reply": whole.reply})
-
-
-async def usage(context: RequestContext) -> ApiResponse:
-    """`GET /api/usage`."""
-    query: UsageQuery = context.query
-    since, until = (None if at is None else at.timestamp() for at in (query.since, query.until))
-    return ApiResponse(dataclasses.asdict(await context.service.usage(query.by, since, until)))
-
-
-async def system(context: RequestContext) -> ApiResponse:
-    """`GET /api/system`."""
-    health = await context.service.system(context.server.settings, context.server.version)
-    return ApiResponse({**dataclasses.asdict(health), "fine": health.fine})
 
 
 def _parse_number(text: str) -> int:
     """The number in a path; 0, which no record or turn has, when it is not a number."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
-
-
-ROUTES = [
-    ApiRoute(
-        "GET",
-        "/api/whoami",
-        "whoami",
-        whoami,
-        "The caller, and what it may do.",
-        {200: ("The caller.", Who)},
-        tag="access",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/handlers",
-        "handlers",
-        handlers,
-        "All handlers, and the input that each takes.",
-        {200: ("All handlers.", Handlers)},
-        tag="place",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/usage",
-        "usage",
-        usage,
-        "Model usage by agent, model, key or day.",
-        {200: ("Sums.", UsageReport)},
-        query=UsageQuery,
-        tag="agents",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/system",
-        "system",
-        system,
-        "The database, the settings, the versions, and the findings of `onward doctor`.",
-        {200: ("The system.", SystemShape)},
-        tag="place",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/timeline",
-        "timeline",
-        timeline,
-        "The history of a task as a waterfall: queue, shifts, turns, steps, waits.",
-        {200: ("Bars and marks.", TimelineShape)},
-        query=SinceQuery,
-        errors=(404,),
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/records/{seq}",
-        "record",
-        record,
-        "One record, with its input and output.",
-        {200: ("The record.", WholeRecord)},
-        errors=(404,),
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/turns",
-        "turns",
-        turns,
-        "The turns of an agent, in brief.",
-        {200: ("Turns in order.", TurnPage)},
-        query=TurnQuery,
-        errors=(404,),
-        tag="agents",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/turns/{n}",
-        "turn",
-        turn,
-        "The exact messages that the model received in a turn, and its reply.",
-        {200: ("The turn.", WholeTurn)},
-        errors=(404,),
-        tag="agents",
-    ),
-]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from onward.core.caller import ADMIN
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
 from onward.server.schema.shapes import Name, Seconds, Seq, Time
 from onward.service.serialize import entry_json, key_json
 
@@ -82,13 +82,23 @@ class AuditQuery(Shape):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
-async def list_(context: RequestContext) -> ApiResponse:
-    """`GET /api/keys`."""
+routes = Routes("access")
+
+
+@routes.add("GET", "/api/keys", "All keys, without their tokens.", {200: ("Keys.", KeyList)})
+async def keys(context: RequestContext) -> ApiResponse:
     return ApiResponse({"keys": [key_json(key) for key in await context.service.keys()]})
 
 
-async def create(context: RequestContext) -> ApiResponse:
-    """`POST /api/keys`."""
+@routes.add(
+    "POST",
+    "/api/keys",
+    "Create a key. Its token is shown only in this response.",
+    {201: ("The key.", MadeKey)},
+    body=NewKey,
+    scopes=(ADMIN,),
+)
+async def create_key(context: RequestContext) -> ApiResponse:
     body: NewKey = context.body
     new_key = await context.service.create_key(
         body.name, body.scopes, tenant=body.tenant, agent=body.agent, expires=body.expires_s
@@ -98,59 +108,26 @@ async def create(context: RequestContext) -> ApiResponse:
     return ApiResponse(payload, 201, {"Cache-Control": "no-store"})
 
 
-async def revoke(context: RequestContext) -> ApiResponse:
-    """`POST /api/keys/{id}/revoke`."""
+@routes.add(
+    "POST",
+    "/api/keys/{id}/revoke",
+    "Revoke a key: within two seconds the server refuses requests with it.",
+    {200: ("The key.", KeyShape)},
+    errors=(404,),
+)
+async def revoke_key(context: RequestContext) -> ApiResponse:
     return ApiResponse(key_json(await context.service.revoke_key(context.path["id"])))
 
 
+@routes.add(
+    "GET",
+    "/api/audit",
+    "The audit log: who did what to which subject, in order.",
+    {200: ("Entries.", EntryPage)},
+    query=AuditQuery,
+)
 async def audit(context: RequestContext) -> ApiResponse:
-    """`GET /api/audit`."""
     query: AuditQuery = context.query
     page = await context.service.audit(query.after, query.limit, query.before)
     next_ = page[-1].number if len(page) == query.limit else None
     return ApiResponse({"entries": [entry_json(entry) for entry in page], "next": next_})
-
-
-ROUTES = [
-    ApiRoute(
-        "GET",
-        "/api/keys",
-        "keys",
-        list_,
-        "All keys, without their tokens.",
-        {200: ("Keys.", KeyList)},
-        tag="access",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/keys",
-        "create_key",
-        create,
-        "Create a key. Its token is shown only in this response.",
-        {201: ("The key.", MadeKey)},
-        body=NewKey,
-        scopes=(ADMIN,),
-        errors=(413, 415, 422),
-        tag="access",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/keys/{id}/revoke",
-        "revoke_key",
-        revoke,
-        "Revoke a key: within two seconds the server refuses requests with it.",
-        {200: ("The key.", KeyShape)},
-        errors=(404,),
-        tag="access",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/audit",
-        "audit",
-        audit,
-        "The audit log: who did what to which subject, in order.",
-        {200: ("Entries.", EntryPage)},
-        query=AuditQuery,
-        tag="access",
-    ),
-]

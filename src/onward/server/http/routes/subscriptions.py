@@ -8,7 +8,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from onward.core.caller import ADMIN
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
 from onward.server.schema.shapes import Name, Time
 from onward.service.serialize import delivery_json, subscription_json
 
@@ -99,89 +99,67 @@ class DeliveryQuery(PageQuery):
     subscription: Name | None = None
 
 
-async def make(context: RequestContext) -> ApiResponse:
-    """`POST /api/subscriptions`."""
+routes = Routes("events")
+
+
+@routes.add(
+    "POST",
+    "/api/subscriptions",
+    "Subscribe a URL to events; the server signs each delivery.",
+    {201: ("Created. Keep the secret.", MadeSubscription)},
+    body=NewSubscription,
+    scopes=(ADMIN,),
+)
+async def subscribe(context: RequestContext) -> ApiResponse:
     body: NewSubscription = context.body
     subscription = await context.service.subscribe(body.url, body.types, tenant=body.tenant)
     return ApiResponse(subscription_json(subscription) | {"secret": subscription.secret}, 201)
 
 
-async def list_(context: RequestContext) -> ApiResponse:
-    """`GET /api/subscriptions`."""
+@routes.add(
+    "GET",
+    "/api/subscriptions",
+    "All subscriptions that the caller may see.",
+    {200: ("A page of subscriptions.", SubscriptionPage)},
+    query=PageQuery,
+)
+async def subscriptions(context: RequestContext) -> ApiResponse:
     page, cursor = await context.service.subscriptions(context.query.limit, context.query.cursor)
     return ApiResponse({"subscriptions": [subscription_json(subscription) for subscription in page], "next": cursor})
 
 
-async def remove(context: RequestContext) -> ApiResponse:
-    """`DELETE /api/subscriptions/{id}`."""
+@routes.add(
+    "DELETE",
+    "/api/subscriptions/{id}",
+    "Delete a subscription: it receives no more events.",
+    {204: ("Deleted.", None)},
+    errors=(404,),
+)
+async def unsubscribe(context: RequestContext) -> ApiResponse:
     await context.service.unsubscribe(context.path["id"])
     return ApiResponse(response=Response(status_code=204))
 
 
+@routes.add(
+    "GET",
+    "/api/deliveries",
+    "Deliveries of events, newest first.",
+    {200: ("A page of deliveries.", DeliveryPage)},
+    query=DeliveryQuery,
+)
 async def deliveries(context: RequestContext) -> ApiResponse:
-    """`GET /api/deliveries`."""
     params = context.query.model_dump()
     task_id = params.pop("task_id")
     page, cursor = await context.service.deliveries(**params | {"task": params["task"] or task_id})
     return ApiResponse({"deliveries": [delivery_json(delivery) for delivery in page], "next": cursor})
 
 
+@routes.add(
+    "POST",
+    "/api/deliveries/{id}/redeliver",
+    "Send an event again now: the same id, the same bytes.",
+    {202: ("It will be sent now.", DeliveryShape)},
+    errors=(404, 409),
+)
 async def redeliver(context: RequestContext) -> ApiResponse:
-    """`POST /api/deliveries/{id}/redeliver`."""
     return ApiResponse(delivery_json(await context.service.redeliver(context.path["id"])), 202)
-
-
-ROUTES = [
-    ApiRoute(
-        "POST",
-        "/api/subscriptions",
-        "subscribe",
-        make,
-        "Subscribe a URL to events; the server signs each delivery.",
-        {201: ("Created. Keep the secret.", MadeSubscription)},
-        body=NewSubscription,
-        scopes=(ADMIN,),
-        errors=(413, 415, 422),
-        tag="events",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/subscriptions",
-        "subscriptions",
-        list_,
-        "All subscriptions that the caller may see.",
-        {200: ("A page of subscriptions.", SubscriptionPage)},
-        query=PageQuery,
-        tag="events",
-    ),
-    ApiRoute(
-        "DELETE",
-        "/api/subscriptions/{id}",
-        "unsubscribe",
-        remove,
-        "Delete a subscription: it receives no more events.",
-        {204: ("Deleted.", None)},
-        errors=(404,),
-        tag="events",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/deliveries",
-        "deliveries",
-        deliveries,
-        "Deliveries of events, newest first.",
-        {200: ("A page of deliveries.", DeliveryPage)},
-        query=DeliveryQuery,
-        tag="events",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/deliveries/{id}/redeliver",
-        "redeliver",
-        redeliver,
-        "Send an event again now: the same id, the same bytes.",
-        {202: ("It will be sent now.", DeliveryShape)},
-        errors=(404, 409),
-        tag="events",
-    ),
-]
