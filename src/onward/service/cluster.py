@@ -135,6 +135,7 @@ def _worker(row: WorkerRow, now: float, running: int) -> WorkerView:
         started_at=row.started_at,
         lease_s=row.lease_until - now,
         rate=row.rate,
+        alive=row.lease_until > now,
     )
 
 

@@ -274,22 +274,23 @@ class Messages:
 
 
 def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], at: float) -> Ask:
-    question, expires_at = kind == r.QUESTION, payload.get("until")
+    question, expires_at, data = kind == r.QUESTION, payload.get("until"), payload.get("data")
+    tool_call = data if isinstance(data, dict) and data.keys() == {"tool", "call", "arguments"} else None
     return Ask(
         id=f"{task_id}.{seq}",
         task_id=task_id,
         task=task,
         kind="question" if question else "approval",
         text=payload["question" if question else "what"],
+        risk=payload.get("risk"),
+        data=data,
+        choices=tuple(payload.get("choices", ())),
         asked_at=at,
         expires_at=expires_at,
-        risk=payload.get("risk"),
-        data=payload.get("data"),
-        choices=tuple(payload.get("choices", ())),
         default=None if question or expires_at is None else payload.get("default", "deny"),
-        hash=None
-        if question
-        else wire.fingerprint([task_id, seq, payload.get("what"), payload.get("risk"), payload.get("data")]),
+        tool=None if tool_call is None else str(tool_call["tool"]),
+        arguments=None if tool_call is None else dict(tool_call["arguments"]),
+        hash=None if question else wire.fingerprint([task_id, seq, payload.get("what"), payload.get("risk"), data]),
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from onward.core import event
 from onward.core.ids import Ids
 from onward.core.task import Webhook
-from onward.core.views import Delivery, Subscription
+from onward.core.views import Delivery, DeliveryState, Subscription
 from onward.errors import BadSetting, NotFound, NotSentAgain, UsageError
 from onward.store.port.core import Store
 from onward.store.port.outbox import AFTER_LAST, DELIVERED, FAILED, PENDING, DeliveryRow, Key, SubscriptionRow
@@ -199,7 +199,7 @@ def _delivery(row: DeliveryRow) -> Delivery:
         row.task_id,
         row.seq,
         row.kind,
-        row.state,
+        cast("DeliveryState", row.state),
         row.sink,
         row.attempts,
         row.said,

@@ -28,7 +28,7 @@ class Shape(BaseModel):
     """Base class of all request and response models. Unknown fields are refused, so that the caller learns of a misspelled
     name."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
 
 @dataclasses.dataclass(slots=True)

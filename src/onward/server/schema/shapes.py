@@ -1,4 +1,8 @@
-"""Request and response models of the HTTP API, as the OpenAPI document shows them. Times are ISO 8601 in UTC."""
+"""Request and response models of the HTTP API, as the OpenAPI document shows them. Times are ISO 8601 in UTC.
+
+Most objects in responses are views (`core/views.py`), and the document has their fields. Here are those whose JSON differs from
+the fields of a class.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, Field, StrictBool, StrictInt
 
+from onward.core.durations import Time
 from onward.core.task import Reason, State
+from onward.core.views import Ask, Doubt, Queue, Schedule, WorkerView
 from onward.server.http.route import Shape
 from onward.service.messages import MAX_MESSAGE_CHARS
 from onward.service.submission import PRIORITY_LIMIT
@@ -29,7 +35,6 @@ Whole = Annotated[
 """A whole number; in JSON, 5.0 is one too."""
 Priority = Annotated[Whole, Field(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)]
 Seconds = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False, strict=True)]
-Time = Annotated[str, Field(description="ISO 8601, UTC", examples=["2026-11-15T14:00:00.000Z"])]
 Moment = Annotated[AwareDatetime, BeforeValidator(_check_date)]
 """A time with its zone. A bare number is refused; pydantic would read it as a time."""
 Seq = Annotated[int, Field(ge=0, le=2**53)]
@@ -184,35 +189,16 @@ class Verdict(Shape):
     step: Name | None = None
 
 
-class AskShape(Shape):
-    """A question or an approval."""
-
-    id: str
-    kind: Literal["question", "approval"]
-    task_id: str
-    task: str
-    text: str
-    risk: str | None
-    data: Any
-    choices: list[str]
-    asked_at: Time
-    expires_at: Time | None
-    default: str | None
-    tool: str | None
-    arguments: dict[str, Any] | None
-    hash: str | None
-
-
 class Approvals(Shape):
     """Open approvals: those that expire first, then the oldest."""
 
-    approvals: list[AskShape]
+    approvals: list[Ask]
 
 
 class Questions(Shape):
     """Open questions, the oldest first."""
 
-    questions: list[AskShape]
+    questions: list[Ask]
 
 
 class Pending(Shape):
@@ -281,87 +267,28 @@ class Artifacts(Shape):
     artifacts: list[ArtifactShape]
 
 
-class DoubtShape(Shape):
-    """An effect in doubt: it may or may not have happened."""
-
-    task_id: str
-    seq: int
-    step: str
-    reason: str
-
-
 class Doubts(Shape):
     """All effects in doubt of a task."""
 
-    doubts: list[DoubtShape]
-
-
-class ScheduleShape(Shape):
-    """A schedule: it submits tasks at fixed times."""
-
-    name: str
-    task: str
-    input: Any
-    cron: str | None
-    every: float | None
-    timezone: str
-    missed: str
-    queue: str
-    priority: int
-    deadline: float | None
-    labels: dict[str, str]
-    next_at: Time | None
-    upcoming: Annotated[list[Time], Field(description="The next ticks, up to three; the first is `next_at`.")]
-    last_at: Time | None
-    paused: bool
+    doubts: list[Doubt]
 
 
 class Schedules(Shape):
     """All schedules, by name."""
 
-    schedules: list[ScheduleShape]
-
-
-class QueueShape(Shape):
-    """A queue and its unfinished tasks."""
-
-    name: str
-    waiting: int
-    running: int
-    reasons: dict[str, int]
-    oldest_s: float | None
-    paused: bool
-    limit: int | None
-    rate: float
+    schedules: list[Schedule]
 
 
 class Queues(Shape):
     """All queues, by name."""
 
-    queues: list[QueueShape]
-
-
-class WorkerShape(Shape):
-    """A worker that was not declared dead."""
-
-    id: str
-    host: str
-    pid: int
-    slots: int
-    running: int
-    queues: list[str]
-    handlers: list[str]
-    version: str
-    started_at: Time
-    lease_s: float
-    rate: float
-    alive: bool
+    queues: list[Queue]
 
 
 class Workers(Shape):
     """All workers."""
 
-    workers: list[WorkerShape]
+    workers: list[WorkerView]
 
 
 class StatsShape(Shape):
@@ -377,7 +304,7 @@ class StatsShape(Shape):
     exact: bool
 
 
-class Health(Shape):
+class HealthShape(Shape):
     """The process is healthy."""
 
     status: Literal["ok"] = "ok"

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel, StrictBool
 
+from onward.core.durations import Time
 from onward.core.task import Reason, State
 from onward.server.http.route import Shape
-from onward.server.schema.shapes import Moment, Name, TaskShape, Time, Whole
+from onward.server.schema.shapes import Moment, Name, TaskShape, Whole
 from onward.service.listing import BRIEF_BYTES, MAX_SEARCH_CHARS
 
 Names = Annotated[list[Name], Field(max_length=50)]

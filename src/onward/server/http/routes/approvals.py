@@ -9,11 +9,12 @@ from starlette.responses import Response
 
 from onward.core.caller import DECIDE
 from onward.core.state import AgentState
+from onward.core.view_json import to_json
 from onward.core.views import Spent
 from onward.errors import NotFound
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema import shapes
-from onward.service.serialize import ask_json, task_json
+from onward.service.serialize import task_json
 
 _ARTIFACT = re.compile(r"([!-~]+)\.([!-~]+)")
 
@@ -31,7 +32,7 @@ async def approvals(context: RequestContext) -> ApiResponse:
     open_approvals = sorted(
         await context.service.asks("approval"), key=lambda ask: (ask.expires_at or math.inf, ask.asked_at)
     )
-    return ApiResponse({"approvals": [ask_json(ask) for ask in open_approvals]})
+    return ApiResponse({"approvals": [to_json(ask) for ask in open_approvals]})
 
 
 @routes.add(
@@ -64,7 +65,7 @@ async def decide(context: RequestContext) -> ApiResponse:
     query=shapes.Pending,
 )
 async def questions(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"questions": [ask_json(ask) for ask in await context.service.asks("question")]})
+    return ApiResponse({"questions": [to_json(ask) for ask in await context.service.asks("question")]})
 
 
 @routes.add(
@@ -90,9 +91,7 @@ async def answer(context: RequestContext) -> ApiResponse:
 )
 async def doubts(context: RequestContext) -> ApiResponse:
     open_doubts = await context.service.doubts(context.path["id"])
-    return ApiResponse(
-        {"doubts": [{"task_id": d.task_id, "seq": d.seq, "step": d.step, "reason": d.reason} for d in open_doubts]}
-    )
+    return ApiResponse({"doubts": [to_json(doubt) for doubt in open_doubts]})
 
 
 @routes.add(

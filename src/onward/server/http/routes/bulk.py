@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from onward.core.caller import ADMIN, SUBMIT
+from onward.core.view_json import to_json
+from onward.core.views import Acted
 from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
 from onward.server.schema.shapes import Priority, Whole
 from onward.server.schema.task_shapes import TaskFilter
@@ -32,22 +33,6 @@ class Action(Shape):
     priority: Priority | None = None
 
 
-class RefusedTask(Shape):
-    """A task that could not be acted on."""
-
-    task_id: str
-    code: str
-    detail: str
-
-
-class Outcome(Shape):
-    """The result of an action. `refused` has the first twenty tasks that were refused."""
-
-    matched: int
-    done: int
-    refused: list[RefusedTask]
-
-
 routes = Routes("tasks")
 """These come before the routes of one task in the table, because `/api/tasks/{id}` also matches their paths."""
 
@@ -62,7 +47,7 @@ async def count(context: RequestContext) -> ApiResponse:
     "POST",
     "/api/tasks/actions",
     "Cancel, resume, pause, prioritize or prune all tasks that match, 10,000 at most. `prune` needs the scope admin.",
-    {200: ("The result.", Outcome)},
+    {200: ("The result.", Acted)},
     body=Action,
     scopes=(SUBMIT, ADMIN),
     errors=(409,),
@@ -70,6 +55,4 @@ async def count(context: RequestContext) -> ApiResponse:
 async def act(context: RequestContext) -> ApiResponse:
     body: Action = context.body
     result = await context.service.act(body.action, body.count, priority=body.priority, **body.filter.to_filter())
-    return ApiResponse(
-        {**dataclasses.asdict(result), "refused": [dataclasses.asdict(refused) for refused in result.refused]}
-    )
+    return ApiResponse(to_json(result))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from onward.core.view_json import to_json
+from onward.core.views import Queue, Schedule
 from onward.errors import SchemaMismatch, UsageError
 from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema import shapes
-from onward.service.serialize import queue_json, schedule_json, stats_json, worker_json
 
-_SCHEDULE = {200: ("The schedule.", shapes.ScheduleShape)}
-_QUEUE = {200: ("The queue.", shapes.QueueShape)}
-_HEALTHY = {200: ("Healthy.", shapes.Health)}
+_SCHEDULE = {200: ("The schedule.", Schedule)}
+_QUEUE = {200: ("The queue.", Queue)}
+_HEALTHY = {200: ("Healthy.", shapes.HealthShape)}
 
 routes = Routes("place")
 
@@ -40,7 +41,7 @@ async def metrics(context: RequestContext) -> ApiResponse:
 
 @routes.add("GET", "/api/schedules", "All schedules.", {200: ("All schedules.", shapes.Schedules)})
 async def schedules(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"schedules": [schedule_json(schedule) for schedule in await context.service.schedules()]})
+    return ApiResponse({"schedules": [to_json(schedule) for schedule in await context.service.schedules()]})
 
 
 @routes.add(
@@ -51,7 +52,7 @@ async def schedules(context: RequestContext) -> ApiResponse:
     errors=(404,),
 )
 async def pause_schedule(context: RequestContext) -> ApiResponse:
-    return ApiResponse(schedule_json(await context.service.pause_schedule(context.path["name"])))
+    return ApiResponse(to_json(await context.service.pause_schedule(context.path["name"])))
 
 
 @routes.add(
@@ -62,7 +63,7 @@ async def pause_schedule(context: RequestContext) -> ApiResponse:
     errors=(404,),
 )
 async def unpause_schedule(context: RequestContext) -> ApiResponse:
-    return ApiResponse(schedule_json(await context.service.unpause_schedule(context.path["name"])))
+    return ApiResponse(to_json(await context.service.unpause_schedule(context.path["name"])))
 
 
 @routes.add(
@@ -80,7 +81,7 @@ async def trigger(context: RequestContext) -> ApiResponse:
 
 @routes.add("GET", "/api/queues", "All queues, with their unfinished tasks.", {200: ("All queues.", shapes.Queues)})
 async def queues(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"queues": [queue_json(queue) for queue in await context.service.queues()]})
+    return ApiResponse({"queues": [to_json(queue) for queue in await context.service.queues()]})
 
 
 @routes.add(
@@ -97,17 +98,17 @@ async def queues(context: RequestContext) -> ApiResponse:
     _QUEUE,
 )
 async def pause_queue(context: RequestContext) -> ApiResponse:
-    return ApiResponse(queue_json(await context.service.pause_queue(context.path["name"])))
+    return ApiResponse(to_json(await context.service.pause_queue(context.path["name"])))
 
 
 @routes.add("POST", "/api/queues/{name}/unpause", "Unpause a queue.", _QUEUE)
 async def unpause_queue(context: RequestContext) -> ApiResponse:
-    return ApiResponse(queue_json(await context.service.unpause_queue(context.path["name"])))
+    return ApiResponse(to_json(await context.service.unpause_queue(context.path["name"])))
 
 
 @routes.add("GET", "/api/workers", "Workers that were not declared dead.", {200: ("All workers.", shapes.Workers)})
 async def workers(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"workers": [worker_json(worker) for worker in await context.service.workers()]})
+    return ApiResponse({"workers": [to_json(worker) for worker in await context.service.workers()]})
 
 
 @routes.add(
@@ -117,7 +118,7 @@ async def workers(context: RequestContext) -> ApiResponse:
     {200: ("Numbers.", shapes.StatsShape)},
 )
 async def stats(context: RequestContext) -> ApiResponse:
-    return ApiResponse(stats_json(await context.service.stats()))
+    return ApiResponse(to_json(await context.service.stats()))
 
 
 @routes.add("GET", "/healthz", "Whether this process answers.", _HEALTHY, open=True)

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from onward.core.view_json import to_json
+from onward.core.views import Check, HandlerView, TurnView, UsageReport
 from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
-from onward.server.schema.shapes import Moment, RecordShape, Seq, StatsShape, Time
-from onward.service.serialize import timeline_json, turn_json, whole_record_json
+from onward.server.schema.shapes import Moment, RecordShape, Seq, StatsShape
+from onward.service.serialize import timeline_json, whole_record_json
 
 Kind = Literal[
     "queue",
@@ -39,23 +41,10 @@ class Who(Shape):
     version: str = Field(description="The version of the server.")
 
 
-class HandlerShape(Shape):
-    """The handler of a task name."""
-
-    name: str
-    doc: str
-    schema_: dict[str, Any] = Field(serialization_alias="schema", description="JSON schema of the input.")
-    kind: Literal["task", "agent"]
-    queue: str
-    here: bool = Field(description="Whether the process that answers has this handler.")
-    workers: int = Field(description="How many living workers have it.")
-    version: str | None = Field(description="The Onward version of those workers.")
-
-
 class Handlers(Shape):
     """All handlers, by name."""
 
-    handlers: list[HandlerShape]
+    handlers: list[HandlerView]
 
 
 class BarShape(Shape):
@@ -117,30 +106,15 @@ class WholeRecord(RecordShape):
     text: str | None
 
 
-class TurnShape(Shape):
-    """A turn of an agent. Null is unknown."""
-
-    turn: int
-    seq: int
-    at: Time
-    took_s: float | None
-    model: str
-    finish: str | None
-    input_tokens: int | None
-    output_tokens: int | None
-    cost_usd: float | None
-    text: str = Field(description="The beginning of the model's answer.")
-    tools: list[str] = Field(description="The tools that the model called.")
-
-
 class TurnPage(Shape):
     """Turns in order; send `next` as `after`. It is null when there are no more turns yet."""
 
-    turns: list[TurnShape]
+    turns: list[TurnView]
     next: int | None
 
 
-class WholeTurn(TurnShape):
+@dataclasses.dataclass(frozen=True, slots=True)
+class WholeTurn(TurnView):
     """The exact messages that the model received, and its reply."""
 
     messages: list[dict[str, Any]]
@@ -153,43 +127,12 @@ class TurnQuery(SinceQuery):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
-class UsageRow(Shape):
-    """The model usage of one group. `unknown` counts its tasks, or calls, that did not report all of their usage; the sums
-    leave that out."""
-
-    group: str
-    tasks: int
-    calls: int
-    tokens_in: int
-    tokens_out: int
-    usd: float
-    unknown: int
-
-
-class UsageReport(Shape):
-    """Model usage: the most expensive group first, days in order."""
-
-    by: str
-    rows: list[UsageRow]
-    complete: bool = Field(
-        description="False when there are more than 10,000 tasks: only the newest 10,000 are counted."
-    )
-
-
 class UsageQuery(Shape):
     """The grouping, and when the tasks were submitted."""
 
     by: Literal["agent", "model", "key", "day"] = "agent"
     since: Moment | None = None
     until: Moment | None = None
-
-
-class Finding(Shape):
-    """One check; `fine` is null for what is neither right nor wrong."""
-
-    name: str
-    fine: bool | None
-    detail: str
 
 
 class SystemShape(Shape):
@@ -208,7 +151,7 @@ class SystemShape(Shape):
     version: str
     python: str
     fine: bool
-    checks: list[Finding]
+    checks: list[Check]
 
 
 routes = Routes("tasks")
@@ -230,7 +173,7 @@ async def whoami(context: RequestContext) -> ApiResponse:
     tag="place",
 )
 async def handlers(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"handlers": [dataclasses.asdict(handler) for handler in await context.service.handlers()]})
+    return ApiResponse({"handlers": [to_json(handler) for handler in await context.service.handlers()]})
 
 
 @routes.add(
@@ -244,7 +187,7 @@ async def handlers(context: RequestContext) -> ApiResponse:
 async def usage(context: RequestContext) -> ApiResponse:
     query: UsageQuery = context.query
     since, until = (None if at is None else at.timestamp() for at in (query.since, query.until))
-    return ApiResponse(dataclasses.asdict(await context.service.usage(query.by, since, until)))
+    return ApiResponse(to_json(await context.service.usage(query.by, since, until)))
 
 
 @routes.add(
@@ -256,7 +199,7 @@ async def usage(context: RequestContext) -> ApiResponse:
 )
 async def system(context: RequestContext) -> ApiResponse:
     health = await context.service.system(context.server.settings, context.server.version)
-    return ApiResponse({**dataclasses.asdict(health), "fine": health.fine})
+    return ApiResponse({**to_json(health), "fine": health.fine})
 
 
 @routes.add(
@@ -297,7 +240,7 @@ async def turns(context: RequestContext) -> ApiResponse:
     query: TurnQuery = context.query
     page = await context.service.turns(context.path["id"], query.after, query.limit)
     last = page[-1].turn if len(page) == query.limit else None
-    return ApiResponse({"turns": [turn_json(view) for view in page], "next": last})
+    return ApiResponse({"turns": [to_json(view) for view in page], "next": last})
 
 
 @routes.add(
@@ -310,7 +253,7 @@ async def turns(context: RequestContext) -> ApiResponse:
 )
 async def turn(context: RequestContext) -> ApiResponse:
     whole = await context.service.turn(context.path["id"], _parse_number(context.path["n"]))
-    return ApiResponse({**turn_json(whole.view), "messages": whole.messages, "reply": whole.reply})
+    return ApiResponse({**to_json(whole.view), "messages": whole.messages, "reply": whole.reply})
 
 
 def _parse_number(text: str) -> int:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 from starlette.responses import Response
 
 from onward.core.caller import ADMIN
+from onward.core.durations import Time
+from onward.core.view_json import to_json
+from onward.core.views import Delivery, DeliveryState
 from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
-from onward.server.schema.shapes import Name, Time
-from onward.service.serialize import delivery_json, subscription_json
+from onward.server.schema.shapes import Name
+from onward.service.serialize import subscription_json
 
 Type = Annotated[str, Field(min_length=1, max_length=80, examples=["task.completed", "task.*", "*"])]
-State = Literal["pending", "delivered", "failed"]
 
 
 class NewSubscription(Shape):
@@ -65,35 +67,17 @@ class PageQuery(Shape):
     cursor: Name | None = None
 
 
-class DeliveryShape(Shape):
-    """The delivery of one event to one receiver."""
-
-    id: str
-    subscription: str
-    task_id: str
-    seq: int
-    type: str
-    state: State
-    sink: str | None
-    attempts: int
-    said: Annotated[str | None, Field(description="The result of the last attempt.")]
-    at: Time
-    due_at: Time | None
-    done_at: Time | None
-    sending: bool
-
-
 class DeliveryPage(Shape):
     """Deliveries, newest first."""
 
-    deliveries: list[DeliveryShape]
+    deliveries: list[Delivery]
     next: str | None
 
 
 class DeliveryQuery(PageQuery):
     """Which deliveries."""
 
-    state: State | None = None
+    state: DeliveryState | None = None
     task: Name | None = None
     task_id: Name | None = Field(None, description="The same as `task`.")
     subscription: Name | None = None
@@ -151,15 +135,15 @@ async def deliveries(context: RequestContext) -> ApiResponse:
     params = context.query.model_dump()
     task_id = params.pop("task_id")
     page, cursor = await context.service.deliveries(**params | {"task": params["task"] or task_id})
-    return ApiResponse({"deliveries": [delivery_json(delivery) for delivery in page], "next": cursor})
+    return ApiResponse({"deliveries": [to_json(delivery) for delivery in page], "next": cursor})
 
 
 @routes.add(
     "POST",
     "/api/deliveries/{id}/redeliver",
     "Send an event again now: the same id, the same bytes.",
-    {202: ("It will be sent now.", DeliveryShape)},
+    {202: ("It will be sent now.", Delivery)},
     errors=(404, 409),
 )
 async def redeliver(context: RequestContext) -> ApiResponse:
-    return ApiResponse(delivery_json(await context.service.redeliver(context.path["id"])), 202)
+    return ApiResponse(to_json(await context.service.redeliver(context.path["id"])), 202)
