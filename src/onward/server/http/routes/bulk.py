@@ -10,8 +10,7 @@ from onward.core.caller import ADMIN, SUBMIT
 from onward.core.view_json import to_json
 from onward.core.views import Acted
 from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
-from onward.server.schema.shapes import Priority, Whole
-from onward.server.schema.task_shapes import TaskFilter
+from onward.server.schema.shapes import Priority, TaskFilter, Whole
 from onward.service.listing import MAX_COUNT
 
 

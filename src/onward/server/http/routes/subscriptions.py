@@ -12,7 +12,7 @@ from onward.core.durations import Time
 from onward.core.view_json import to_json
 from onward.core.views import Delivery, DeliveryState
 from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
-from onward.server.schema.shapes import Name
+from onward.server.schema.shapes import Name, PageQuery
 from onward.service.serialize import subscription_json
 
 Type = Annotated[str, Field(min_length=1, max_length=80, examples=["task.completed", "task.*", "*"])]
@@ -58,13 +58,6 @@ class SubscriptionPage(Shape):
 
     subscriptions: list[SubscriptionShape]
     next: str | None
-
-
-class PageQuery(Shape):
-    """Which page."""
-
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    cursor: Name | None = None
 
 
 class DeliveryPage(Shape):

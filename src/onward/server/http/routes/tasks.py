@@ -19,7 +19,7 @@ from onward.server.http.problem import Problem
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.http.routes import streams
 from onward.server.live import sse
-from onward.server.schema import shapes, task_shapes
+from onward.server.schema import shapes
 from onward.service.serialize import record_json, task_json, why_json
 from onward.service.submission import SubmitRequest
 from onward.telemetry import incoming
@@ -82,11 +82,11 @@ async def submit(context: RequestContext) -> ApiResponse:
     "GET",
     "/api/tasks",
     "Tasks, newest first, each with an explanation of its state. A task must match all filters.",
-    {200: ("A page of tasks.", task_shapes.TaskPage)},
-    query=task_shapes.TaskQuery,
+    {200: ("A page of tasks.", shapes.TaskPage)},
+    query=shapes.TaskQuery,
 )
 async def list_(context: RequestContext) -> ApiResponse:
-    query: task_shapes.TaskQuery = context.query
+    query: shapes.TaskQuery = context.query
     page, cursor = await context.service.list(
         limit=query.limit, cursor=query.cursor, brief=query.brief, **query.to_filter()
     )
@@ -97,7 +97,7 @@ async def list_(context: RequestContext) -> ApiResponse:
     "GET",
     "/api/tasks/{id}",
     "One task, with its usage and an explanation of its state.",
-    {200: ("The task.", task_shapes.PlacedTask)},
+    {200: ("The task.", shapes.PlacedTask)},
     headers={"Prefer": "`wait=N` holds the response back until the task has ended, for up to N seconds (60 at most)."},
     errors=(404,),
 )
@@ -114,8 +114,8 @@ async def get(context: RequestContext) -> ApiResponse:
     "GET",
     "/api/tasks/{id}/children",
     "The children of a task, newest first, ended or not.",
-    {200: ("A page of tasks.", task_shapes.TaskPage)},
-    query=task_shapes.PageQuery,
+    {200: ("A page of tasks.", shapes.TaskPage)},
+    query=shapes.PageQuery,
     errors=(404,),
 )
 async def children(context: RequestContext) -> ApiResponse:
@@ -216,13 +216,13 @@ async def priority(context: RequestContext) -> ApiResponse:
     "POST",
     "/api/tasks/{id}/fork",
     "Create a new task from the first records of another; with `preview`, only list what it would do again.",
-    {200: ("The new task, or the preview.", task_shapes.Forked)},
-    body=task_shapes.NewFork,
+    {200: ("The new task, or the preview.", shapes.Forked)},
+    body=shapes.NewFork,
     scopes=(SUBMIT,),
     errors=(404, 409),
 )
 async def fork(context: RequestContext) -> ApiResponse:
-    body: task_shapes.NewFork = context.body
+    body: shapes.NewFork = context.body
     new_input = body.input if "input" in body.model_fields_set else SAME
     if body.preview:
         plan = await context.service.fork_plan(context.path["id"], body.at, input=new_input)
