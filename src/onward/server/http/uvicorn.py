@@ -14,8 +14,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-MAX_MESSAGE_BYTES = 65_536
-"""Bytes of one WebSocket message."""
+from onward.server.live.websocket import MAX_MESSAGE_BYTES
+
 MAX_HEADER_BYTES = 65_536
 """Bytes of the request line and all headers together."""
 MAX_HEADERS = 200
@@ -81,9 +81,8 @@ class LimitedHeadersProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Count the bytes of the headers; bound the time for the rest of a body whose request was already answered."""
         response_sent = self.cycle is not None and self.cycle.response_complete
-        if (
-            response_sent and self._in_body and self._body_timer is None
-        ):  # the request was refused before its body was read: what comes is the rest of the body
+        if response_sent and self._in_body and self._body_timer is None:
+            # the server refused the request before it read the body: these bytes are the rest of the body
             self._body_timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.close)
         if response_sent and self._head_timer is None and not self._in_body:
             self._start_head()
