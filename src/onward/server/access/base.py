@@ -89,17 +89,17 @@ class AccessBase:
     async def _audited_task(self, action: str, task_id: str, **data: Any) -> Task:
         """The task, if this caller may control it. Writes the action to the audit log."""
         task = await self._own(SUBMIT, task_id)
-        await self.service.audit.write_down(self._audit_event(action, task_id, task.tenant, **data))
+        await self.service.audit.append(self._audit_event(action, task_id, task.tenant, **data))
         return task
 
     async def _audit_system(self, action: str, subject: str, **data: Any) -> None:
         """Checks that the caller may change what belongs to no tenant. Writes the action to the audit log."""
         self._check_no_tenant(ADMIN, named("a name", subject))
-        await self.service.audit.write_down(self._audit_event(action, subject, None, **data))
+        await self.service.audit.append(self._audit_event(action, subject, None, **data))
 
     async def _audit_subscription(self, action: str, subject: str, **data: Any) -> None:
         """Writes a change to subscriptions to the audit log."""
-        await self.service.audit.write_down(self._audit_event(action, subject, self.caller.tenant, **data))
+        await self.service.audit.append(self._audit_event(action, subject, self.caller.tenant, **data))
 
     def shown(self, task: Task) -> Task:
         """The task as this caller may see it: without the scope read, only its state and no content."""

@@ -56,7 +56,7 @@ class Queries(AccessBase):
         criteria = {name: value for name, value in filters.items() if value}
         details = {"filter": criteria, "tasks": len(ids), "priority": priority}
         event = self._audit_event(f"{action}_many", "tasks", self.caller.tenant, **details)
-        await self.service.audit.write_down(event)
+        await self.service.audit.append(event)
         return await bulk.act(action, ids, priority)
 
     async def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002

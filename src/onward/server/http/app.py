@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, get_origin
+from typing import Any, get_origin
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
@@ -67,25 +67,13 @@ ROUTES: Sequence[ApiRoute] = (
 KEYLESS_NOT_ALLOWED = "this server is mounted in another one, and requests without a key are not allowed there; `app.asgi(keyless=True)` allows them"
 
 
-class Authenticator(Protocol):
-    """Finds the caller of a request."""
-
-    async def caller(self, authorization: str | None, outside: str | None = None) -> Caller:
-        """Raises Unauthorized. `outside` is the reason why the request does not come from this machine."""
-        ...
-
-    async def still_valid(self, caller: Caller) -> bool:
-        """Whether the caller is still allowed in. Streams and other open requests ask this every second."""
-        ...
-
-
 class ServerState:
     """The state that all requests of one server share."""
 
     def __init__(
         self,
         service: Service,
-        authenticator: Authenticator,
+        authenticator: auth.KeyAuthenticator,
         tails: Tails,
         clock: Clock,
         *,
