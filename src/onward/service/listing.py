@@ -137,7 +137,7 @@ class Listing:
     async def _query(self, cursor: str | None, filters: Filters) -> Query:
         if unknown := filters.keys() - FILTERS:
             raise TypeError(f"a list has no filter {min(unknown)!r}")
-        given: Any = dict.fromkeys(FILTERS) | filters
+        given: dict[str, Any] = {**dict.fromkeys(FILTERS), **filters}
         parent, labels, key, whose = given["parent"], given["labels"], given["key"], given["whose"]
         created_after, created_before = given["created_after"], given["created_before"]
         which: Which = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import create_model
@@ -187,13 +187,15 @@ def _schemas(routes: Sequence[ApiRoute]) -> dict[str, Any]:
     dataclass as it treats a model of ours."""
     bodies = {route.body for route in routes if route.body}
     shapes = {shape for route in routes for _, shape in route.responses.values() if shape not in {None, bytes, str}}
-    requests, responses = (
-        create_model(name, __base__=Shape, **{shape.__name__: (shape, ...) for shape in models})
-        for name, models in (("_Requests", bodies), ("_Responses", shapes))
-    )
+    requests, responses = _umbrella("_Requests", bodies), _umbrella("_Responses", shapes)
     _, definitions = models_json_schema(
         [(requests, "validation"), (responses, "serialization")], ref_template=REFS, schema_generator=_SchemaGenerator
     )
     schemas: dict[str, Any] = definitions["$defs"]
     del schemas[requests.__name__], schemas[responses.__name__]
     return {name: {**schema, "title": name} for name, schema in schemas.items()}
+
+
+def _umbrella(name: str, shapes: Iterable[type]) -> type[Shape]:
+    fields: dict[str, Any] = {shape.__name__: (shape, ...) for shape in shapes}
+    return create_model(name, __base__=Shape, **fields)
