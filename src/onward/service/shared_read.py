@@ -54,7 +54,8 @@ class SharedRead(Generic[T]):
         return await self._read_now()
 
     async def _read_for_all(self) -> T:
-        in_flight = self._in_flight = asyncio.get_running_loop().create_future()
+        in_flight: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._in_flight = in_flight
         try:
             in_flight.set_result(await self._read_now())
         except Exception as error:
