@@ -12,8 +12,8 @@ import pytest
 
 from onward import Onward, State, SyncClient
 from onward.client import client as clients
-from onward.client.errors import Unreachable
 from onward.client.script import NextChunk, NoResponse, Request, Response
+from onward.client.sending import Unreachable
 from onward.client.sse import MEDIA
 from onward.client.verbs import Verbs
 from onward.core import wire

@@ -13,8 +13,7 @@ import pytest
 
 from onward import Budget, Client, Onward, State, SyncClient, tool
 from onward.agent.models.scripted import ScriptedModel
-from onward.client.errors import Unreachable
-from onward.client.sending import BaseClient
+from onward.client.sending import BaseClient, Unreachable
 from onward.client.verbs import Verbs
 from onward.core.task import Task
 from onward.errors import (

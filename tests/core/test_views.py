@@ -16,9 +16,11 @@ from onward.core.journal.waterfall import Bar, Point
 from onward.core.task import State, Task
 from onward.core.usage import Usage
 from onward.core.view_json import from_json, to_json
-from onward.server.http.routes import bulk, introspection, keys, subscriptions
-from onward.server.schema import shapes
+from onward.server.http.app import ROUTES
+from onward.server.schema.openapi import document
 from onward.service import serialize
+
+SCHEMAS = document(ROUTES, "0")["components"]["schemas"]
 
 ROUND_TRIPS = [
     *(views.Queue, views.WorkerView, views.HandlerView, views.Stats, views.Check, views.Health, views.Ask, views.Doubt),
@@ -36,6 +38,8 @@ def example(hint: Any) -> Any:
         return example(next(argument for argument in arguments if argument is not type(None)))
     if origin in {tuple, list}:
         return origin([example(arguments[0])] * 2)
+    if origin is typing.Literal:
+        return arguments[0]
     if dataclasses.is_dataclass(hint):
         return view_of(hint)
     values = {int: 7, float: 2.5, bool: True, str: "text", State: State.FAILED, Any: {"any": [1, None]}}
@@ -67,30 +71,44 @@ def test_a_task_without_its_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encode", "kind", "shape"),
+    ("encode", "kind", "name"),
     [
-        (serialize.task_json, Task, shapes.TaskShape),
-        (serialize.queue_json, views.Queue, shapes.QueueShape),
-        (serialize.worker_json, views.WorkerView, shapes.WorkerShape),
-        (serialize.stats_json, views.Stats, shapes.StatsShape),
-        (serialize.ask_json, views.Ask, shapes.AskShape),
-        (to_json, views.Doubt, shapes.DoubtShape),
-        (serialize.schedule_json, views.Schedule, shapes.ScheduleShape),
-        (serialize.subscription_json, views.Subscription, subscriptions.SubscriptionShape),
-        (serialize.delivery_json, views.Delivery, subscriptions.DeliveryShape),
-        (serialize.key_json, views.Key, keys.KeyShape),
-        (serialize.turn_json, views.TurnView, introspection.TurnShape),
-        (serialize.timeline_json, views.Timeline, introspection.TimelineShape),
-        (to_json, Bar, introspection.BarShape),
-        (to_json, Point, introspection.MarkShape),
-        (to_json, views.HandlerView, introspection.HandlerShape),
-        (to_json, views.UsageReport, introspection.UsageReport),
-        (to_json, views.UsageRow, introspection.UsageRow),
-        (to_json, views.Check, introspection.Finding),
-        (to_json, views.Acted, bulk.Outcome),
-        (to_json, views.Refused, bulk.RefusedTask),
+        (serialize.task_json, Task, "Task"),
+        (serialize.subscription_json, views.Subscription, "Subscription"),
+        (serialize.timeline_json, views.Timeline, "Timeline"),
+        (to_json, views.Stats, "Stats"),
+        (to_json, Bar, "Bar"),
+        (to_json, Point, "Mark"),
+        (to_json, views.Queue, "Queue"),
+        (to_json, views.WorkerView, "Worker"),
+        (to_json, views.HandlerView, "Handler"),
+        (to_json, views.Ask, "Ask"),
+        (to_json, views.Doubt, "Doubt"),
+        (to_json, views.Schedule, "Schedule"),
+        (to_json, views.Delivery, "Delivery"),
+        (to_json, views.Key, "Key"),
+        (to_json, views.TurnView, "Turn"),
+        (to_json, views.UsageReport, "UsageReport"),
+        (to_json, views.UsageRow, "UsageRow"),
+        (to_json, views.Check, "Finding"),
+        (to_json, views.Acted, "Outcome"),
+        (to_json, views.Refused, "RefusedTask"),
     ],
 )
-def test_the_schema_has_the_keys_of_the_json(encode: Any, kind: Any, shape: Any) -> None:
-    schema = shape.model_json_schema(mode="serialization")
+def test_the_schema_has_the_keys_of_the_json(encode: Any, kind: Any, name: str) -> None:
+    schema = SCHEMAS[name]
     assert encode(view_of(kind)).keys() == schema["properties"].keys()
+    if encode is to_json:
+        assert set(schema["required"]) == schema["properties"].keys()
+
+
+def test_the_schema_of_a_view_says_what_its_fields_are() -> None:
+    worker = SCHEMAS["Worker"]
+    assert worker["properties"]["started_at"]["type"] == "string"
+    assert worker["properties"]["queues"] == {
+        "description": "The queues that it serves; empty for all.",
+        "items": {"type": "string"},
+        "title": "Queues",
+        "type": "array",
+    }
+    assert (worker["title"], worker["additionalProperties"]) == ("Worker", False)

@@ -19,7 +19,7 @@ import httpx2
 import pytest
 
 from onward import Onward
-from onward.server.http import header_limits as heads
+from onward.server.http import uvicorn as heads
 from rig.processes import Child
 from tests.kit import not_memory, only_memory
 from tests.server.conftest import serving

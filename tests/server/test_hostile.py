@@ -21,7 +21,7 @@ from onward import Onward
 from onward.core import wire
 from onward.core.caller import SCOPES
 from onward.server.http import bodies
-from onward.server.http import header_limits as heads
+from onward.server.http import uvicorn as heads
 from onward.server.http.app import ROUTES
 from onward.server.http.bodies import BodyLimiter
 from onward.server.http.problem import Problem

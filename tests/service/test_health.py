@@ -83,6 +83,67 @@ async def test_an_answer_from_before_a_change_is_not_kept(clock: HandClock) -> N
     assert [await shared() for _ in range(4)] == [1, 2, 3, 3]
 
 
+class Slow:
+    """A read that ends when the test lets it, and takes that many seconds of a clock moved by hand."""
+
+    def __init__(self, clock: HandClock, seconds: float) -> None:
+        self.begun, self.seconds, self._clock = 0, seconds, clock
+        self.go = asyncio.Event()
+
+    async def __call__(self) -> int:
+        self.begun += 1
+        number = self.begun
+        await self.go.wait()
+        self._clock.time += self.seconds
+        return number
+
+    async def known(self, shared: SharedRead[int]) -> None:
+        """Let the callers know how long it takes."""
+        self.go.set()
+        await shared()
+        await shared()
+        self.go.clear()
+
+
+async def test_quick_reads_run_side_by_side(clock: HandClock) -> None:
+    read = Slow(clock, 0.0)
+    shared = SharedRead(clock, read)
+    await read.known(shared)
+    callers = asyncio.gather(*[shared() for _ in range(3)])
+    await asyncio.sleep(0.01)
+    assert read.begun == 5, "each of the three reads, and none waits for another"
+    read.go.set()
+    assert await callers == [3, 4, 5]
+
+
+async def test_callers_share_the_slow_read_in_flight(clock: HandClock) -> None:
+    """Also when it takes longer than an answer is kept."""
+    read = Slow(clock, 6.0)
+    shared = SharedRead(clock, read)
+    await read.known(shared)
+    callers = asyncio.gather(*[shared() for _ in range(3)])
+    await asyncio.sleep(0.01)
+    shared.forget()
+    later = asyncio.ensure_future(shared())
+    await asyncio.sleep(0.01)
+    read.go.set()
+    assert await callers == [3, 3, 3]
+    assert await later == 4, "its caller knows of a change that the read in flight may not have seen"
+
+
+async def test_a_caller_that_goes_away_takes_no_answer_from_the_others(clock: HandClock) -> None:
+    read = Slow(clock, 6.0)
+    shared = SharedRead(clock, read)
+    await read.known(shared)
+    first, second = (asyncio.ensure_future(shared()) for _ in range(2))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.sleep(0.01)
+    read.go.set()
+    assert await second == 4
+    assert first.cancelled()
+
+
 def doctor(store: Store, clock: Any) -> Doctor:
     return Doctor(store, clock, Cluster(store, clock), 1000)
 

@@ -11,7 +11,16 @@ from onward.errors import BadSetting
 
 Duration = float | int | str | datetime.timedelta
 
-Time = Annotated[float, "a time"]
+
+class IsoTime:
+    """Marks a number of seconds that is ISO 8601 in JSON. Its method tells pydantic the JSON schema of such a time."""
+
+    @staticmethod
+    def __get_pydantic_json_schema__(_core_schema: object, _handler: object) -> dict[str, object]:
+        return {"description": "ISO 8601, UTC", "examples": ["2026-11-15T14:00:00.000Z"], "type": "string"}
+
+
+Time = Annotated[float, IsoTime]
 """Seconds since 1970, UTC. In JSON of views it is ISO 8601."""
 
 Moment = datetime.datetime | float

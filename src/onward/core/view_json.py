@@ -41,6 +41,12 @@ def from_json(kind: type[T], document: Mapping[str, Any]) -> T:
     return kind(**values)
 
 
+def from_row(kind: type[T], row: Any, **others: Any) -> T:
+    """The view of a row of the store: `others` are its fields that the row does not have under the same name."""
+    names = {name for name, _, _ in _fields(kind)} - others.keys()
+    return kind(**{name: getattr(row, name) for name in names}, **others)
+
+
 def parse_time(text: str) -> float:
     """Seconds since 1970 of a time in ISO 8601."""
     return datetime.datetime.fromisoformat(text).timestamp()

@@ -1,12 +1,13 @@
 """Views: the dataclasses that the service returns, the server sends as JSON, and the client reads back. Each shape is spelled here
-and nowhere else; `core/view_json.py` derives JSON from it, in both directions.
+and nowhere else: `core/view_json.py` derives JSON from it, in both directions, and `server/schema/openapi.py` its schema, with the
+docstrings as descriptions.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from onward.core.budget import KINDS, BudgetLedger
 from onward.core.durations import Time
@@ -54,31 +55,28 @@ class WorkerView:
     """Seconds until its lease ends; below 0, seconds since it ended."""
     rate: float
     """Tasks that it finishes in a second."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether its lease has not ended."""
-        return self.lease_s > 0
+    alive: bool
+    """Whether its lease has not ended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HandlerView:
-    """A handler, as the server lists it."""
+    """The handler of a task name."""
 
     name: str
     doc: str
-    """What it is for: the docstring of its code."""
+    """The docstring of its code."""
     schema: dict[str, Any]
     """JSON schema of the input."""
-    kind: str
-    """"task", or "agent" where a model decides what it does."""
+    kind: Literal["task", "agent"]
+    """"agent" where a model decides what it does."""
     queue: str
     here: bool
     """Whether the process that answers has it."""
     workers: int
     """How many living workers have it."""
     version: str | None
-    """The version of Onward of these workers, the highest where they differ; None when there are none."""
+    """The version of Onward of these workers, the highest where they differ; null when there are none."""
 
 
 # ── health ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -104,7 +102,7 @@ class Stats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked. `fine` is None for a fact that is neither right nor wrong but worth knowing."""
+    """One check. `fine` is null for a fact that is neither right nor wrong but worth knowing."""
 
     name: str
     fine: bool | None
@@ -138,7 +136,7 @@ class Health:
         return not any(check.fine is False for check in self.checks)
 
 
-# ── what waits for people ────────────────────────────────────────────────────────────────────────────────────────────
+# ── questions, approvals, effects in doubt ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,39 +144,28 @@ class Ask:
     """A question or an approval that waits for a person. Its id is the task's id and the number of its record."""
 
     id: str
-    kind: str
-    """"question" or "approval"."""
+    kind: Literal["question", "approval"]
     task_id: str
     task: str
     text: str
+    risk: str | None
+    data: Any
+    choices: tuple[str, ...]
     asked_at: Time
     expires_at: Time | None
-    risk: str | None = None
-    data: Any = None
-    choices: tuple[str, ...] = ()
-    default: str | None = None
+    default: str | None
     """The decision that counts when it expires without one: "approve" or "deny"."""
-    hash: str | None = None
+    tool: str | None
+    """The tool that an agent wants to call, where this approval is for a tool call."""
+    arguments: dict[str, Any] | None
+    """The arguments of that call."""
+    hash: str | None
     """Hash of the task, the record and all that it asks: a decision with this hash is for exactly this."""
 
     @property
     def seq(self) -> int:
         """The number of its record."""
         return int(self.id.rpartition(".")[2])
-
-    @property
-    def tool(self) -> str | None:
-        """The tool that an agent wants to call, where this approval is for a tool call."""
-        return str(self.data["tool"]) if _is_tool_call(self.data) else None
-
-    @property
-    def arguments(self) -> dict[str, Any] | None:
-        """The arguments of that call."""
-        return dict(self.data["arguments"]) if _is_tool_call(self.data) else None
-
-
-def _is_tool_call(data: Any) -> bool:
-    return isinstance(data, dict) and data.keys() == {"tool", "call", "arguments"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,7 +183,7 @@ class Doubt:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule. `every` is in seconds."""
+    """A schedule: it submits tasks at fixed times. `every` is in seconds."""
 
     name: str
     task: str
@@ -210,7 +197,7 @@ class Schedule:
     deadline: float | None
     labels: dict[str, str]
     next_at: Time | None
-    """The next tick; None while it is paused."""
+    """The next tick; null while it is paused."""
     upcoming: tuple[Time, ...]
     """The next ticks, `next_at` first: up to three."""
     last_at: Time | None
@@ -238,16 +225,19 @@ class Subscription:
     secret: str | None = None
 
 
+DeliveryState = Literal["pending", "delivered", "failed"]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Delivery:
-    """One event on its way to one receiver."""
+    """The delivery of one event to one receiver."""
 
     id: str
     subscription: str
     task_id: str
     seq: int
     type: str
-    state: str
+    state: DeliveryState
     sink: str | None
     attempts: int
     said: str | None
@@ -260,7 +250,7 @@ class Delivery:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Key:
-    """A key without its secret."""
+    """A key, without its token."""
 
     id: str
     name: str
@@ -305,7 +295,7 @@ class RecordView:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TurnView:
-    """A turn of an agent, summarised. None is unknown."""
+    """A turn of an agent, summarised. Null is unknown."""
 
     turn: int
     seq: int
@@ -319,7 +309,7 @@ class TurnView:
     text: str
     """The beginning of the model's answer."""
     tools: tuple[str, ...]
-    """The tools that the model asked for."""
+    """The tools that the model called."""
 
 
 # ── spending ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -359,7 +349,8 @@ class Spent:
 
 @dataclasses.dataclass(slots=True)
 class UsageRow:
-    """What one agent, model, key or day used. `unknown` counts its tasks, or calls, that did not report all figures."""
+    """The model usage of one agent, model, key or day. `unknown` counts its tasks, or calls, that did not report all figures; the
+    sums leave those figures out."""
 
     group: str
     tasks: int = 0
@@ -381,12 +372,12 @@ class UsageRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UsageReport:
-    """What models used, in groups."""
+    """Model usage in groups: the most expensive group first, days in order."""
 
     by: str
     rows: list[UsageRow]
     complete: bool
-    """False when there are more tasks than the report read. It read the newest."""
+    """False when there are more than 10,000 tasks: only the newest 10,000 are counted."""
 
 
 # ── many tasks at once ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -408,4 +399,4 @@ class Acted:
     matched: int
     done: int
     refused: tuple[Refused, ...]
-    """The first of those that failed; `matched - done` is how many failed in all."""
+    """The first twenty tasks on which it failed; `matched - done` is how many failed in all."""

@@ -36,7 +36,7 @@ class Audit:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def write_down(self, event: AuditEvent) -> None:
+    async def append(self, event: AuditEvent) -> None:
         """Append an event."""
         await self._store.audit.append(event)
 

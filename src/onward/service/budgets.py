@@ -27,7 +27,7 @@ class Budgets:
         """The budget that a task spends from. Raises TaskNotFound, or NotFound where there is none."""
         return self._spent(*await self._nearest(task_id))
 
-    async def raise_(self, task_id: str, *, deed: AuditEvent | None = None, **limits: Any) -> Spent:
+    async def raise_(self, task_id: str, *, event: AuditEvent | None = None, **limits: Any) -> Spent:
         """Set limits of that budget. They are absolute, not added. All tasks that wait for it try again. The audit event is written in
         the same transaction."""
         if not any(value is not None for value in limits.values()):
@@ -43,7 +43,7 @@ class Budgets:
             raised, wake = ledgers[holder].raised(**limits).wake(holder, 0.0, everybody=True)
             return Granted({holder: raised}, tuple(wake))
 
-        granted = await self._store.budgets.change([holder], change, deed)
+        granted = await self._store.budgets.change([holder], change, event)
         self._store.nudge("ready")
         return self._spent(holder, granted.purses[holder])
 

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Unpack
 
 from onward.core.task import Task
 from onward.core.views import Acted, Refused
 from onward.errors import BadSetting, MoreMatch, OnwardError, UsageError
-from onward.service.listing import FILTERS, MAX_COUNT, Ids
+from onward.service.listing import FILTERS, MAX_COUNT, Filters, Ids
 from onward.service.pruning import Pruner, refusal
 from onward.service.submission import check_priority
 from onward.store.port.pruning import UNKNOWN
+
+if TYPE_CHECKING:
+    from onward.service.service import Service
 
 CONCURRENCY = 20
 """Tasks that are acted on at the same time."""
@@ -24,47 +27,23 @@ MAX_REFUSALS = 20
 ACTIONS = ("cancel", "resume", "pause", "priority", "prune")
 
 
-class TaskControl(Protocol):
-    """The verbs of the service that actions call."""
-
-    async def matching(self, most: int, **which: Any) -> tuple[Ids, bool]:
-        """See `Listing.matching`."""
-        ...
-
-    async def cancel(self, task_id: str) -> Task:
-        """See `Service.cancel`."""
-        ...
-
-    async def resume(self, task_id: str) -> Task:
-        """See `Service.resume`."""
-        ...
-
-    async def pause(self, task_id: str) -> Task:
-        """See `Service.pause`."""
-        ...
-
-    async def prioritize(self, task_id: str, priority: int) -> Task:
-        """See `Service.prioritize`."""
-        ...
-
-
 class Bulk:
     """Acts on many tasks."""
 
-    def __init__(self, service: TaskControl, pruner: Pruner) -> None:
+    def __init__(self, service: Service, pruner: Pruner) -> None:
         self._service, self._pruner = service, pruner
 
-    async def find(self, action: str, count: int, *, priority: int | None = None, **which: Any) -> Ids:
+    async def find(self, action: str, count: int, *, priority: int | None = None, **filters: Unpack[Filters]) -> Ids:
         """The ids of all tasks that match, 10,000 at most, the newest first. Raises MoreMatch when they are far more than `count`, and
         UsageError for a filter that selects every task."""
         if action not in ACTIONS:
             raise BadSetting("action", action, f"one of {', '.join(ACTIONS)}")
         if action == "priority":
             check_priority(priority)
-        filters = {name: value.strip() if isinstance(value, str) else value for name, value in which.items()}
-        if not any(filters.get(name) for name in FILTERS if name != "whose"):
+        given = {name: value.strip() if isinstance(value, str) else value for name, value in filters.items()}
+        if not any(given.get(name) for name in FILTERS - {"whose"}):
             raise UsageError("an empty filter would mean every task there is; say which ones are meant")
-        ids, more = await self._service.matching(MAX_COUNT, **which)
+        ids, more = await self._service.matching(MAX_COUNT, **filters)
         if len(ids) > bound(count):
             raise MoreMatch(len(ids), count, more)
         return ids

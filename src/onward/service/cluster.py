@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
+from onward.core.view_json import from_row
 from onward.core.views import Queue, Stats, WorkerView
 from onward.service.shared_read import SharedRead
 from onward.service.submission import named
@@ -123,19 +124,8 @@ def _serves(worker: WorkerView, queue: str) -> bool:
 
 
 def _worker(row: WorkerRow, now: float, running: int) -> WorkerView:
-    return WorkerView(
-        id=row.id,
-        host=row.host,
-        pid=row.pid,
-        slots=row.slots,
-        running=running,
-        queues=row.queues,
-        handlers=row.names,
-        version=row.version,
-        started_at=row.started_at,
-        lease_s=row.lease_until - now,
-        rate=row.rate,
-    )
+    lease_s = row.lease_until - now
+    return from_row(WorkerView, row, running=running, handlers=row.names, lease_s=lease_s, alive=lease_s > 0)
 
 
 def _states(reasons: dict[str, int], ended: Ended) -> dict[str, int]:

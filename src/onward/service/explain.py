@@ -10,7 +10,7 @@ from onward.service.handlers import Handlers
 from onward.store.port.core import Store
 
 RECENT_RECORDS = 100
-"""Records of each task that are searched for its waits. Of a wait further back, only the reason is told."""
+"""Records of each task that are searched for its waits. Of a wait further back, the explanation has only the reason."""
 MAX_RECORD_BYTES = 16_000
 """Bytes of one of these records."""
 MAX_AHEAD = 1000

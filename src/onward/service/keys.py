@@ -15,6 +15,7 @@ from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, ANYBODY, SCOPES, Caller
 from onward.core.durations import Duration, seconds
 from onward.core.key import KeyRow, Token
+from onward.core.view_json import from_row
 from onward.core.views import Key
 from onward.errors import BadSetting, NotFound, UsageError
 from onward.service.submission import named
@@ -76,8 +77,8 @@ class Keys:
             last_used_at=None,
             now=0,
         )
-        deed = _audit_event("create_key", new_row, by)
-        row = await self._store.keys.add(new_row, None if expires is None else seconds(expires, "expires"), deed)
+        event = _audit_event("create_key", new_row, by)
+        row = await self._store.keys.add(new_row, None if expires is None else seconds(expires, "expires"), event)
         return NewKey(_view(row), token.text)
 
     async def list(self, whose: str | None = None) -> KeyList:
@@ -149,15 +150,4 @@ def _audit_event(action: str, row: KeyRow, by: Caller) -> AuditEvent:
 
 
 def _view(row: KeyRow) -> Key:
-    return Key(
-        id=row.id,
-        name=row.name,
-        tenant=row.tenant,
-        scopes=tuple(row.scopes.split()),
-        agent=row.agent,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        last_used_at=row.last_used_at,
-        valid=row.valid,
-    )
+    return from_row(Key, row, scopes=tuple(row.scopes.split()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from onward.core import wire
 from onward.core.filter import as_list
@@ -41,11 +41,23 @@ BRIEF_BYTES = 8_000
 MAX_SEARCH_CHARS = 200
 
 
-FILTERS = (
-    *("state", "task", "queue", "reason", "parent", "labels"),
-    *("created_after", "created_before", "key", "text", "whose"),
-)
-"""The filters of a list."""
+class Filters(TypedDict, total=False):
+    """The filters of a list; `whose` as for `Service.get`."""
+
+    state: State | str | Sequence[str] | None
+    task: str | Sequence[str] | None
+    queue: str | Sequence[str] | None
+    reason: Reason | str | Sequence[str] | None
+    parent: str | None
+    labels: Labels | None
+    created_after: float | None
+    created_before: float | None
+    key: str | None
+    text: str | None
+    whose: str | None
+
+
+FILTERS = frozenset(Filters.__annotations__)
 
 
 class Query(NamedTuple):
@@ -71,41 +83,13 @@ class Listing:
     _store: Store
 
     async def list(
-        self,
-        *,
-        state: State | str | Sequence[str] | None = None,
-        task: str | Sequence[str] | None = None,
-        queue: str | Sequence[str] | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-        reason: Reason | str | Sequence[str] | None = None,
-        parent: str | None = None,
-        labels: Labels | None = None,
-        created_after: float | None = None,
-        created_before: float | None = None,
-        key: str | None = None,
-        text: str | None = None,
-        whose: str | None = None,
-        brief: bool = False,
+        self, *, limit: int = 100, cursor: str | None = None, brief: bool = False, **filters: Unpack[Filters]
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page; `whose` as for `get`. With `brief`, large values are left out. A query
-        without a fitting index is bounded: its page may have few tasks, or none, and a cursor from which to go on."""
+        """Tasks, newest first, and the cursor for the next page. With `brief`, large values are left out. A query without a fitting index
+        is bounded: its page may have few tasks, or none, and a cursor from which to go on."""
         if not 1 <= limit <= 1000:
             raise BadSetting("limit", limit, "between 1 and 1000")
-        query = await self._query(
-            cursor,
-            state=state,
-            task=task,
-            queue=queue,
-            reason=reason,
-            parent=parent,
-            labels=labels,
-            created_after=created_after,
-            created_before=created_before,
-            key=key,
-            text=text,
-            whose=whose,
-        )
+        query = await self._query(cursor, filters)
         if brief:
             query.which["most"] = BRIEF_BYTES
         return await self._page(query, limit)
@@ -124,18 +108,18 @@ class Listing:
             return tasks, before
         return tasks[:limit], tasks[limit - 1].task_id if len(tasks) > limit else query.floor
 
-    async def count(self, *, most: int = MAX_COUNT, **which: Any) -> tuple[int, bool]:
+    async def count(self, *, most: int = MAX_COUNT, **filters: Unpack[Filters]) -> tuple[int, bool]:
         """How many tasks `list` would list, and whether there may be more: they are counted up to `most`, and, where no index fits, among
         the last few hundred thousand."""
-        ids, more = await self.matching(most, **which)
+        ids, more = await self.matching(most, **filters)
         return len(ids), more
 
-    async def matching(self, most: int, **which: Any) -> tuple[Ids, bool]:
+    async def matching(self, most: int, **filters: Unpack[Filters]) -> tuple[Ids, bool]:
         """The ids of the newest tasks that `list` would list, at most `most`, and whether there may be more."""
         ids: Ids = []
         cursor: str | None = None
         for _ in range(MAX_COUNT_QUERIES):
-            query = await self._query(cursor, **dict.fromkeys(FILTERS) | which)
+            query = await self._query(cursor, filters)
             wanted = most + 1 - len(ids)
             rows = await self._store.listing.ids(limit=wanted, before=query.before, **query.which)
             ids += [
@@ -150,30 +134,20 @@ class Listing:
                 return ids, False
         return ids, True
 
-    async def _query(
-        self,
-        cursor: str | None,
-        *,
-        state: Any,
-        task: Any,
-        queue: Any,
-        reason: Any,
-        parent: str | None,
-        labels: Labels | None,
-        created_after: float | None,
-        created_before: float | None,
-        key: str | None,
-        text: str | None,
-        whose: str | None,
-    ) -> Query:
+    async def _query(self, cursor: str | None, filters: Filters) -> Query:
+        if unknown := filters.keys() - FILTERS:
+            raise TypeError(f"a list has no filter {min(unknown)!r}")
+        given: dict[str, Any] = {**dict.fromkeys(FILTERS), **filters}
+        parent, labels, key, whose = given["parent"], given["labels"], given["key"], given["whose"]
+        created_after, created_before = given["created_after"], given["created_before"]
         which: Which = {
-            "state": [parse_enum(State, "state", value) for value in as_list("state", state)] or None,
-            "reason": [parse_enum(Reason, "reason", value) for value in as_list("reason", reason)] or None,
-            "task": [named("task", name) for name in as_list("task", task)] or None,
-            "queue": [named("queue", name) for name in as_list("queue", queue)] or None,
+            "state": [parse_enum(State, "state", value) for value in as_list("state", given["state"])] or None,
+            "reason": [parse_enum(Reason, "reason", value) for value in as_list("reason", given["reason"])] or None,
+            "task": [named("task", name) for name in as_list("task", given["task"])] or None,
+            "queue": [named("queue", name) for name in as_list("queue", given["queue"])] or None,
             "parent": parent and _check_id("parent", parent, "the id of a task"),
             "label": _label(labels),
-            "text": _text(text),
+            "text": _text(given["text"]),
             "since": None if created_after is None else first_id(created_after),
             "whose": whose,
         }

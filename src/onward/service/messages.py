@@ -111,15 +111,15 @@ class Messages:
             )
         return _ask(task_id, task.task, int(seq), records[0].kind, records[0].value, records[0].at)
 
-    async def answer(self, question_id: str, answer: Any, *, deed: AuditEvent | None = None) -> None:
+    async def answer(self, question_id: str, answer: Any, *, event: AuditEvent | None = None) -> None:
         """Answer a question. Raises AlreadyDecided when it was answered before, and AskExpired when it has expired. The store writes the
-        audit event `deed`, here and below, in the transaction that writes the message."""
+        audit `event`, here and below, in the transaction that writes the message."""
         ask = await self.ask(question_id)
         if ask.kind != "question":
             raise UsageError(f"{question_id} is an approval; `onward approve` and `onward deny` decide it")
         if ask.choices and answer not in ask.choices:
             raise InvalidInput(f"question {question_id} takes one of {', '.join(ask.choices)}, and not {answer!r:.80}")
-        await self._reply(ask, "answer", answer, f"question {question_id}", deed)
+        await self._reply(ask, "answer", answer, f"question {question_id}", event)
 
     async def decide(
         self,
@@ -131,7 +131,7 @@ class Messages:
         arguments: dict[str, Any] | None = None,
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- as in HTTP
-        deed: AuditEvent | None = None,
+        event: AuditEvent | None = None,
     ) -> None:
         """Approve or deny; see `Onward.decide`."""
         if decision not in {"approve", "deny"}:
@@ -147,9 +147,9 @@ class Messages:
         fields = {"decision": decision, "reason": reason, "by": by, "always": always, "hash": ask.hash}
         payload = {name: value for name, value in fields.items() if value}
         changes = {} if arguments is None else {"arguments": arguments}
-        others = await self._reply(ask, "decision", payload | changes, what, deed)
+        others = await self._reply(ask, "decision", payload | changes, what, event)
         if always:
-            await self._approve_others(ask, others, payload, deed)
+            await self._approve_others(ask, others, payload, event)
 
     def _check_changes(self, ask: Ask, decision: str, arguments: dict[str, Any] | None) -> None:
         if decision != "approve":
@@ -165,7 +165,7 @@ class Messages:
             self._check_call(ask.task, ask.tool, wire.decode(wire.encode(arguments, "the changed arguments")))
 
     async def _approve_others(
-        self, ask: Ask, others: list[Ask], payload: dict[str, Any], deed: AuditEvent | None
+        self, ask: Ask, others: list[Ask], payload: dict[str, Any], event: AuditEvent | None
     ) -> None:
         """'Always' also approves the other open calls of the same tool in the same task, each with a message of its own. Where another
         caller decides one of them first, that decision counts."""
@@ -173,12 +173,12 @@ class Messages:
             if other.kind == "approval" and other.tool == ask.tool:
                 decision = {**payload, "hash": other.hash, "through": ask.id}
                 message = Message(self._ids(), "decision", "", other.seq, wire.encode(decision, "the answer"))
-                also = deed and deed._replace(subject=other.id, data={"hash": other.hash, "through": ask.id})
+                also = event and event._replace(subject=other.id, data={"hash": other.hash, "through": ask.id})
                 await self._store.send(ask.task_id, message, also)
                 self._all_asks.forget()
         self._store.nudge("ready", [ask.task_id])
 
-    async def _reply(self, ask: Ask, kind: str, value: Any, what: str, deed: AuditEvent | None) -> list[Ask]:
+    async def _reply(self, ask: Ask, kind: str, value: Any, what: str, event: AuditEvent | None) -> list[Ask]:
         """Answer a question or an approval that is still open; the other open ones of the task."""
         rows = await self._store.listing.asks(ask.task_id)
         if ask.seq not in {row.seq for row in rows}:
@@ -187,7 +187,7 @@ class Messages:
         if ask.seq not in {open_ask.seq for open_ask in open_asks}:
             raise AskExpired(what)
         message = Message(self._ids(), kind, "", ask.seq, wire.encode(value, "the answer"))
-        sent = await self._send(ask.task_id, message, deed)
+        sent = await self._send(ask.task_id, message, event)
         if not sent.first and sent.there is not None:
             raise _decided(what, sent.there)
         return [open_ask for open_ask in open_asks if open_ask.seq != ask.seq]
@@ -227,7 +227,13 @@ class Messages:
         return [doubt for doubt in doubts.values() if doubt.seq not in answered]
 
     async def resolve(
-        self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None, deed: AuditEvent | None = None
+        self,
+        task_id: str,
+        verdict: str,
+        result: Any = None,
+        *,
+        step: str | None = None,
+        event: AuditEvent | None = None,
     ) -> None:
         """Resolve an effect in doubt: it happened (with this result), it did not happen, or it is to be undone. For a task that has ended,
         the first two are only recorded; the third starts a task that undoes the effect."""
@@ -242,27 +248,27 @@ class Messages:
             names = ", ".join(doubt.step for doubt in doubts)
             raise UsageError(f"several effects of task {task_id} are in doubt ({names}); say which, with step=")
         message = Message(self._ids(), "resolve", verdict, doubts[0].seq, wire.encode(result, "the result"))
-        sent = await self._store.send(task_id, message, deed)
+        sent = await self._store.send(task_id, message, event)
         self._all_asks.forget()
         if sent.number is None:
-            sent = await self._resolve_ended(task_id, message, deed)
+            sent = await self._resolve_ended(task_id, message, event)
         self._store.nudge("ready")
         if not sent.first and sent.there is not None:
             raise AlreadyDecided(f"the effect {doubts[0].step!r} of task {task_id}", sent.there.name)
 
-    async def _resolve_ended(self, task_id: str, message: Message, deed: AuditEvent | None) -> Sent:
+    async def _resolve_ended(self, task_id: str, message: Message, event: AuditEvent | None) -> Sent:
         task = await self._store.get(task_id)
         if task is None:
             raise TaskNotFound(task_id)
         undo = self._ids() if message.name == "undo" else None
         data = wire.encode(task.input, f"the input of task {task.task!r}")
-        sent = await self._store.resolve_ended(task_id, message, deed, undo=undo, input=data)
+        sent = await self._store.resolve_ended(task_id, message, event, undo=undo, input=data)
         if sent.number is None:
             raise StateConflict(task_id, task.state, "told anything", "it was just resumed; ask again")
         return sent
 
-    async def _send(self, task_id: str, message: Message, deed: AuditEvent | None = None) -> Sent:
-        sent = await self._store.send(task_id, message, deed)
+    async def _send(self, task_id: str, message: Message, event: AuditEvent | None = None) -> Sent:
+        sent = await self._store.send(task_id, message, event)
         self._all_asks.forget()
         if sent.number is None:
             task = await self._store.get(task_id)
@@ -274,22 +280,23 @@ class Messages:
 
 
 def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], at: float) -> Ask:
-    question, expires_at = kind == r.QUESTION, payload.get("until")
+    question, expires_at, data = kind == r.QUESTION, payload.get("until"), payload.get("data")
+    tool_call = data if isinstance(data, dict) and data.keys() == {"tool", "call", "arguments"} else None
     return Ask(
         id=f"{task_id}.{seq}",
         task_id=task_id,
         task=task,
         kind="question" if question else "approval",
         text=payload["question" if question else "what"],
+        risk=payload.get("risk"),
+        data=data,
+        choices=tuple(payload.get("choices", ())),
         asked_at=at,
         expires_at=expires_at,
-        risk=payload.get("risk"),
-        data=payload.get("data"),
-        choices=tuple(payload.get("choices", ())),
         default=None if question or expires_at is None else payload.get("default", "deny"),
-        hash=None
-        if question
-        else wire.fingerprint([task_id, seq, payload.get("what"), payload.get("risk"), payload.get("data")]),
+        tool=None if tool_call is None else str(tool_call["tool"]),
+        arguments=None if tool_call is None else dict(tool_call["arguments"]),
+        hash=None if question else wire.fingerprint([task_id, seq, payload.get("what"), payload.get("risk"), data]),
     )
 
 

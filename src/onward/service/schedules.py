@@ -12,6 +12,7 @@ from onward.core import wire
 from onward.core.ids import Ids
 from onward.core.schedule import Rhythm, ScheduleRow, Timetable
 from onward.core.task import NewTask
+from onward.core.view_json import from_row
 from onward.core.views import Schedule
 from onward.errors import ScheduleNotFound
 from onward.store.port.core import Store
@@ -118,22 +119,13 @@ def _find(table: Timetable, name: str) -> ScheduleRow:
 
 def _view(row: ScheduleRow) -> Schedule:
     options = wire.decode(row.options)
-    return Schedule(
-        name=row.name,
-        task=row.task,
+    return from_row(
+        Schedule,
+        row,
         input=wire.decode(row.input),
-        cron=row.cron,
-        every=row.every,
-        timezone=row.timezone,
-        missed=row.missed,
-        queue=row.queue,
-        priority=row.priority,
         deadline=options.get("deadline"),
         labels=options.get("labels", {}),
-        next_at=row.next_at,
         upcoming=_upcoming(row),
-        last_at=row.last_at,
-        paused=row.paused,
     )
 
 

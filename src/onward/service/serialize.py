@@ -17,11 +17,11 @@ from onward.core.task import Task
 from onward.core.text import iso as iso
 from onward.core.usage import Usage
 from onward.core.view_json import to_json
-from onward.core.views import Ask, RecordView, Subscription, Timeline, WorkerView
+from onward.core.views import RecordView, Subscription, Timeline
 from onward.errors import OnwardError
 
-queue_json = stats_json = schedule_json = turn_json = delivery_json = key_json = to_json
-"""The JSON of these views has their fields and nothing else."""
+queue_json = worker_json = stats_json = ask_json = schedule_json = turn_json = delivery_json = key_json = to_json
+"""Names that the command line has for `to_json`."""
 
 
 def task_json(task: Task) -> dict[str, Any]:
@@ -46,16 +46,6 @@ def usage_json(usage: Usage) -> dict[str, Any]:
 def why_json(why: Explanation) -> dict[str, Any]:
     """Why a task is in its state."""
     return why._asdict() | {"since": iso(why.since), "until": iso(why.until)}
-
-
-def worker_json(worker: WorkerView) -> dict[str, Any]:
-    """A worker, and whether it is alive."""
-    return to_json(worker) | {"alive": worker.alive}
-
-
-def ask_json(ask: Ask) -> dict[str, Any]:
-    """A question or an approval, with the tool call that it is for."""
-    return to_json(ask) | {"tool": ask.tool, "arguments": ask.arguments}
 
 
 def subscription_json(subscription: Subscription) -> dict[str, Any]:

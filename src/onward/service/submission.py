@@ -18,7 +18,7 @@ PRIORITY_LIMIT = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """What the service knows of a handler: enough to check a submit."""
+    """A handler as the service knows it: enough to check a submit."""
 
     check: Callable[[Any], object]
     queue: str = "default"
@@ -63,8 +63,8 @@ class SubmitRequest(NamedTuple):
     """The deadline of its parent."""
     group: str | None = None
     budget: Budget | None = None
-    purses: Mapping[str, Any] | None = None
-    """The budgets above it."""
+    inherited_budgets: Mapping[str, Any] | None = None
+    """The budgets of the tasks above it."""
     webhook: str | None = None
     """The URL that its ends are sent to."""
     tenant: str | None = None
@@ -168,8 +168,8 @@ def _options(request: SubmitRequest, spec: HandlerSpec) -> dict[str, Any]:
         options["until"] = request.until
     if request.budget is not None:
         options["budget"] = request.budget.to_json()
-    if request.purses:
-        options["purses"] = dict(request.purses)
+    if request.inherited_budgets:
+        options["purses"] = dict(request.inherited_budgets)
     if request.trace:
         options["trace"] = dict(request.trace)
     if request.tenant is not None:

@@ -9,6 +9,7 @@ from typing import Protocol
 from onward.core import event
 from onward.core.ids import Ids
 from onward.core.task import Webhook
+from onward.core.view_json import from_row
 from onward.core.views import Delivery, Subscription
 from onward.errors import BadSetting, NotFound, NotSentAgain, UsageError
 from onward.store.port.core import Store
@@ -42,7 +43,7 @@ def no_webhooks() -> Webhooks:
 
 
 Deliveries = Sequence[Delivery]
-Heard = Sequence[Subscription]
+SubscriptionList = Sequence[Subscription]
 """Aliases for classes that have a verb named `list`, or `subscriptions`."""
 
 
@@ -179,32 +180,9 @@ def _limit(limit: int) -> int:
 
 
 def _subscription(row: SubscriptionRow) -> Subscription:
-    return Subscription(
-        row.id,
-        tuple(row.types.split(" ")),
-        row.sink,
-        row.task_id,
-        row.tenant,
-        row.created_at,
-        row.offered_at,
-        row.disabled,
-        row.dropped,
-    )
+    return from_row(Subscription, row, types=tuple(row.types.split(" ")), secret=None)
 
 
 def _delivery(row: DeliveryRow) -> Delivery:
-    return Delivery(
-        str(row.key),
-        row.subscription,
-        row.task_id,
-        row.seq,
-        row.kind,
-        row.state,
-        row.sink,
-        row.attempts,
-        row.said,
-        row.at,
-        row.due_at if row.state == PENDING else None,
-        row.done_at,
-        row.sending,
-    )
+    due_at = row.due_at if row.state == PENDING else None
+    return from_row(Delivery, row, id=str(row.key), type=row.kind, due_at=due_at)

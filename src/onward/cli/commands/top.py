@@ -162,7 +162,7 @@ async def _person_waits(app: Onward) -> list[Wait]:
             ask.kind,
             ask.asked_at,
             ask.text,
-            f"onward {'approve' if ask.kind == Reason.APPROVAL else 'answer'} {connect.short_ask_id(ask.id)}",
+            f"onward {'approve' if ask.kind == 'approval' else 'answer'} {connect.short_ask_id(ask.id)}",
         )
         for ask in await app.asks()
     ]

@@ -485,7 +485,7 @@ class Shift(TaskResources):
         # The answer of an agent needs the results of its children: they end while it has time left for that.
         deadline = self._time_of(LAST_ANSWER_SHARE) if self._handler.agent else self._deadline_at()
         inherited: dict[str, Any] = {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
-        inherited |= {"purses": budgets} if (budgets := self._child_budgets()) else {}
+        inherited |= {"inherited_budgets": budgets} if (budgets := self._child_budgets()) else {}
         scope = SCOPE.get()
         key = f"{self.task_id}:{scope.key}"
         until = None if deadline == NEVER else deadline

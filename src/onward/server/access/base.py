@@ -11,10 +11,36 @@ from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, READ, SUBMIT, Caller
 from onward.core.task import Task
 from onward.core.views import Ask
-from onward.errors import Forbidden
-from onward.server.access.errors import NotForTenants, OwnCall
+from onward.errors import Forbidden, OnwardError
 from onward.service.service import Service
 from onward.service.submission import named
+
+
+class OwnCall(Forbidden):
+    """An agent used its own key to decide on a task in which it takes part."""
+
+    code = "own_call"
+
+    def __init__(self, task_id: str, agent: str, name: str) -> None:
+        self.task_id, self.agent = task_id, agent
+        OnwardError.__init__(
+            self,
+            f"the key {name!r} belongs to the agent {agent!r}, which takes part in task {task_id} or its tree: "
+            "a person or another key has to decide; nothing was written",
+        )
+
+
+class NotForTenants(Forbidden):
+    """A key of a tenant was used for something beyond that tenant."""
+
+    code = "not_for_tenants"
+
+    def __init__(self, subject: str, tenant: str, name: str) -> None:
+        self.tenant = tenant
+        OnwardError.__init__(
+            self,
+            f"the key {name!r} is for tenant {tenant!r}, and this is about {subject}, beyond that tenant; use a key without a tenant",
+        )
 
 
 class AccessBase:
@@ -63,17 +89,17 @@ class AccessBase:
     async def _audited_task(self, action: str, task_id: str, **data: Any) -> Task:
         """The task, if this caller may control it. Writes the action to the audit log."""
         task = await self._own(SUBMIT, task_id)
-        await self.service.audit.write_down(self._audit_event(action, task_id, task.tenant, **data))
+        await self.service.audit.append(self._audit_event(action, task_id, task.tenant, **data))
         return task
 
     async def _audit_system(self, action: str, subject: str, **data: Any) -> None:
         """Checks that the caller may change what belongs to no tenant. Writes the action to the audit log."""
         self._check_no_tenant(ADMIN, named("a name", subject))
-        await self.service.audit.write_down(self._audit_event(action, subject, None, **data))
+        await self.service.audit.append(self._audit_event(action, subject, None, **data))
 
     async def _audit_subscription(self, action: str, subject: str, **data: Any) -> None:
         """Writes a change to subscriptions to the audit log."""
-        await self.service.audit.write_down(self._audit_event(action, subject, self.caller.tenant, **data))
+        await self.service.audit.append(self._audit_event(action, subject, self.caller.tenant, **data))
 
     def shown(self, task: Task) -> Task:
         """The task as this caller may see it: without the scope read, only its state and no content."""

@@ -8,8 +8,7 @@ from typing import Any
 from onward.core.caller import ADMIN, READ, SUBMIT
 from onward.core.task import SAME, Tasks
 from onward.core.views import Acted, HandlerView, Health, RecordView, Timeline, TurnView, UsageReport
-from onward.server.access.base import AccessBase
-from onward.server.access.errors import NotForTenants
+from onward.server.access.base import AccessBase, NotForTenants
 from onward.service.forks import ForkPlan
 from onward.service.timeline import Turn
 
@@ -57,7 +56,7 @@ class Queries(AccessBase):
         criteria = {name: value for name, value in filters.items() if value}
         details = {"filter": criteria, "tasks": len(ids), "priority": priority}
         event = self._audit_event(f"{action}_many", "tasks", self.caller.tenant, **details)
-        await self.service.audit.write_down(event)
+        await self.service.audit.append(event)
         return await bulk.act(action, ids, priority)
 
     async def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002

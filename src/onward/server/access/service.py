@@ -21,12 +21,12 @@ from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import Ask, Delivery, Doubt, Key, Queue, Schedule, Spent, Stats, Subscription, WorkerView
 from onward.errors import NoState
-from onward.server.access.errors import NotForTenants
+from onward.server.access.base import NotForTenants
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
 from onward.service.keys import KeyList, NewKey
 from onward.service.submission import SubmitRequest
-from onward.service.subscriptions import Deliveries, Heard
+from onward.service.subscriptions import Deliveries, SubscriptionList
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
@@ -65,7 +65,7 @@ class AuthorizedService(Queries):
         return self.service.tail(task_id, after)
 
     async def state(self, task_id: str) -> AgentState:
-        """The state of an agent: what it knows. Raises NoState."""
+        """The state of an agent. Raises NoState."""
         await self._own(READ, task_id)
         return await self.service.agent_states.get(task_id)
 
@@ -130,7 +130,7 @@ class AuthorizedService(Queries):
     async def prune(self, task_id: str) -> int:
         """Delete an ended task and its descendants; returns how many tasks that were."""
         task = await self._own(ADMIN, task_id)
-        await self.service.audit.write_down(self._audit_event("prune", task_id, task.tenant))
+        await self.service.audit.append(self._audit_event("prune", task_id, task.tenant))
         return await self.service.pruner.prune(task_id)
 
     async def pause(self, task_id: str) -> Task:
@@ -190,7 +190,7 @@ class AuthorizedService(Queries):
         """Answer a question. Raises AlreadyDecided (AskExpired), Withdrawn."""
         ask, task = await self._deciding(question_id)
         event = self._audit_event("answer", ask.id, task.tenant, answer=wire.fingerprint(answer, "the answer"))
-        await self.service.messages.answer(question_id, answer, deed=event)
+        await self.service.messages.answer(question_id, answer, event=event)
         return ask
 
     async def decide(
@@ -215,7 +215,7 @@ class AuthorizedService(Queries):
             arguments=arguments,
             always=always,
             hash=hash,
-            deed=event,
+            event=event,
         )
         return ask
 
@@ -231,7 +231,7 @@ class AuthorizedService(Queries):
         task = await self._own(DECIDE, task_id)
         await self._check_own_call(task)
         event = self._audit_event("resolve", task_id, task.tenant, verdict=verdict, step=step)
-        await self.service.messages.resolve(task_id, verdict, result, step=step, deed=event)
+        await self.service.messages.resolve(task_id, verdict, result, step=step, event=event)
         return self.shown(await self.service.get(task_id))
 
     async def raise_budget(self, task_id: str, **limits: Any) -> Spent:
@@ -242,7 +242,7 @@ class AuthorizedService(Queries):
             name: limit if isinstance(limit, int | float) else str(limit) for name, limit in limits.items() if limit
         }
         event = self._audit_event("raise_budget", task_id, task.tenant, **new_limits)
-        return await self.service.budgets.raise_(task_id, deed=event, **limits)
+        return await self.service.budgets.raise_(task_id, event=event, **limits)
 
     # ── the system ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -297,7 +297,7 @@ class AuthorizedService(Queries):
         await self._audit_subscription("subscribe", url.partition("?")[0], types=list(types))
         return await self.service.subscriptions.make(url, types, tenant=own_tenant or tenant)
 
-    async def subscriptions(self, limit: int = 100, cursor: str | None = None) -> tuple[Heard, str | None]:
+    async def subscriptions(self, limit: int = 100, cursor: str | None = None) -> tuple[SubscriptionList, str | None]:
         """The subscriptions to tasks that the caller sees, and the cursor for the next page."""
         self.need(ADMIN)
         return await self.service.subscriptions.list(tenant=self.caller.sees, limit=limit, cursor=cursor)

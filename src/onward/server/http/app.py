@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, get_origin
+from typing import Any, get_origin
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
@@ -52,31 +52,19 @@ from onward.telemetry import OTHER, counters
 log = logging.getLogger("onward.http")
 
 ROUTES: Sequence[ApiRoute] = (
-    *bulk.ROUTES,
-    *tasks.ROUTES,
-    *introspection.ROUTES,
-    *streams.ROUTES,
-    *approvals.ROUTES,
-    *subscriptions.ROUTES,
-    *cluster.ROUTES,
-    *keys.ROUTES,
-    *hooks.ROUTES,
+    *bulk.routes,
+    *tasks.routes,
+    *introspection.routes,
+    *streams.routes,
+    *approvals.routes,
+    *subscriptions.routes,
+    *cluster.routes,
+    *keys.routes,
+    *hooks.routes,
 )
 
 
 KEYLESS_NOT_ALLOWED = "this server is mounted in another one, and requests without a key are not allowed there; `app.asgi(keyless=True)` allows them"
-
-
-class Authenticator(Protocol):
-    """Finds the caller of a request."""
-
-    async def caller(self, authorization: str | None, outside: str | None = None) -> Caller:
-        """Raises Unauthorized. `outside` is the reason why the request does not come from this machine."""
-        ...
-
-    async def still_valid(self, caller: Caller) -> bool:
-        """Whether the caller is still allowed in. Streams and other open requests ask this every second."""
-        ...
 
 
 class ServerState:
@@ -85,7 +73,7 @@ class ServerState:
     def __init__(
         self,
         service: Service,
-        authenticator: Authenticator,
+        authenticator: auth.KeyAuthenticator,
         tails: Tails,
         clock: Clock,
         *,

@@ -2,7 +2,7 @@
 they cannot differ.
 
 A route names its method and path, the query and body it takes, the scopes a caller needs, and every response it can give. Its
-handler is a function that takes a `RequestContext` and returns an `ApiResponse`.
+handler is a function that takes a `RequestContext` and returns an `ApiResponse`; `Routes.add` makes a route of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Shape(BaseModel):
     """Base class of all request and response models. Unknown fields are refused, so that the caller learns of a misspelled
     name."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,14 +79,35 @@ class ApiRoute:
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Request headers that the route reads, each with its meaning."""
     errors: tuple[int, ...] = ()
-    """Error statuses of this route, beside those that every route can return."""
+    """Error statuses of this route, beside those that every route can return, or every route with a body or a query."""
     media: str = "application/json"
     """The media type of the first success response."""
     streams: bool = False
     """Whether it also responds with server-sent events, to a client that accepts them."""
     open: bool = False
     """Whether it needs no key."""
-    tag: str = "tasks"
+    tag: str = ""
     scopes: tuple[str, ...] = ()
     """The caller must have one of these scopes, otherwise the server does not read the body. `AuthorizedService` checks the
     rest."""
+
+
+class Routes(list[ApiRoute]):
+    """The routes of a module, in the order in which the document lists them."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__()
+        self._tag = tag
+
+    def add(
+        self, method: str, path: str, summary: str, responses: Mapping[int, tuple[str, Any]], **options: Any
+    ) -> Callable[[RouteHandler], RouteHandler]:
+        """A decorator for the handler of a route. The route gets the handler's name, unless `options` has one; `options` are the
+        other fields of `ApiRoute`."""
+
+        def add(handler: RouteHandler) -> RouteHandler:
+            fields = {"name": handler.__name__.rstrip("_"), "tag": self._tag, **options}
+            self.append(ApiRoute(method, path, handler=handler, summary=summary, responses=responses, **fields))
+            return handler
+
+        return add

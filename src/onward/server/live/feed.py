@@ -181,7 +181,7 @@ class Feed:
 
 
 def _stopping() -> bool:
-    """Whether uvicorn, where another program runs it, was told to stop. It waits for every response to end, and has no hook for
+    """Whether uvicorn, where another program runs it, is about to stop. It waits for every response to end, and has no hook for
     endless ones. Its signal handler is the only way to find it."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return getattr(server, "should_exit", False) is True

@@ -47,10 +47,10 @@ class View:
         self,
         encoder: Encoder,
         cursors: Mapping[str, int],
-        tellers: Mapping[str, ProgressReader] | None,
+        readers: Mapping[str, ProgressReader] | None,
         ended: Iterable[str] = (),
     ) -> None:
-        self.encoder, self.cursors, self._tellers = encoder, dict(cursors), None if tellers is None else dict(tellers)
+        self.encoder, self.cursors, self._readers = encoder, dict(cursors), None if readers is None else dict(readers)
         self.ended = set(ended)
         self._dropped: set[str] = set()
 
@@ -64,28 +64,28 @@ class View:
         """Whether all of its tasks have ended."""
         return len(self.ended) == len(self.cursors)
 
-    def add(self, task_id: str, teller: ProgressReader, after: int = 0) -> None:
+    def add(self, task_id: str, reader: ProgressReader, after: int = 0) -> None:
         """Add a task."""
-        assert self._tellers is not None
-        self.cursors[task_id], self._tellers[task_id] = after, teller
+        assert self._readers is not None
+        self.cursors[task_id], self._readers[task_id] = after, reader
 
     def drop(self, task_id: str) -> None:
         """Remove a task."""
-        assert self._tellers is not None
+        assert self._readers is not None
         self.ended.discard(task_id)
-        del self.cursors[task_id], self._tellers[task_id]
+        del self.cursors[task_id], self._readers[task_id]
 
     def encode(self, task_id: str, record: Record) -> Iterator[bytes]:
         """The messages to send for one record."""
         yield from self._dropped_before(task_id, record)
         self.cursors[task_id] = record.seq
         (self.ended.add if record.kind in ENDS else self.ended.discard)(task_id)
-        if self._tellers is None:
+        if self._readers is None:
             yield self.encoder.record(task_id, record, self.cursor)
             return
-        teller = self._tellers[task_id]
-        update = teller.read(record)
-        for withdrawn in teller.withdrawn():
+        reader = self._readers[task_id]
+        update = reader.read(record)
+        for withdrawn in reader.withdrawn():
             yield self.encoder.text(withdrawn)
         if update is not None:
             yield self.encoder.update(update, self.cursor)
@@ -99,8 +99,8 @@ class View:
 
     def texts(self) -> Iterator[bytes]:
         """The text that models are generating, since the last call."""
-        for teller in (self._tellers or {}).values():
-            if (piece := teller.new_text()) is not None:
+        for reader in (self._readers or {}).values():
+            if (piece := reader.new_text()) is not None:
                 yield self.encoder.text(piece)
 
 
@@ -176,16 +176,16 @@ def _sse_message(data: bytes, cursor: str | None = None, name: str = "") -> byte
 
 @dataclasses.dataclass(slots=True)
 class Position:
-    """Where a reader goes on, and what it must be told about that."""
+    """Where a client goes on, and the `reset` that it gets first, if any."""
 
     cursors: dict[str, int]
     reset: dict[str, Any] | None = None
     ended: frozenset[str] = frozenset()
-    """Tasks whose end the reader has seen."""
+    """Tasks whose end the client has seen."""
 
     @property
     def over(self) -> bool:
-        """Whether the reader has seen all events, and no more will come."""
+        """Whether the client has seen all events, and no more will come."""
         return len(self.ended) == len(self.cursors)
 
 

@@ -82,8 +82,8 @@ async def heads_of(service: AuthorizedService, feed: Feed, ids: Sequence[str]) -
     return {task_id: heads[task_id] for task_id in ids}
 
 
-async def tellers(feed: Feed, cursors: Mapping[str, int]) -> dict[str, ProgressReader]:
-    """For each task, the teller of its progress after this record."""
+async def readers(feed: Feed, cursors: Mapping[str, int]) -> dict[str, ProgressReader]:
+    """For each task, the reader of its progress after this record."""
     return {
         task_id: ProgressReader(task_id, await feed.store.lead(task_id, seq), again=seq > 0)
         for task_id, seq in cursors.items()
@@ -102,7 +102,7 @@ async def progress(
     position = find_position(await heads_of(service, feed, ids), cursor)
     if position.over:
         return Response(status_code=204)
-    view = View(SseEncoder(), position.cursors, await tellers(feed, position.cursors), position.ended)
+    view = View(SseEncoder(), position.cursors, await readers(feed, position.cursors), position.ended)
     return EventsResponse(feed, view, still_allowed, position.reset)
 
 
@@ -129,7 +129,7 @@ async def everything(
     heads = await feed.store.heads([task.task_id for task in newest]) | await heads_of(service, feed, also)
     cursors = {task_id: head.seq for task_id, head in heads.items()}
     open_ = {task_id: seq for task_id, seq in cursors.items() if heads[task_id].kind not in ENDS}
-    view = View(SseEncoderWithoutCursor(), open_, await tellers(feed, open_))
+    view = View(SseEncoderWithoutCursor(), open_, await readers(feed, open_))
     known = {task_id: (seq, 0.0) for task_id, seq in cursors.items()}
     known |= {task.task_id: (cursors.get(task.task_id, 0), task.updated_at) for task in newest}
     new_tasks = _NewTasks(service, feed, view, known, also)
@@ -163,13 +163,13 @@ class _NewTasks:
         ids = [task.task_id for task in others if self._last(task.task_id)[1] != task.updated_at]
         older = [task_id for task_id in self._also if task_id not in self._view.cursors and task_id not in ids]
         new = await self._new([*ids, *older])
-        new_tellers = await tellers(self._feed, new)
+        new_readers = await readers(self._feed, new)
         self._known = {
             **{task_id: self._last(task_id) for task_id in older},
             **{task.task_id: (self._last(task.task_id)[0], task.updated_at) for task in others},
         }
         for task_id, after in new.items():
-            self._view.add(task_id, new_tellers[task_id], after)
+            self._view.add(task_id, new_readers[task_id], after)
         follower.add(new)
 
     async def _new(self, ids: Sequence[str]) -> dict[str, int]:

@@ -166,13 +166,13 @@ class Sockets:
         try:
             service = await self._authenticate(socket)
             position = render.find_position(await self._heads(service, socket), socket.query_params.get("after"))
-            tellers = await sse.tellers(self._server.feed, position.cursors)
+            readers = await sse.readers(self._server.feed, position.cursors)
         except OnwardError as error:
             await _refuse(socket, error)
         except (WebSocketDisconnect, TimeoutError):
             await _close(socket, POLICY_VIOLATION, "no key was sent")
         else:
-            view = render.View(MessageEncoder(), position.cursors, tellers, position.ended)
+            view = render.View(MessageEncoder(), position.cursors, readers, position.ended)
             await self._serve(socket, service, view, position.reset)
 
     async def _authenticate(self, socket: WebSocket) -> AuthorizedService:

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from onward.core.caller import DECIDE, READ, SUBMIT
 from onward.core.task import ASKS_A_PERSON, Task
+from onward.core.view_json import to_json
 from onward.engine.handlers import Handler
 from onward.errors import BadSetting, OnwardError, ResultTimeout
 from onward.server.access.service import AuthorizedService
@@ -30,7 +31,7 @@ from onward.server.mcp.common import (
 )
 from onward.server.mcp.tasks import pointer
 from onward.server.schema import shapes
-from onward.service.serialize import ask_json, task_json
+from onward.service.serialize import task_json
 from onward.service.submission import SubmitRequest
 
 P = ParamSpec("P")
@@ -273,7 +274,7 @@ async def _wait_for_end(service: AuthorizedService, task_id: str, seconds: float
 
 
 async def _task_result(service: AuthorizedService, task: Task) -> CallToolResult:
-    asks = [] if task.ended else [ask_json(ask) for ask in await service.asks_of(task.task_id)]
+    asks = [] if task.ended else [to_json(ask) for ask in await service.asks_of(task.task_id)]
     return tool_result(_brief_json(task) | ({"asks": asks} if asks else {}))
 
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import http
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import create_model
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from onward.server.http.problem import MEDIA
-from onward.server.http.route import ApiRoute
+from onward.server.http.route import ApiRoute, Shape
 
 SHAPE_SUFFIX = "Shape"
 """A model whose name would clash with the class that it shows ends with this suffix. The document leaves the suffix out."""
+VIEW_NAMES = {
+    "WorkerView": "Worker",
+    "HandlerView": "Handler",
+    "TurnView": "Turn",
+    "Check": "Finding",
+    "Acted": "Outcome",
+    "Refused": "RefusedTask",
+}
+"""Views that the document names otherwise."""
 REFS = "#/components/schemas/{model}"
 COMMON_ERRORS = (400, 401, 403, 500, 503)
 """Error statuses of every route that needs a key."""
 OPEN_ERRORS = (400, 500, 503)
 """Error statuses of every route that needs no key."""
+BODY_ERRORS = (413, 415, 422)
+QUERY_ERRORS = (422,)
 
 PROBLEM = {
     "type": "object",
@@ -44,8 +55,7 @@ def document(routes: Sequence[ApiRoute], version: str) -> dict[str, Any]:
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     paths["/api/tasks"]["post"]["responses"]["202"]["links"] = _links(routes)
-    schemas = {name.removesuffix(SHAPE_SUFFIX): shape for name, shape in _schemas(routes).items()}
-    openapi: dict[str, Any] = {
+    return {
         "openapi": "3.1.0",
         "info": {
             "title": "Onward",
@@ -54,26 +64,22 @@ def document(routes: Sequence[ApiRoute], version: str) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Problem": PROBLEM, **schemas},
+            "schemas": {"Problem": PROBLEM, **_schemas(routes)},
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "description": "`onward keys create` creates a key."}
             },
         },
         "security": [{"key": []}, {}],
     }
-    _rename(openapi)
-    return openapi
 
 
-def _rename(node: Any) -> None:
-    """Remove SHAPE_SUFFIX from all references and titles."""
-    for child in node.values() if isinstance(node, dict) else node:
-        if isinstance(child, dict | list | tuple):
-            _rename(child)
-    if isinstance(node, dict):
-        for name in ("$ref", "title"):
-            if isinstance(node.get(name), str):
-                node[name] = node[name].removesuffix(SHAPE_SUFFIX)
+def _name(shape: str) -> str:
+    """The name that the document has for a model or a view."""
+    return VIEW_NAMES.get(shape, shape.removesuffix(SHAPE_SUFFIX))
+
+
+def _ref(shape: type) -> dict[str, str]:
+    return {"$ref": REFS.format(model=_name(shape.__name__))}
 
 
 def _links(routes: Sequence[ApiRoute]) -> dict[str, Any]:
@@ -98,7 +104,7 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
     if route.body is not None:
         operation["requestBody"] = {
             "required": any(field.is_required() for field in route.body.model_fields.values()),
-            "content": {"application/json": {"schema": {"$ref": REFS.format(model=route.body.__name__)}}},
+            "content": {"application/json": {"schema": _ref(route.body)}},
         }
     return operation
 
@@ -142,7 +148,7 @@ def _response(route: ApiRoute, status: int) -> dict[str, Any]:
     if shape is bytes or shape is str:
         response["content"] = {route.media: {"schema": {"type": "string"}}}
     elif shape is not None:
-        response["content"] = {"application/json": {"schema": {"$ref": REFS.format(model=shape.__name__)}}}
+        response["content"] = {"application/json": {"schema": _ref(shape)}}
         if route.streams:
             response["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return response
@@ -150,9 +156,9 @@ def _response(route: ApiRoute, status: int) -> dict[str, Any]:
 
 def _problems(route: ApiRoute) -> dict[str, Any]:
     problems: dict[str, Any] = {}
-    for status in sorted(
-        {*(OPEN_ERRORS if route.open else COMMON_ERRORS), *route.errors, *((422,) if route.query else ())}
-    ):
+    statuses = {*(OPEN_ERRORS if route.open else COMMON_ERRORS), *route.errors}
+    statuses.update(BODY_ERRORS if route.body else (), QUERY_ERRORS if route.query else ())
+    for status in sorted(statuses):
         response: dict[str, Any] = {
             "description": http.HTTPStatus(status).phrase,
             "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -163,16 +169,33 @@ def _problems(route: ApiRoute) -> dict[str, Any]:
     return problems
 
 
+class _SchemaGenerator(GenerateJsonSchema):
+    """Generates schemas under the names of the document. The server sends all fields of a view, also those with a default."""
+
+    def normalize_name(self, name: str) -> str:
+        return super().normalize_name(_name(name))
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        return field["type"] == "dataclass-field" or super().field_is_required(field, total)
+
+    def dataclass_field_schema(self, schema: Any) -> dict[str, Any]:
+        return {name: value for name, value in super().dataclass_field_schema(schema).items() if name != "default"}
+
+
 def _schemas(routes: Sequence[ApiRoute]) -> dict[str, Any]:
-    requests = {route.body for route in routes if route.body}
-    responses = {
-        shape
-        for route in routes
-        for _, shape in route.responses.values()
-        if isinstance(shape, type) and issubclass(shape, BaseModel)
-    }
-    modes: list[Any] = [(shape, "validation") for shape in requests]
-    modes += [(shape, "serialization") for shape in responses]
-    _, definitions = models_json_schema(sorted(modes, key=lambda mode: mode[0].__name__), ref_template=REFS)
+    """The schemas of all models and views. They are fields of two models here, which are not in the document: pydantic then treats a
+    dataclass as it treats a model of ours."""
+    bodies = {route.body for route in routes if route.body}
+    shapes = {shape for route in routes for _, shape in route.responses.values() if shape not in {None, bytes, str}}
+    requests, responses = _umbrella("_Requests", bodies), _umbrella("_Responses", shapes)
+    _, definitions = models_json_schema(
+        [(requests, "validation"), (responses, "serialization")], ref_template=REFS, schema_generator=_SchemaGenerator
+    )
     schemas: dict[str, Any] = definitions["$defs"]
-    return schemas
+    del schemas[requests.__name__], schemas[responses.__name__]
+    return {name: {**schema, "title": name} for name, schema in schemas.items()}
+
+
+def _umbrella(name: str, shapes: Iterable[type]) -> type[Shape]:
+    fields: dict[str, Any] = {shape.__name__: (shape, ...) for shape in shapes}
+    return create_model(name, __base__=Shape, **fields)

@@ -1,14 +1,21 @@
-"""Request and response models of the HTTP API, as the OpenAPI document shows them. Times are ISO 8601 in UTC."""
+"""Request and response models of the HTTP API, as the OpenAPI document shows them. Times are ISO 8601 in UTC.
+
+Most objects in responses are views (`core/views.py`), and the document has their fields. Here are those whose JSON differs from
+the fields of a class.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field, StrictBool, StrictInt
+from pydantic import AwareDatetime, BeforeValidator, Field, RootModel, StrictBool, StrictInt
 
+from onward.core.durations import Time
 from onward.core.task import Reason, State
+from onward.core.views import Ask, Doubt, Queue, Schedule, WorkerView
 from onward.server.http.route import Shape
+from onward.service.listing import BRIEF_BYTES, MAX_SEARCH_CHARS
 from onward.service.messages import MAX_MESSAGE_CHARS
 from onward.service.submission import PRIORITY_LIMIT
 
@@ -29,10 +36,11 @@ Whole = Annotated[
 """A whole number; in JSON, 5.0 is one too."""
 Priority = Annotated[Whole, Field(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)]
 Seconds = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False, strict=True)]
-Time = Annotated[str, Field(description="ISO 8601, UTC", examples=["2026-11-15T14:00:00.000Z"])]
 Moment = Annotated[AwareDatetime, BeforeValidator(_check_date)]
 """A time with its zone. A bare number is refused; pydantic would read it as a time."""
 Seq = Annotated[int, Field(ge=0, le=2**53)]
+Names = Annotated[list[Name], Field(max_length=50)]
+Label = Annotated[str, Field(pattern=r"^[^:]+:", max_length=1024, description="NAME:VALUE")]
 
 
 class NewBudget(Shape):
@@ -125,6 +133,131 @@ class TaskShape(Shape):
     )
 
 
+class TaskFilter(Shape):
+    """Which tasks. A task must match every field; of several values in one field, one must match. Labels of the same name count
+    as one field."""
+
+    state: Annotated[list[State], Field(max_length=6)] = Field([])
+    reason: Annotated[list[Reason], Field(max_length=50)] = Field([])
+    name: Names = Field([], description="The name of the handler; `task` is the same filter.")
+    task: Names = Field([])
+    queue: Names = Field([])
+    label: Annotated[list[Label], Field(max_length=10)] = Field([])
+    parent: Name | None = None
+    key: Name | None = None
+    tenant: Annotated[str, Field(max_length=512)] | None = Field(
+        None, description="Tasks of this tenant, for a caller that sees all tenants; empty for tasks without a tenant."
+    )
+    since: Moment | None = Field(None, description="Created at this time or later; `created_after` is the same filter.")
+    until: Moment | None = Field(None, description="Created before this time; `created_before` is the same filter.")
+    created_after: Moment | None = None
+    created_before: Moment | None = None
+    q: Annotated[str, Field(max_length=MAX_SEARCH_CHARS)] | None = Field(
+        None,
+        description="A search text: in the name, the key, the labels or the beginning of the input, upper or lower case; or the "
+        "beginning or end of the id.",
+    )
+
+    def to_filter(self) -> dict[str, Any]:
+        """The filter as keyword arguments of `AuthorizedService.list`."""
+        labels: dict[str, list[str]] = {}
+        for label in self.label:
+            name, _, value = label.partition(":")
+            labels.setdefault(name, []).append(value)
+        since, until = (
+            max((at.timestamp() for at in (self.since, self.created_after) if at is not None), default=None),
+            min((at.timestamp() for at in (self.until, self.created_before) if at is not None), default=None),
+        )
+        return {
+            "state": self.state or None,
+            "reason": self.reason or None,
+            "task": [*self.name, *self.task] or None,
+            "queue": self.queue or None,
+            "labels": labels or None,
+            "parent": self.parent,
+            "key": self.key,
+            "tenant": self.tenant,
+            "created_after": since,
+            "created_before": until,
+            "text": self.q,
+        }
+
+
+class TaskQuery(TaskFilter):
+    """Which tasks, and which page of them."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    cursor: Name | None = None
+    brief: bool = Field(
+        False,
+        description=f"Leave out inputs, results and errors of more than {BRIEF_BYTES:,} bytes; `left_out` names them.",
+    )
+
+
+class WhyShape(Shape):
+    """Why a task is in its state, since when and until when."""
+
+    text: str = Field(examples=["behind 12 others", "waits for approval of send_email", "in doubt: charge"])
+    since: Time | None
+    until: Time | None
+    behind: int | None = Field(
+        description="How many tasks are ahead of it, if it could start now; 1000 means 1000 or more."
+    )
+
+
+class PlacedTask(TaskShape):
+    """A task, with an explanation of its state."""
+
+    why: WhyShape
+
+
+class TaskPage(Shape):
+    """Tasks, newest first. When no index fits the filter, a page may have few tasks or none, and still have a `next`."""
+
+    tasks: list[PlacedTask]
+    next: str | None
+
+
+class PageQuery(Shape):
+    """Which page."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    cursor: Name | None = None
+
+
+class NewFork(Shape):
+    """`at` is the last record that the fork keeps. With another `input`, the fork begins at the first record. With `preview` no
+    task is created."""
+
+    at: Annotated[Whole, Field(ge=1, le=2**53)] | None = None
+    input: Any = None
+    preview: StrictBool = False
+
+
+class Repeated(Shape):
+    """A step that a fork would do again, if it comes to it."""
+
+    seq: int
+    name: str
+    kind: Literal["step", "question", "approval", "child"]
+    effect: bool = Field(description="Whether it is an effect that must not be repeated without a decision.")
+
+
+class ForkPlan(Shape):
+    """The preview of a fork."""
+
+    would_repeat: list[Repeated]
+    keeps: int = Field(description="How many records it would begin with.")
+    asks_again: list[int] = Field(
+        default=[],
+        description="Approvals among them that it would ask for again; an agent asks only if the call is not done yet.",
+    )
+
+
+class Forked(RootModel[TaskShape | ForkPlan]):
+    """The new task; with `preview`, the preview."""
+
+
 class WaitQuery(Shape):
     """How long to wait for the end of the task."""
 
@@ -184,35 +317,16 @@ class Verdict(Shape):
     step: Name | None = None
 
 
-class AskShape(Shape):
-    """A question or an approval."""
-
-    id: str
-    kind: Literal["question", "approval"]
-    task_id: str
-    task: str
-    text: str
-    risk: str | None
-    data: Any
-    choices: list[str]
-    asked_at: Time
-    expires_at: Time | None
-    default: str | None
-    tool: str | None
-    arguments: dict[str, Any] | None
-    hash: str | None
-
-
 class Approvals(Shape):
     """Open approvals: those that expire first, then the oldest."""
 
-    approvals: list[AskShape]
+    approvals: list[Ask]
 
 
 class Questions(Shape):
     """Open questions, the oldest first."""
 
-    questions: list[AskShape]
+    questions: list[Ask]
 
 
 class Pending(Shape):
@@ -281,87 +395,28 @@ class Artifacts(Shape):
     artifacts: list[ArtifactShape]
 
 
-class DoubtShape(Shape):
-    """An effect in doubt: it may or may not have happened."""
-
-    task_id: str
-    seq: int
-    step: str
-    reason: str
-
-
 class Doubts(Shape):
     """All effects in doubt of a task."""
 
-    doubts: list[DoubtShape]
-
-
-class ScheduleShape(Shape):
-    """A schedule: it submits tasks at fixed times."""
-
-    name: str
-    task: str
-    input: Any
-    cron: str | None
-    every: float | None
-    timezone: str
-    missed: str
-    queue: str
-    priority: int
-    deadline: float | None
-    labels: dict[str, str]
-    next_at: Time | None
-    upcoming: Annotated[list[Time], Field(description="The next ticks, up to three; the first is `next_at`.")]
-    last_at: Time | None
-    paused: bool
+    doubts: list[Doubt]
 
 
 class Schedules(Shape):
     """All schedules, by name."""
 
-    schedules: list[ScheduleShape]
-
-
-class QueueShape(Shape):
-    """A queue and its unfinished tasks."""
-
-    name: str
-    waiting: int
-    running: int
-    reasons: dict[str, int]
-    oldest_s: float | None
-    paused: bool
-    limit: int | None
-    rate: float
+    schedules: list[Schedule]
 
 
 class Queues(Shape):
     """All queues, by name."""
 
-    queues: list[QueueShape]
-
-
-class WorkerShape(Shape):
-    """A worker that was not declared dead."""
-
-    id: str
-    host: str
-    pid: int
-    slots: int
-    running: int
-    queues: list[str]
-    handlers: list[str]
-    version: str
-    started_at: Time
-    lease_s: float
-    rate: float
-    alive: bool
+    queues: list[Queue]
 
 
 class Workers(Shape):
     """All workers."""
 
-    workers: list[WorkerShape]
+    workers: list[WorkerView]
 
 
 class StatsShape(Shape):
@@ -377,7 +432,7 @@ class StatsShape(Shape):
     exact: bool
 
 
-class Health(Shape):
+class HealthShape(Shape):
     """The process is healthy."""
 
     status: Literal["ok"] = "ok"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from onward.core.caller import ADMIN, SUBMIT
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
-from onward.server.schema.shapes import Priority, Whole
-from onward.server.schema.task_shapes import TaskFilter
+from onward.core.view_json import to_json
+from onward.core.views import Acted
+from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.schema.shapes import Priority, TaskFilter, Whole
 from onward.service.listing import MAX_COUNT
 
 
@@ -32,57 +32,26 @@ class Action(Shape):
     priority: Priority | None = None
 
 
-class RefusedTask(Shape):
-    """A task that could not be acted on."""
-
-    task_id: str
-    code: str
-    detail: str
+routes = Routes("tasks")
+"""These come before the routes of one task in the table, because `/api/tasks/{id}` also matches their paths."""
 
 
-class Outcome(Shape):
-    """The result of an action. `refused` has the first twenty tasks that were refused."""
-
-    matched: int
-    done: int
-    refused: list[RefusedTask]
-
-
+@routes.add("GET", "/api/tasks/count", "How many tasks match.", {200: ("The number.", Count)}, query=TaskFilter)
 async def count(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/count`."""
     number, capped = await context.service.count(**context.query.to_filter())
     return ApiResponse({"count": number, "capped": capped})
 
 
+@routes.add(
+    "POST",
+    "/api/tasks/actions",
+    "Cancel, resume, pause, prioritize or prune all tasks that match, 10,000 at most. `prune` needs the scope admin.",
+    {200: ("The result.", Acted)},
+    body=Action,
+    scopes=(SUBMIT, ADMIN),
+    errors=(409,),
+)
 async def act(context: RequestContext) -> ApiResponse:
-    """`POST /api/tasks/actions`."""
     body: Action = context.body
     result = await context.service.act(body.action, body.count, priority=body.priority, **body.filter.to_filter())
-    return ApiResponse(
-        {**dataclasses.asdict(result), "refused": [dataclasses.asdict(refused) for refused in result.refused]}
-    )
-
-
-ROUTES = [
-    ApiRoute(
-        "GET",
-        "/api/tasks/count",
-        "count",
-        count,
-        "How many tasks match.",
-        {200: ("The number.", Count)},
-        query=TaskFilter,
-    ),
-    ApiRoute(
-        "POST",
-        "/api/tasks/actions",
-        "act",
-        act,
-        "Cancel, resume, pause, prioritize or prune all tasks that match, 10,000 at most. `prune` needs the scope admin.",
-        {200: ("The result.", Outcome)},
-        body=Action,
-        scopes=(SUBMIT, ADMIN),
-        errors=(409, 413, 415, 422),
-    ),
-]
-"""These come before the routes of one task in the table, because `/api/tasks/{id}` also matches their paths."""
+    return ApiResponse(to_json(result))

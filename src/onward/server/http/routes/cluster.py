@@ -4,68 +4,31 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from onward.core.view_json import to_json
+from onward.core.views import Queue, Schedule
 from onward.errors import SchemaMismatch, UsageError
 from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
+from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema import shapes
-from onward.service.serialize import queue_json, schedule_json, stats_json, worker_json
+
+_SCHEDULE = {200: ("The schedule.", Schedule)}
+_QUEUE = {200: ("The queue.", Queue)}
+_HEALTHY = {200: ("Healthy.", shapes.HealthShape)}
+
+routes = Routes("place")
 
 
-async def schedules(context: RequestContext) -> ApiResponse:
-    """`GET /api/schedules`."""
-    return ApiResponse({"schedules": [schedule_json(schedule) for schedule in await context.service.schedules()]})
-
-
-async def pause_schedule(context: RequestContext) -> ApiResponse:
-    """`POST /api/schedules/{name}/pause`."""
-    return ApiResponse(schedule_json(await context.service.pause_schedule(context.path["name"])))
-
-
-async def unpause_schedule(context: RequestContext) -> ApiResponse:
-    """`POST /api/schedules/{name}/unpause`."""
-    return ApiResponse(schedule_json(await context.service.unpause_schedule(context.path["name"])))
-
-
-async def trigger(context: RequestContext) -> ApiResponse:
-    """`POST /api/schedules/{name}/trigger`."""
-    task_id = await context.service.trigger(context.path["name"])
-    headers = {"Location": f"{context.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
-    return ApiResponse({"task_id": task_id, "state": "pending"}, 202, headers)
-
-
-async def queues(context: RequestContext) -> ApiResponse:
-    """`GET /api/queues`."""
-    return ApiResponse({"queues": [queue_json(queue) for queue in await context.service.queues()]})
-
-
-async def pause_queue(context: RequestContext) -> ApiResponse:
-    """`POST /api/queues/{name}/pause`."""
-    return ApiResponse(queue_json(await context.service.pause_queue(context.path["name"])))
-
-
-async def unpause_queue(context: RequestContext) -> ApiResponse:
-    """`POST /api/queues/{name}/unpause`."""
-    return ApiResponse(queue_json(await context.service.unpause_queue(context.path["name"])))
-
-
-async def workers(context: RequestContext) -> ApiResponse:
-    """`GET /api/workers`."""
-    return ApiResponse({"workers": [worker_json(worker) for worker in await context.service.workers()]})
-
-
-async def stats(context: RequestContext) -> ApiResponse:
-    """`GET /api/stats`."""
-    return ApiResponse(stats_json(await context.service.stats()))
-
-
-async def healthz(_context: RequestContext) -> ApiResponse:
-    """`GET /healthz`: this process answers."""
-    return ApiResponse({"status": "ok"})
-
-
+@routes.add(
+    "GET",
+    "/metrics",
+    "Metrics for Prometheus: the queues, the workers, open approvals and questions, and the counters of this process.",
+    {200: ("The metrics, as text.", str)},
+    media="text/plain",
+    errors=(501,),
+)
 async def metrics(context: RequestContext) -> ApiResponse:
-    """`GET /metrics`: numbers of all tenants together, so it needs the scope admin and a key without a tenant."""
+    """Numbers of all tenants together, so it needs the scope admin and a key without a tenant."""
     context.service.check_metrics()
     server = context.server
     try:
@@ -76,133 +39,99 @@ async def metrics(context: RequestContext) -> ApiResponse:
     return ApiResponse(response=Response(body, 200, {"Content-Type": media}))
 
 
+@routes.add("GET", "/api/schedules", "All schedules.", {200: ("All schedules.", shapes.Schedules)})
+async def schedules(context: RequestContext) -> ApiResponse:
+    return ApiResponse({"schedules": [to_json(schedule) for schedule in await context.service.schedules()]})
+
+
+@routes.add(
+    "POST",
+    "/api/schedules/{name}/pause",
+    "Pause a schedule: it submits no task until it is unpaused.",
+    _SCHEDULE,
+    errors=(404,),
+)
+async def pause_schedule(context: RequestContext) -> ApiResponse:
+    return ApiResponse(to_json(await context.service.pause_schedule(context.path["name"])))
+
+
+@routes.add(
+    "POST",
+    "/api/schedules/{name}/unpause",
+    "Unpause a schedule: it goes on with its next tick from now.",
+    _SCHEDULE,
+    errors=(404,),
+)
+async def unpause_schedule(context: RequestContext) -> ApiResponse:
+    return ApiResponse(to_json(await context.service.unpause_schedule(context.path["name"])))
+
+
+@routes.add(
+    "POST",
+    "/api/schedules/{name}/trigger",
+    "Submit the task of a schedule now, beside its ticks.",
+    {202: ("Accepted.", shapes.Accepted)},
+    errors=(404,),
+)
+async def trigger(context: RequestContext) -> ApiResponse:
+    task_id = await context.service.trigger(context.path["name"])
+    headers = {"Location": f"{context.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
+    return ApiResponse({"task_id": task_id, "state": "pending"}, 202, headers)
+
+
+@routes.add("GET", "/api/queues", "All queues, with their unfinished tasks.", {200: ("All queues.", shapes.Queues)})
+async def queues(context: RequestContext) -> ApiResponse:
+    return ApiResponse({"queues": [to_json(queue) for queue in await context.service.queues()]})
+
+
+@routes.add(
+    "POST",
+    "/api/queues/{name}/drain",
+    "The same as pause: `running` says how many tasks still run; the queue is drained when it is 0.",
+    _QUEUE,
+    name="drain_queue",
+)
+@routes.add(
+    "POST",
+    "/api/queues/{name}/pause",
+    "Pause a queue: workers start no task of it until it is unpaused; running tasks go on.",
+    _QUEUE,
+)
+async def pause_queue(context: RequestContext) -> ApiResponse:
+    return ApiResponse(to_json(await context.service.pause_queue(context.path["name"])))
+
+
+@routes.add("POST", "/api/queues/{name}/unpause", "Unpause a queue.", _QUEUE)
+async def unpause_queue(context: RequestContext) -> ApiResponse:
+    return ApiResponse(to_json(await context.service.unpause_queue(context.path["name"])))
+
+
+@routes.add("GET", "/api/workers", "Workers that were not declared dead.", {200: ("All workers.", shapes.Workers)})
+async def workers(context: RequestContext) -> ApiResponse:
+    return ApiResponse({"workers": [to_json(worker) for worker in await context.service.workers()]})
+
+
+@routes.add(
+    "GET",
+    "/api/stats",
+    "How many tasks there are, by state and reason, and the throughput of the workers.",
+    {200: ("Numbers.", shapes.StatsShape)},
+)
+async def stats(context: RequestContext) -> ApiResponse:
+    return ApiResponse(to_json(await context.service.stats()))
+
+
+@routes.add("GET", "/healthz", "Whether this process answers.", _HEALTHY, open=True)
+async def healthz(_context: RequestContext) -> ApiResponse:
+    return ApiResponse({"status": "ok"})
+
+
+@routes.add("GET", "/readyz", "Whether the database answers and is of this version.", _HEALTHY, open=True)
 async def readyz(context: RequestContext) -> ApiResponse:
-    """`GET /readyz`: the database also answers, and has the tables of this version."""
+    """The database also answers, and has the tables of this version."""
     current, needed = await context.server.service.version()
     if current < needed:
         raise SchemaMismatch(
             f"the tables are of version {current}, and this program needs {needed}; run `onward migrate`"
         )
     return ApiResponse({"status": "ok"})
-
-
-_SCHEDULE = {200: ("The schedule.", shapes.ScheduleShape)}
-_QUEUE = {200: ("The queue.", shapes.QueueShape)}
-_HEALTHY = {200: ("Healthy.", shapes.Health)}
-ROUTES = [
-    ApiRoute(
-        "GET",
-        "/metrics",
-        "metrics",
-        metrics,
-        "Metrics for Prometheus: the queues, the workers, open approvals and questions, and the counters of this process.",
-        {200: ("The metrics, as text.", str)},
-        media="text/plain",
-        errors=(501,),
-        tag="place",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/schedules",
-        "schedules",
-        schedules,
-        "All schedules.",
-        {200: ("All schedules.", shapes.Schedules)},
-        tag="place",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/schedules/{name}/pause",
-        "pause_schedule",
-        pause_schedule,
-        "Pause a schedule: it submits no task until it is unpaused.",
-        _SCHEDULE,
-        errors=(404,),
-        tag="place",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/schedules/{name}/unpause",
-        "unpause_schedule",
-        unpause_schedule,
-        "Unpause a schedule: it goes on with its next tick from now.",
-        _SCHEDULE,
-        errors=(404,),
-        tag="place",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/schedules/{name}/trigger",
-        "trigger",
-        trigger,
-        "Submit the task of a schedule now, beside its ticks.",
-        {202: ("Accepted.", shapes.Accepted)},
-        errors=(404,),
-        tag="place",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/queues",
-        "queues",
-        queues,
-        "All queues, with their unfinished tasks.",
-        {200: ("All queues.", shapes.Queues)},
-        tag="place",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/queues/{name}/pause",
-        "pause_queue",
-        pause_queue,
-        "Pause a queue: workers start no task of it until it is unpaused; running tasks go on.",
-        _QUEUE,
-        tag="place",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/queues/{name}/drain",
-        "drain_queue",
-        pause_queue,
-        "The same as pause: `running` says how many tasks still run; the queue is drained when it is 0.",
-        _QUEUE,
-        tag="place",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/queues/{name}/unpause",
-        "unpause_queue",
-        unpause_queue,
-        "Unpause a queue.",
-        _QUEUE,
-        tag="place",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/workers",
-        "workers",
-        workers,
-        "Workers that were not declared dead.",
-        {200: ("All workers.", shapes.Workers)},
-        tag="place",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/stats",
-        "stats",
-        stats,
-        "How many tasks there are, by state and reason, and the throughput of the workers.",
-        {200: ("Numbers.", shapes.StatsShape)},
-        tag="place",
-    ),
-    ApiRoute("GET", "/healthz", "healthz", healthz, "Whether this process answers.", _HEALTHY, open=True, tag="place"),
-    ApiRoute(
-        "GET",
-        "/readyz",
-        "readyz",
-        readyz,
-        "Whether the database answers and is of this version.",
-        _HEALTHY,
-        open=True,
-        tag="place",
-    ),
-]

@@ -11,10 +11,21 @@ from onward.core.hook import Event, Hook
 from onward.errors import NotFound
 from onward.server.http import bodies
 from onward.server.http.problem import Problem
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
+from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema import shapes
 
+routes = Routes("hooks")
 
+
+@routes.add(
+    "POST",
+    "/api/hooks/{name}",
+    "A signed request from outside, for a hook of the app (`@app.hook`).",
+    {200: ("The hook accepted it.", shapes.Received)},
+    name="hook",
+    errors=(401, 404, 408, 409, 410, 413, 415, 422, 429),
+    open=True,
+)
 async def receive(context: RequestContext) -> ApiResponse:
     """Check the signature over the bytes as they came, then call the function of the hook."""
     hook = context.server.hooks.get(context.path["name"])
@@ -44,18 +55,3 @@ async def _run(hook: Hook, event: Event) -> None:
             "hook_timeout",
             f"hook {hook.name!r} took longer than {hook.timeout:g} s; submit a task for long work",
         ) from None
-
-
-ROUTES = [
-    ApiRoute(
-        "POST",
-        "/api/hooks/{name}",
-        "hook",
-        receive,
-        "A signed request from outside, for a hook of the app (`@app.hook`).",
-        {200: ("The hook accepted it.", shapes.Received)},
-        errors=(401, 404, 408, 409, 410, 413, 415, 422, 429),
-        open=True,
-        tag="hooks",
-    )
-]

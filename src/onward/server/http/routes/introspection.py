@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
-from onward.server.schema.shapes import Moment, RecordShape, Seq, StatsShape, Time
-from onward.service.serialize import timeline_json, turn_json, whole_record_json
+from onward.core.view_json import to_json
+from onward.core.views import Check, HandlerView, TurnView, UsageReport
+from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.schema.shapes import Moment, RecordShape, Seq, StatsShape
+from onward.service.serialize import timeline_json, whole_record_json
 
 Kind = Literal[
     "queue",
@@ -39,23 +41,10 @@ class Who(Shape):
     version: str = Field(description="The version of the server.")
 
 
-class HandlerShape(Shape):
-    """The handler of a task name."""
-
-    name: str
-    doc: str
-    schema_: dict[str, Any] = Field(serialization_alias="schema", description="JSON schema of the input.")
-    kind: Literal["task", "agent"]
-    queue: str
-    here: bool = Field(description="Whether the process that answers has this handler.")
-    workers: int = Field(description="How many living workers have it.")
-    version: str | None = Field(description="The Onward version of those workers.")
-
-
 class Handlers(Shape):
     """All handlers, by name."""
 
-    handlers: list[HandlerShape]
+    handlers: list[HandlerView]
 
 
 class BarShape(Shape):
@@ -117,30 +106,15 @@ class WholeRecord(RecordShape):
     text: str | None
 
 
-class TurnShape(Shape):
-    """A turn of an agent. Null is unknown."""
-
-    turn: int
-    seq: int
-    at: Time
-    took_s: float | None
-    model: str
-    finish: str | None
-    input_tokens: int | None
-    output_tokens: int | None
-    cost_usd: float | None
-    text: str = Field(description="The beginning of the model's answer.")
-    tools: list[str] = Field(description="The tools that the model called.")
-
-
 class TurnPage(Shape):
     """Turns in order; send `next` as `after`. It is null when there are no more turns yet."""
 
-    turns: list[TurnShape]
+    turns: list[TurnView]
     next: int | None
 
 
-class WholeTurn(TurnShape):
+@dataclasses.dataclass(frozen=True, slots=True)
+class WholeTurn(TurnView):
     """The exact messages that the model received, and its reply."""
 
     messages: list[dict[str, Any]]
@@ -153,43 +127,12 @@ class TurnQuery(SinceQuery):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
-class UsageRow(Shape):
-    """The model usage of one group. `unknown` counts its tasks, or calls, that did not report all of their usage; the sums
-    leave that out."""
-
-    group: str
-    tasks: int
-    calls: int
-    tokens_in: int
-    tokens_out: int
-    usd: float
-    unknown: int
-
-
-class UsageReport(Shape):
-    """Model usage: the most expensive group first, days in order."""
-
-    by: str
-    rows: list[UsageRow]
-    complete: bool = Field(
-        description="False when there are more than 10,000 tasks: only the newest 10,000 are counted."
-    )
-
-
 class UsageQuery(Shape):
     """The grouping, and when the tasks were submitted."""
 
     by: Literal["agent", "model", "key", "day"] = "agent"
     since: Moment | None = None
     until: Moment | None = None
-
-
-class Finding(Shape):
-    """One check; `fine` is null for what is neither right nor wrong."""
-
-    name: str
-    fine: bool | None
-    detail: str
 
 
 class SystemShape(Shape):
@@ -208,141 +151,111 @@ class SystemShape(Shape):
     version: str
     python: str
     fine: bool
-    checks: list[Finding]
+    checks: list[Check]
 
 
+routes = Routes("tasks")
+
+
+@routes.add("GET", "/api/whoami", "The caller, and what it may do.", {200: ("The caller.", Who)}, tag="access")
 async def whoami(context: RequestContext) -> ApiResponse:
-    """`GET /api/whoami`: for every key, whatever its scopes are."""
+    """For every key, whatever its scopes are."""
     caller = context.service.caller
     fields = {"name": caller.name, "key": caller.key, "tenant": caller.tenant, "agent": caller.agent}
     return ApiResponse({**fields, "scopes": sorted(caller.scopes), "version": context.server.version})
 
 
+@routes.add(
+    "GET",
+    "/api/handlers",
+    "All handlers, and the input that each takes.",
+    {200: ("All handlers.", Handlers)},
+    tag="place",
+)
 async def handlers(context: RequestContext) -> ApiResponse:
-    """`GET /api/handlers`."""
-    return ApiResponse({"handlers": [dataclasses.asdict(handler) for handler in await context.service.handlers()]})
+    return ApiResponse({"handlers": [to_json(handler) for handler in await context.service.handlers()]})
 
 
+@routes.add(
+    "GET",
+    "/api/usage",
+    "Model usage by agent, model, key or day.",
+    {200: ("Sums.", UsageReport)},
+    query=UsageQuery,
+    tag="agents",
+)
+async def usage(context: RequestContext) -> ApiResponse:
+    query: UsageQuery = context.query
+    since, until = (None if at is None else at.timestamp() for at in (query.since, query.until))
+    return ApiResponse(to_json(await context.service.usage(query.by, since, until)))
+
+
+@routes.add(
+    "GET",
+    "/api/system",
+    "The database, the settings, the versions, and the findings of `onward doctor`.",
+    {200: ("The system.", SystemShape)},
+    tag="place",
+)
+async def system(context: RequestContext) -> ApiResponse:
+    health = await context.service.system(context.server.settings, context.server.version)
+    return ApiResponse({**to_json(health), "fine": health.fine})
+
+
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/timeline",
+    "The history of a task as a waterfall: queue, shifts, turns, steps, waits.",
+    {200: ("Bars and marks.", TimelineShape)},
+    query=SinceQuery,
+    errors=(404,),
+)
 async def timeline(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/timeline`."""
     return ApiResponse(timeline_json(await context.service.timeline(context.path["id"], context.query.after)))
 
 
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/records/{seq}",
+    "One record, with its input and output.",
+    {200: ("The record.", WholeRecord)},
+    errors=(404,),
+)
 async def record(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/records/{seq}`."""
     return ApiResponse(
         whole_record_json(await context.service.record(context.path["id"], _parse_number(context.path["seq"])))
     )
 
 
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/turns",
+    "The turns of an agent, in brief.",
+    {200: ("Turns in order.", TurnPage)},
+    query=TurnQuery,
+    errors=(404,),
+    tag="agents",
+)
 async def turns(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/turns`."""
     query: TurnQuery = context.query
     page = await context.service.turns(context.path["id"], query.after, query.limit)
     last = page[-1].turn if len(page) == query.limit else None
-    return ApiResponse({"turns": [turn_json(view) for view in page], "next": last})
+    return ApiResponse({"turns": [to_json(view) for view in page], "next": last})
 
 
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/turns/{n}",
+    "The exact messages that the model received in a turn, and its reply.",
+    {200: ("The turn.", WholeTurn)},
+    errors=(404,),
+    tag="agents",
+)
 async def turn(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/turns/{n}`."""
     whole = await context.service.turn(context.path["id"], _parse_number(context.path["n"]))
-    return ApiResponse({**turn_json(whole.view), "messages": whole.messages, "reply": whole.reply})
-
-
-async def usage(context: RequestContext) -> ApiResponse:
-    """`GET /api/usage`."""
-    query: UsageQuery = context.query
-    since, until = (None if at is None else at.timestamp() for at in (query.since, query.until))
-    return ApiResponse(dataclasses.asdict(await context.service.usage(query.by, since, until)))
-
-
-async def system(context: RequestContext) -> ApiResponse:
-    """`GET /api/system`."""
-    health = await context.service.system(context.server.settings, context.server.version)
-    return ApiResponse({**dataclasses.asdict(health), "fine": health.fine})
+    return ApiResponse({**to_json(whole.view), "messages": whole.messages, "reply": whole.reply})
 
 
 def _parse_number(text: str) -> int:
     """The number in a path; 0, which no record or turn has, when it is not a number."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
-
-
-ROUTES = [
-    ApiRoute(
-        "GET",
-        "/api/whoami",
-        "whoami",
-        whoami,
-        "The caller, and what it may do.",
-        {200: ("The caller.", Who)},
-        tag="access",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/handlers",
-        "handlers",
-        handlers,
-        "All handlers, and the input that each takes.",
-        {200: ("All handlers.", Handlers)},
-        tag="place",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/usage",
-        "usage",
-        usage,
-        "Model usage by agent, model, key or day.",
-        {200: ("Sums.", UsageReport)},
-        query=UsageQuery,
-        tag="agents",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/system",
-        "system",
-        system,
-        "The database, the settings, the versions, and the findings of `onward doctor`.",
-        {200: ("The system.", SystemShape)},
-        tag="place",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/timeline",
-        "timeline",
-        timeline,
-        "The history of a task as a waterfall: queue, shifts, turns, steps, waits.",
-        {200: ("Bars and marks.", TimelineShape)},
-        query=SinceQuery,
-        errors=(404,),
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/records/{seq}",
-        "record",
-        record,
-        "One record, with its input and output.",
-        {200: ("The record.", WholeRecord)},
-        errors=(404,),
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/turns",
-        "turns",
-        turns,
-        "The turns of an agent, in brief.",
-        {200: ("Turns in order.", TurnPage)},
-        query=TurnQuery,
-        errors=(404,),
-        tag="agents",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/turns/{n}",
-        "turn",
-        turn,
-        "The exact messages that the model received in a turn, and its reply.",
-        {200: ("The turn.", WholeTurn)},
-        errors=(404,),
-        tag="agents",
-    ),
-]

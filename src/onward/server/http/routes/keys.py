@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from onward.core.caller import ADMIN
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
-from onward.server.schema.shapes import Name, Seconds, Seq, Time
-from onward.service.serialize import entry_json, key_json
+from onward.core.view_json import to_json
+from onward.core.views import Key
+from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.schema.shapes import Name, Seconds, Seq
+from onward.service.serialize import entry_json
 
 
 class NewKey(Shape):
@@ -22,22 +25,8 @@ class NewKey(Shape):
     expires_s: Seconds | None = None
 
 
-class KeyShape(Shape):
-    """A key, without its token."""
-
-    id: str
-    name: str
-    tenant: str | None
-    scopes: list[str]
-    agent: str | None
-    created_at: Time
-    expires_at: Time | None
-    revoked_at: Time | None
-    last_used_at: Time | None
-    valid: bool
-
-
-class MadeKey(KeyShape):
+@dataclasses.dataclass(frozen=True, slots=True)
+class MadeKey(Key):
     """A key that was created. `token` goes after `Authorization: Bearer`; it is shown only in this response. `webhook_secret`
     signs the webhooks that the key's tenant gives at submit, where the server sends webhooks."""
 
@@ -48,7 +37,7 @@ class MadeKey(KeyShape):
 class KeyList(Shape):
     """Keys, the oldest first."""
 
-    keys: list[KeyShape]
+    keys: list[Key]
 
 
 class EntryShape(Shape):
@@ -82,75 +71,52 @@ class AuditQuery(Shape):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
-async def list_(context: RequestContext) -> ApiResponse:
-    """`GET /api/keys`."""
-    return ApiResponse({"keys": [key_json(key) for key in await context.service.keys()]})
+routes = Routes("access")
 
 
-async def create(context: RequestContext) -> ApiResponse:
-    """`POST /api/keys`."""
+@routes.add("GET", "/api/keys", "All keys, without their tokens.", {200: ("Keys.", KeyList)})
+async def keys(context: RequestContext) -> ApiResponse:
+    return ApiResponse({"keys": [to_json(key) for key in await context.service.keys()]})
+
+
+@routes.add(
+    "POST",
+    "/api/keys",
+    "Create a key. Its token is shown only in this response.",
+    {201: ("The key.", MadeKey)},
+    body=NewKey,
+    scopes=(ADMIN,),
+)
+async def create_key(context: RequestContext) -> ApiResponse:
     body: NewKey = context.body
     new_key = await context.service.create_key(
         body.name, body.scopes, tenant=body.tenant, agent=body.agent, expires=body.expires_s
     )
     secret = context.server.service.subscriptions.secret_of(new_key.key.tenant)
-    payload = {**key_json(new_key.key), "token": new_key.token, "webhook_secret": secret}
+    payload = {**to_json(new_key.key), "token": new_key.token, "webhook_secret": secret}
     return ApiResponse(payload, 201, {"Cache-Control": "no-store"})
 
 
-async def revoke(context: RequestContext) -> ApiResponse:
-    """`POST /api/keys/{id}/revoke`."""
-    return ApiResponse(key_json(await context.service.revoke_key(context.path["id"])))
+@routes.add(
+    "POST",
+    "/api/keys/{id}/revoke",
+    "Revoke a key: within two seconds the server refuses requests with it.",
+    {200: ("The key.", Key)},
+    errors=(404,),
+)
+async def revoke_key(context: RequestContext) -> ApiResponse:
+    return ApiResponse(to_json(await context.service.revoke_key(context.path["id"])))
 
 
+@routes.add(
+    "GET",
+    "/api/audit",
+    "The audit log: who did what to which subject, in order.",
+    {200: ("Entries.", EntryPage)},
+    query=AuditQuery,
+)
 async def audit(context: RequestContext) -> ApiResponse:
-    """`GET /api/audit`."""
     query: AuditQuery = context.query
     page = await context.service.audit(query.after, query.limit, query.before)
     next_ = page[-1].number if len(page) == query.limit else None
     return ApiResponse({"entries": [entry_json(entry) for entry in page], "next": next_})
-
-
-ROUTES = [
-    ApiRoute(
-        "GET",
-        "/api/keys",
-        "keys",
-        list_,
-        "All keys, without their tokens.",
-        {200: ("Keys.", KeyList)},
-        tag="access",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/keys",
-        "create_key",
-        create,
-        "Create a key. Its token is shown only in this response.",
-        {201: ("The key.", MadeKey)},
-        body=NewKey,
-        scopes=(ADMIN,),
-        errors=(413, 415, 422),
-        tag="access",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/keys/{id}/revoke",
-        "revoke_key",
-        revoke,
-        "Revoke a key: within two seconds the server refuses requests with it.",
-        {200: ("The key.", KeyShape)},
-        errors=(404,),
-        tag="access",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/audit",
-        "audit",
-        audit,
-        "The audit log: who did what to which subject, in order.",
-        {200: ("Entries.", EntryPage)},
-        query=AuditQuery,
-        tag="access",
-    ),
-]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from onward.core.caller import Caller
 from onward.errors import OnwardError
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
 from onward.server.live import sse
 from onward.server.schema import shapes
 
@@ -28,8 +28,20 @@ class ProgressQuery(Shape):
     after: Annotated[str, Field(pattern=r"^[0-9]{1,15}(,[0-9]{1,15})*$", max_length=2000)] | None = None
 
 
+routes = Routes("tasks")
+
+
+@routes.add(
+    "GET",
+    "/api/progress",
+    "Live progress of one task or several; with `all`, of the newest tasks, of all new ones, and of these. Ends when the tasks end.",
+    {200: ("Server-sent events.", str), 204: ("The client has seen all events, and no more will come.", None)},
+    query=ProgressQuery,
+    headers=LAST_SEEN,
+    errors=(404,),
+    media=sse.MEDIA,
+)
 async def progress(context: RequestContext) -> ApiResponse:
-    """`GET /api/progress`."""
     query: ProgressQuery = context.query
     server, allowed = context.server, still_allowed(context)
     if query.all:
@@ -67,19 +79,3 @@ def key_check(server: ServerState, caller: Caller) -> sse.StillAllowed:
             return True
 
     return allowed
-
-
-ROUTES = [
-    ApiRoute(
-        "GET",
-        "/api/progress",
-        "progress",
-        progress,
-        "Live progress of one task or several; with `all`, of the newest tasks, of all new ones, and of these. Ends when the tasks end.",
-        {200: ("Server-sent events.", str), 204: ("The client has seen all events, and no more will come.", None)},
-        query=ProgressQuery,
-        headers=LAST_SEEN,
-        errors=(404,),
-        media=sse.MEDIA,
-    ),
-]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 from starlette.responses import Response
 
 from onward.core.caller import ADMIN
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext, Shape
-from onward.server.schema.shapes import Name, Time
-from onward.service.serialize import delivery_json, subscription_json
+from onward.core.durations import Time
+from onward.core.view_json import to_json
+from onward.core.views import Delivery, DeliveryState
+from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.schema.shapes import Name, PageQuery
+from onward.service.serialize import subscription_json
 
 Type = Annotated[str, Field(min_length=1, max_length=80, examples=["task.completed", "task.*", "*"])]
-State = Literal["pending", "delivered", "failed"]
 
 
 class NewSubscription(Shape):
@@ -58,130 +60,83 @@ class SubscriptionPage(Shape):
     next: str | None
 
 
-class PageQuery(Shape):
-    """Which page."""
-
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    cursor: Name | None = None
-
-
-class DeliveryShape(Shape):
-    """The delivery of one event to one receiver."""
-
-    id: str
-    subscription: str
-    task_id: str
-    seq: int
-    type: str
-    state: State
-    sink: str | None
-    attempts: int
-    said: Annotated[str | None, Field(description="The result of the last attempt.")]
-    at: Time
-    due_at: Time | None
-    done_at: Time | None
-    sending: bool
-
-
 class DeliveryPage(Shape):
     """Deliveries, newest first."""
 
-    deliveries: list[DeliveryShape]
+    deliveries: list[Delivery]
     next: str | None
 
 
 class DeliveryQuery(PageQuery):
     """Which deliveries."""
 
-    state: State | None = None
+    state: DeliveryState | None = None
     task: Name | None = None
     task_id: Name | None = Field(None, description="The same as `task`.")
     subscription: Name | None = None
 
 
-async def make(context: RequestContext) -> ApiResponse:
-    """`POST /api/subscriptions`."""
+routes = Routes("events")
+
+
+@routes.add(
+    "POST",
+    "/api/subscriptions",
+    "Subscribe a URL to events; the server signs each delivery.",
+    {201: ("Created. Keep the secret.", MadeSubscription)},
+    body=NewSubscription,
+    scopes=(ADMIN,),
+)
+async def subscribe(context: RequestContext) -> ApiResponse:
     body: NewSubscription = context.body
     subscription = await context.service.subscribe(body.url, body.types, tenant=body.tenant)
     return ApiResponse(subscription_json(subscription) | {"secret": subscription.secret}, 201)
 
 
-async def list_(context: RequestContext) -> ApiResponse:
-    """`GET /api/subscriptions`."""
+@routes.add(
+    "GET",
+    "/api/subscriptions",
+    "All subscriptions that the caller may see.",
+    {200: ("A page of subscriptions.", SubscriptionPage)},
+    query=PageQuery,
+)
+async def subscriptions(context: RequestContext) -> ApiResponse:
     page, cursor = await context.service.subscriptions(context.query.limit, context.query.cursor)
     return ApiResponse({"subscriptions": [subscription_json(subscription) for subscription in page], "next": cursor})
 
 
-async def remove(context: RequestContext) -> ApiResponse:
-    """`DELETE /api/subscriptions/{id}`."""
+@routes.add(
+    "DELETE",
+    "/api/subscriptions/{id}",
+    "Delete a subscription: it receives no more events.",
+    {204: ("Deleted.", None)},
+    errors=(404,),
+)
+async def unsubscribe(context: RequestContext) -> ApiResponse:
     await context.service.unsubscribe(context.path["id"])
     return ApiResponse(response=Response(status_code=204))
 
 
+@routes.add(
+    "GET",
+    "/api/deliveries",
+    "Deliveries of events, newest first.",
+    {200: ("A page of deliveries.", DeliveryPage)},
+    query=DeliveryQuery,
+)
 async def deliveries(context: RequestContext) -> ApiResponse:
-    """`GET /api/deliveries`."""
     params = context.query.model_dump()
     task_id = params.pop("task_id")
     page, cursor = await context.service.deliveries(**params | {"task": params["task"] or task_id})
-    return ApiResponse({"deliveries": [delivery_json(delivery) for delivery in page], "next": cursor})
+    return ApiResponse({"deliveries": [to_json(delivery) for delivery in page], "next": cursor})
 
 
+@routes.add(
+    "POST",
+    "/api/deliveries/{id}/redeliver",
+    "Send an event again now: the same id, the same bytes.",
+    {202: ("It will be sent now.", Delivery)},
+    errors=(404, 409),
+)
 async def redeliver(context: RequestContext) -> ApiResponse:
-    """`POST /api/deliveries/{id}/redeliver`."""
-    return ApiResponse(delivery_json(await context.service.redeliver(context.path["id"])), 202)
-
-
-ROUTES = [
-    ApiRoute(
-        "POST",
-        "/api/subscriptions",
-        "subscribe",
-        make,
-        "Subscribe a URL to events; the server signs each delivery.",
-        {201: ("Created. Keep the secret.", MadeSubscription)},
-        body=NewSubscription,
-        scopes=(ADMIN,),
-        errors=(413, 415, 422),
-        tag="events",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/subscriptions",
-        "subscriptions",
-        list_,
-        "All subscriptions that the caller may see.",
-        {200: ("A page of subscriptions.", SubscriptionPage)},
-        query=PageQuery,
-        tag="events",
-    ),
-    ApiRoute(
-        "DELETE",
-        "/api/subscriptions/{id}",
-        "unsubscribe",
-        remove,
-        "Delete a subscription: it receives no more events.",
-        {204: ("Deleted.", None)},
-        errors=(404,),
-        tag="events",
-    ),
-    ApiRoute(
-        "GET",
-        "/api/deliveries",
-        "deliveries",
-        deliveries,
-        "Deliveries of events, newest first.",
-        {200: ("A page of deliveries.", DeliveryPage)},
-        query=DeliveryQuery,
-        tag="events",
-    ),
-    ApiRoute(
-        "POST",
-        "/api/deliveries/{id}/redeliver",
-        "redeliver",
-        redeliver,
-        "Send an event again now: the same id, the same bytes.",
-        {202: ("It will be sent now.", DeliveryShape)},
-        errors=(404, 409),
-        tag="events",
-    ),
-]
+    return ApiResponse(to_json(await context.service.redeliver(context.path["id"])), 202)

@@ -16,10 +16,10 @@ from onward.core.journal.explain import Explanation
 from onward.core.task import SAME, Task, Tasks
 from onward.errors import ResultTimeout, Unauthorized
 from onward.server.http.problem import Problem
-from onward.server.http.route import ApiResponse, ApiRoute, RequestContext
+from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.http.routes import streams
 from onward.server.live import sse
-from onward.server.schema import shapes, task_shapes
+from onward.server.schema import shapes
 from onward.service.serialize import record_json, task_json, why_json
 from onward.service.submission import SubmitRequest
 from onward.telemetry import incoming
@@ -30,10 +30,26 @@ MAX_WAIT_S = 60.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 TASK = {200: ("The task.", shapes.TaskShape)}
+_SUBMIT_HEADERS = {
+    "Idempotency-Key": "Requests with the same key, task, input and options submit one task. The key is kept as long as the task.",
+    "Prefer": "`wait=N` holds the response back for up to N seconds (60 at most): 200 with the task if it has ended by then.",
+    "traceparent": "The trace of the caller (W3C): the spans of the task become a part of it. `tracestate` is read too.",
+}
+
+routes = Routes("tasks")
 
 
+@routes.add(
+    "POST",
+    "/api/tasks",
+    "Submit a task. It is durable when the response comes.",
+    {202: ("Accepted.", shapes.Accepted), 200: ("The task ended while the response was held back.", shapes.TaskShape)},
+    body=shapes.NewTask,
+    scopes=(SUBMIT,),
+    headers=_SUBMIT_HEADERS,
+    errors=(404, 409, 429),
+)
 async def submit(context: RequestContext) -> ApiResponse:
-    """`POST /api/tasks`."""
     body: shapes.NewTask = context.body
     request = SubmitRequest(
         body.task,
@@ -62,8 +78,30 @@ async def submit(context: RequestContext) -> ApiResponse:
     return ApiResponse({"task_id": task_id, "state": task.state.value}, 202, headers)
 
 
+@routes.add(
+    "GET",
+    "/api/tasks",
+    "Tasks, newest first, each with an explanation of its state. A task must match all filters.",
+    {200: ("A page of tasks.", shapes.TaskPage)},
+    query=shapes.TaskQuery,
+)
+async def list_(context: RequestContext) -> ApiResponse:
+    query: shapes.TaskQuery = context.query
+    page, cursor = await context.service.list(
+        limit=query.limit, cursor=query.cursor, brief=query.brief, **query.to_filter()
+    )
+    return await _page(context, page, cursor)
+
+
+@routes.add(
+    "GET",
+    "/api/tasks/{id}",
+    "One task, with its usage and an explanation of its state.",
+    {200: ("The task.", shapes.PlacedTask)},
+    headers={"Prefer": "`wait=N` holds the response back until the task has ended, for up to N seconds (60 at most)."},
+    errors=(404,),
+)
 async def get(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}`."""
     wait_s = _prefer_wait(context)
     if wait_s is not None:
         await _wait(context, context.path["id"], wait_s)
@@ -72,29 +110,47 @@ async def get(context: RequestContext) -> ApiResponse:
     return ApiResponse(_task_with_why(task, await context.server.service.explainer.of([task])), headers=headers)
 
 
-async def list_(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks`."""
-    query: task_shapes.TaskQuery = context.query
-    page, cursor = await context.service.list(
-        limit=query.limit, cursor=query.cursor, brief=query.brief, **query.to_filter()
-    )
-    return await _page(context, page, cursor)
-
-
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/children",
+    "The children of a task, newest first, ended or not.",
+    {200: ("A page of tasks.", shapes.TaskPage)},
+    query=shapes.PageQuery,
+    errors=(404,),
+)
 async def children(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/children`."""
     page, cursor = await context.service.children(context.path["id"], context.query.limit, context.query.cursor)
     return await _page(context, page, cursor)
 
 
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/result",
+    "The task, once it has ended or the time is up.",
+    {200: ("The task has ended.", shapes.TaskShape), 202: ("The task has not ended yet.", shapes.TaskShape)},
+    query=shapes.WaitQuery,
+    errors=(404,),
+)
 async def result(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/result`."""
     task = await _wait(context, context.path["id"], context.query.timeout_s)
     return ApiResponse(task_json(task), 200 if task.ended else 202)
 
 
+@routes.add(
+    "GET",
+    "/api/tasks/{id}/events",
+    "All records of a task after a number; with `Accept: text/event-stream`, as they come.",
+    {
+        200: ("Records in order.", shapes.RecordPage),
+        204: ("As a stream: the client has seen all records, and no more will come.", None),
+    },
+    query=shapes.AfterQuery,
+    headers=streams.LAST_SEEN,
+    errors=(404,),
+    streams=True,
+)
 async def events(context: RequestContext) -> ApiResponse:
-    """`GET /api/tasks/{id}/events`: a page as JSON, or a stream if the client asks for one."""
+    """A page as JSON, or a stream if the client asks for one."""
     if streams.wants_sse(context):
         return await streams.records(context)
     query: shapes.AfterQuery = context.query
@@ -103,34 +159,70 @@ async def events(context: RequestContext) -> ApiResponse:
     return ApiResponse({"records": [record_json(record) for record in page], "next": last})
 
 
+@routes.add(
+    "POST",
+    "/api/tasks/{id}/cancel",
+    "Cancel a task and its children, in whatever state they are.",
+    TASK,
+    errors=(404, 409),
+)
 async def cancel(context: RequestContext) -> ApiResponse:
-    """`POST /api/tasks/{id}/cancel`."""
     return _task(await context.service.cancel(context.path["id"]))
 
 
+@routes.add(
+    "DELETE",
+    "/api/tasks/{id}",
+    "Delete an ended task and all its descendants: journal, result, artifacts, key. Needs the scope admin.",
+    {200: ("How many tasks were deleted.", shapes.Pruned)},
+    errors=(404, 409),
+)
 async def prune(context: RequestContext) -> ApiResponse:
-    """`DELETE /api/tasks/{id}`."""
     return ApiResponse({"pruned": await context.service.prune(context.path["id"])})
 
 
+@routes.add(
+    "POST", "/api/tasks/{id}/resume", "Resume a failed, parked, quarantined or paused task.", TASK, errors=(404, 409)
+)
 async def resume(context: RequestContext) -> ApiResponse:
-    """`POST /api/tasks/{id}/resume`."""
     return _task(await context.service.resume(context.path["id"]))
 
 
+@routes.add(
+    "POST",
+    "/api/tasks/{id}/pause",
+    "Pause a task and its children: no worker goes on with them until they are resumed.",
+    TASK,
+    errors=(404, 409),
+)
 async def pause(context: RequestContext) -> ApiResponse:
-    """`POST /api/tasks/{id}/pause`."""
     return _task(await context.service.pause(context.path["id"]))
 
 
+@routes.add(
+    "POST",
+    "/api/tasks/{id}/priority",
+    "Change the priority of a task.",
+    TASK,
+    body=shapes.NewPriority,
+    scopes=(SUBMIT,),
+    errors=(404, 409),
+)
 async def priority(context: RequestContext) -> ApiResponse:
-    """`POST /api/tasks/{id}/priority`."""
     return _task(await context.service.prioritize(context.path["id"], context.body.priority))
 
 
+@routes.add(
+    "POST",
+    "/api/tasks/{id}/fork",
+    "Create a new task from the first records of another; with `preview`, only list what it would do again.",
+    {200: ("The new task, or the preview.", shapes.Forked)},
+    body=shapes.NewFork,
+    scopes=(SUBMIT,),
+    errors=(404, 409),
+)
 async def fork(context: RequestContext) -> ApiResponse:
-    """`POST /api/tasks/{id}/fork`."""
-    body: task_shapes.NewFork = context.body
+    body: shapes.NewFork = context.body
     new_input = body.input if "input" in body.model_fields_set else SAME
     if body.preview:
         plan = await context.service.fork_plan(context.path["id"], body.at, input=new_input)
@@ -140,14 +232,30 @@ async def fork(context: RequestContext) -> ApiResponse:
     return _task(context.service.shown(await context.server.service.get(fork_id)))
 
 
+@routes.add(
+    "POST",
+    "/api/tasks/{id}/signals/{name}",
+    "Send a signal to a task. It is kept until the task waits for it.",
+    TASK,
+    body=shapes.NewSignal,
+    scopes=(SUBMIT,),
+    errors=(404, 409),
+)
 async def signal(context: RequestContext) -> ApiResponse:
-    """`POST /api/tasks/{id}/signals/{name}`."""
     await context.service.signal(context.path["id"], context.path["name"], context.body.value, id=context.body.id)
     return _task(context.service.shown(await context.server.service.get(context.path["id"])))
 
 
+@routes.add(
+    "POST",
+    "/api/tasks/{id}/message",
+    "Send a message to an unfinished task: an agent reads it before its next turn, other handlers receive it as the signal `message`.",
+    TASK,
+    body=shapes.NewMessage,
+    scopes=(SUBMIT,),
+    errors=(404, 409),
+)
 async def message(context: RequestContext) -> ApiResponse:
-    """`POST /api/tasks/{id}/message`."""
     return _task(await context.service.message(context.path["id"], context.body.text, id=context.body.id))
 
 
@@ -218,163 +326,3 @@ def _idempotency_key(header: str | None) -> str | None:
     if quoted is None:
         raise Problem(400, "bad_header", "the header Idempotency-Key has a quote that does not end")
     return re.sub(r"\\(.)", r"\1", quoted[1]) if "\\" in quoted[1] else quoted[1]
-
-
-_SUBMIT_HEADERS = {
-    "Idempotency-Key": "Requests with the same key, task, input and options submit one task. The key is kept as long as the task.",
-    "Prefer": "`wait=N` holds the response back for up to N seconds (60 at most): 200 with the task if it has ended by then.",
-    "traceparent": "The trace of the caller (W3C): the spans of the task become a part of it. `tracestate` is read too.",
-}
-ROUTES = [
-    ApiRoute(
-        "POST",
-        "/api/tasks",
-        "submit",
-        submit,
-        "Submit a task. It is durable when the response comes.",
-        {
-            202: ("Accepted.", shapes.Accepted),
-            200: ("The task ended while the response was held back.", shapes.TaskShape),
-        },
-        body=shapes.NewTask,
-        scopes=(SUBMIT,),
-        headers=_SUBMIT_HEADERS,
-        errors=(404, 409, 413, 415, 422, 429),
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks",
-        "list",
-        list_,
-        "Tasks, newest first, each with an explanation of its state. A task must match all filters.",
-        {200: ("A page of tasks.", task_shapes.TaskPage)},
-        query=task_shapes.TaskQuery,
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}",
-        "get",
-        get,
-        "One task, with its usage and an explanation of its state.",
-        {200: ("The task.", task_shapes.PlacedTask)},
-        headers={
-            "Prefer": "`wait=N` holds the response back until the task has ended, for up to N seconds (60 at most)."
-        },
-        errors=(404,),
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/children",
-        "children",
-        children,
-        "The children of a task, newest first, ended or not.",
-        {200: ("A page of tasks.", task_shapes.TaskPage)},
-        query=task_shapes.PageQuery,
-        errors=(404,),
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/result",
-        "result",
-        result,
-        "The task, once it has ended or the time is up.",
-        {200: ("The task has ended.", shapes.TaskShape), 202: ("The task has not ended yet.", shapes.TaskShape)},
-        query=shapes.WaitQuery,
-        errors=(404,),
-    ),
-    ApiRoute(
-        "GET",
-        "/api/tasks/{id}/events",
-        "events",
-        events,
-        "All records of a task after a number; with `Accept: text/event-stream`, as they come.",
-        {
-            200: ("Records in order.", shapes.RecordPage),
-            204: ("As a stream: the client has seen all records, and no more will come.", None),
-        },
-        query=shapes.AfterQuery,
-        headers=streams.LAST_SEEN,
-        errors=(404,),
-        streams=True,
-    ),
-    ApiRoute(
-        "POST",
-        "/api/tasks/{id}/cancel",
-        "cancel",
-        cancel,
-        "Cancel a task and its children, in whatever state they are.",
-        TASK,
-        errors=(404, 409),
-    ),
-    ApiRoute(
-        "DELETE",
-        "/api/tasks/{id}",
-        "prune",
-        prune,
-        "Delete an ended task and all its descendants: journal, result, artifacts, key. Needs the scope admin.",
-        {200: ("How many tasks were deleted.", shapes.Pruned)},
-        errors=(404, 409),
-    ),
-    ApiRoute(
-        "POST",
-        "/api/tasks/{id}/resume",
-        "resume",
-        resume,
-        "Resume a failed, parked, quarantined or paused task.",
-        TASK,
-        errors=(404, 409),
-    ),
-    ApiRoute(
-        "POST",
-        "/api/tasks/{id}/pause",
-        "pause",
-        pause,
-        "Pause a task and its children: no worker goes on with them until they are resumed.",
-        TASK,
-        errors=(404, 409),
-    ),
-    ApiRoute(
-        "POST",
-        "/api/tasks/{id}/priority",
-        "priority",
-        priority,
-        "Change the priority of a task.",
-        TASK,
-        body=shapes.NewPriority,
-        scopes=(SUBMIT,),
-        errors=(404, 409, 413, 415, 422),
-    ),
-    ApiRoute(
-        "POST",
-        "/api/tasks/{id}/fork",
-        "fork",
-        fork,
-        "Create a new task from the first records of another; with `preview`, only list what it would do again.",
-        {200: ("The new task, or the preview.", task_shapes.Forked)},
-        body=task_shapes.NewFork,
-        scopes=(SUBMIT,),
-        errors=(404, 409, 413, 415, 422),
-    ),
-    ApiRoute(
-        "POST",
-        "/api/tasks/{id}/signals/{name}",
-        "signal",
-        signal,
-        "Send a signal to a task. It is kept until the task waits for it.",
-        TASK,
-        body=shapes.NewSignal,
-        scopes=(SUBMIT,),
-        errors=(404, 409, 413, 415, 422),
-    ),
-    ApiRoute(
-        "POST",
-        "/api/tasks/{id}/message",
-        "message",
-        message,
-        "Send a message to an unfinished task: an agent reads it before its next turn, other handlers receive it as the signal `message`.",
-        TASK,
-        body=shapes.NewMessage,
-        scopes=(SUBMIT,),
-        errors=(404, 409, 413, 415, 422),
-    ),
-]
