@@ -61,6 +61,8 @@ class Listener:
         self._statement_lock = asyncio.Lock()
         """One statement at a time."""
         self._broken = asyncio.Event()
+        self._stirred = asyncio.Event()
+        """Set when the connection is broken, and when there is a channel more to listen to."""
         self._ready = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="onward-listener")
 
@@ -77,7 +79,7 @@ class Listener:
                     async with self._statement_lock:
                         await self._connection.add_listener(OWN_CHANNEL + worker, self._notified)
         except FAILURES:
-            self._broken.set()
+            self._break(self._broken)
             return False
         return True
 
@@ -96,14 +98,7 @@ class Listener:
         """Listen to one more channel from now on."""
         if channel not in self._channels:
             self._channels.append(channel)
-            if self._ready.is_set():
-                self._adding = asyncio.get_running_loop().create_task(self._hear_more(), name="onward-listen")
-
-    async def _hear_more(self) -> None:
-        try:
-            await self._hear_all(self._connection)
-        except FAILURES:
-            self._broken.set()
+            self._stirred.set()
 
     async def _hear_all(self, connection: Any) -> None:
         async with self._statement_lock:
@@ -139,7 +134,7 @@ class Listener:
             server_settings={"application_name": "onward listener"},
         )
         try:
-            connection.add_termination_listener(lambda _: broken.set())
+            connection.add_termination_listener(lambda _: self._break(broken))
             self._held.clear()
             for worker in list(self._workers):
                 await connection.execute(S["attend"].sql, worker)
@@ -152,14 +147,20 @@ class Listener:
             if CHANNEL in self._channels:
                 await self._run_statement("notify", NEWS_CHANNEL, [WHO])
             while not broken.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(broken.wait(), CHECK_EVERY_S)
-                    return
-                await self._run_statement("now")
+                await self._hear_all(connection)
+                try:
+                    await asyncio.wait_for(self._stirred.wait(), CHECK_EVERY_S)
+                    self._stirred.clear()
+                except TimeoutError:
+                    await self._run_statement("now")
         finally:
             self._ready.clear()
             self._held.clear()
             connection.terminate()
+
+    def _break(self, broken: asyncio.Event) -> None:
+        broken.set()
+        self._stirred.set()
 
     async def _run_statement(self, name: str, *values: Any) -> None:
         async with self._statement_lock:
