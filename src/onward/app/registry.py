@@ -102,7 +102,16 @@ class Registry:
             deadline_s = None if deadline is None else seconds(deadline, "deadline")
             checkpointing = checkpoints(checkpoint)
             handler = Handler(
-                task_name, function, policy, deadline_s, queue, group, limit, checkpointing, secrets=self.secrets.names
+                task_name,
+                function,
+                policy,
+                deadline_s,
+                queue,
+                group,
+                limit,
+                checkpointing,
+                secrets=self.secrets.names,
+                siblings=self.handlers,
             )
             handler.takes  # noqa: B018 -- refuses a handler without a context here, and not at its first task
             spec = HandlerSpec(

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from onward.core.journal.checkpoint import DEFAULT, Checkpoints
@@ -36,6 +36,9 @@ class Handler:
     """The secrets that may be named in an input."""
     doc: str | None = None
     """What it is for, where that is not what its function says."""
+
+    siblings: Mapping[str, Handler] = dataclasses.field(default_factory=dict, repr=False)
+    """All handlers of the app, by name."""
 
     @functools.cached_property
     def takes(self) -> Arguments:
