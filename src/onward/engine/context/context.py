@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from onward.core import record as r
 from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
-from onward.core.retry import Retry
+from onward.core.retry import Retry, as_retry
 from onward.engine.context.artifacts import save_artifact
 from onward.engine.context.child import Child
 from onward.engine.context.host import Call, Host
@@ -145,7 +145,7 @@ class Context:
             _refuse_shadowed("step", _STEP_OPTIONS, function, args, kwargs)
         call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
-            call.retry = Retry(attempts=retry) if isinstance(retry, int) else retry
+            call.retry = as_retry(retry)
         if timeout is not None:
             call.timeout = seconds(timeout, "timeout")
         if args or kwargs:
@@ -204,7 +204,7 @@ class Context:
             _refuse_shadowed("transaction", TransactionOptions.__optional_keys__, function, (None, *args), kwargs)
         call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
-            call.retry = Retry(attempts=retry) if isinstance(retry, int) else retry
+            call.retry = as_retry(retry)
         if args or kwargs:
             call.mark = _mark(args, kwargs)
         if secret.used:

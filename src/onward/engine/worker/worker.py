@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import random
@@ -176,7 +177,10 @@ class Worker:
         young, *older = gc.get_threshold()
         if 0 < young < GC_THRESHOLD:  # with 0 the collector is off, and stays off
             gc.set_threshold(GC_THRESHOLD, *older)
-        await self.store.handlers.register([(handler.name, handler.offer()) for handler in self._handlers.values()])
+        handlers = self._handlers.values()
+        await self.store.handlers.register(
+            [(handler.name, json.dumps(handler.registration()).encode()) for handler in handlers]
+        )
         await self._ticker.save()
         await self.store.queues.set_limits(self._limits)
         if self._relay is not None:
