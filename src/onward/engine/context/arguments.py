@@ -94,14 +94,10 @@ _return_types: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 def rich_return(function: Callable[..., Any]) -> Any:
     """The return type, when results have to be built from JSON (a pydantic model, a list of dataclasses, a tuple, a date); else None."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not isinstance(function, type):
-        function = getattr(function, "__func__", function)
-        if "return" not in getattr(function, "__annotations__", ()):
-            function = getattr(type(function), "__call__", function)  # noqa: B004 -- an object that is called
-            if "return" not in getattr(function, "__annotations__", ()):
-                return None
+    if type(function) is not types.FunctionType:
+        function = _called(function)
+    if not isinstance(function, type) and "return" not in getattr(function, "__annotations__", ()):
+        return None
     try:
         if function not in _return_types:
             _return_types[function] = _rich_return(function)
@@ -120,6 +116,14 @@ def from_json(function: Callable[..., Any], value: Any, secret_value: Callable[[
             value, lambda item: None if (name := secret.name_in(item)) is None else secret_str(secret_value(name))
         )
     return adapter(return_type).validate_python(value)
+
+
+def _called(function: Any) -> Any:
+    """The function or class behind a partial, a method, or an object that is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    return function if isinstance(function, type | types.FunctionType) else type(function).__call__
 
 
 _LOSSY = (tuple, enum.Enum, datetime.date, datetime.time, uuid.UUID, pathlib.PurePath, decimal.Decimal)

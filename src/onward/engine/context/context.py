@@ -433,8 +433,6 @@ class Context:
     ) -> list[Any]:
         """A step of the function for each item, at once, at most `limit` of them; the results in order. A handler's name
         makes each a child task instead. Options as for `step` and `submit`."""
-        if isinstance(function, str):
-            _check_child_options(options)
 
         async def child(item: Any) -> Any:
             return await (await self.submit(str(function), item, **options))
@@ -520,8 +518,8 @@ def _refuse_shadowed(
 
 _NOT_FOR_CHILDREN = {
     "key": "a child has a key of its own, made of the task and the place in its code, so it is submitted once",
-    "connection": "a child is submitted with the record of its parent; for a task in your own transaction, which is no child, "
-    "call app.submit(…, connection=…) in a step",
+    "connection": "the engine submits a child in a transaction of its own; for a task in your transaction, which is no child, call "
+    "app.submit(…, connection=…) in a step",
 }
 
 

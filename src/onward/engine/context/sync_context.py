@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -34,24 +34,19 @@ class SyncChild(Child[T_co]):
 
     def __init__(self, child: Child[T_co], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(child._host, child.id, child.task)
-        self._child, self._loop = child, loop
+        self._loop = loop
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._child.__await__()
-
-    if TYPE_CHECKING:
-        # fmt: off
-        @overload
-        def result(self: Child[Untyped], timeout: Duration | None = None, *, partial: bool = False) -> Any: ...
-        @overload
-        def result(self: Child[JsonObject], timeout: Duration | None = None, *, partial: bool = False) -> dict[str, Any]: ...
-        @overload
-        def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co: ...
-        # fmt: on
-
+    # fmt: off
+    @overload  # type: ignore[override]  # it is not awaited
+    def result(self: SyncChild[Untyped], timeout: Duration | None = None, *, partial: bool = False) -> Any: ...
+    @overload
+    def result(self: SyncChild[JsonObject], timeout: Duration | None = None, *, partial: bool = False) -> dict[str, Any]: ...
+    @overload
+    def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co: ...
+    # fmt: on
     def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
         """Wait for the result and return it, as `Child.result`."""
-        return _wait(self._child.result(timeout, partial=partial), self._loop)
+        return _wait(super().result(timeout, partial=partial), self._loop)
 
 
 class SyncContext:
