@@ -16,6 +16,7 @@ from onward.core import record as r
 from onward.core.budget import Budget
 from onward.core.state import BUDGET_PRESSURE, AgentState, StatePatch
 from onward.errors import InvalidInput, NoState, StateConflict, TaskFailed, TaskNotFound
+from onward.service.submission import SubmitRequest
 from onward.testing import crashes, drain
 from tests.agent.pairing import badly_paired
 from tests.agent.test_compaction import ROOM, Walker, look
@@ -74,6 +75,38 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
     state = await app.state(second.id)
     assert (state.goal, state.fact("name"), len(state.artifacts)) == ("Which line has a 77?", "Ada", 1)
     assert "Line 77, Ada." in shown_texts(model.asked[4])
+
+
+async def test_a_child_goes_on_after_an_earlier_task(lab: Lab) -> None:
+    agent = lab.app.agent("helper", model=(model := ScriptedModel([[FACT], "Hello Ada.", "You are Ada."])))
+
+    @lab.app.task(retry=1)
+    async def parent(ctx: Any, earlier: str) -> Any:
+        return await (await ctx.submit(agent, "Who am I?", after=earlier))
+
+    first = await lab.run(agent, "I am Ada.")
+    task = await lab.run(parent, first.task_id)
+    assert task.result == "You are Ada.", task.error
+    assert "name = Ada (user)" in model.asked[2].messages[0]["content"]
+    refused = await lab.run(parent, task.task_id)
+    assert "has no state" in refused.error["message"]  # type: ignore[index]
+
+
+async def test_a_child_goes_on_after_no_task_of_another_tenant(lab: Lab) -> None:
+    agent = lab.app.agent("helper", model=ScriptedModel([[FACT], "Hello Ada.", "You are Ada."]))
+
+    @lab.app.task(retry=1)
+    async def parent(ctx: Any, earlier: str) -> Any:
+        return await (await ctx.submit(agent, "Who am I?", after=earlier))
+
+    await lab.start()
+    (first,) = await lab.app.service.submit([SubmitRequest("helper", "I am Ada.", tenant="a")])
+    await lab.ended(first)
+    (second,) = await lab.app.service.submit([SubmitRequest("parent", first, tenant="b")])
+    refused = await lab.ended(second)
+    assert f"there is no task {first!r}" in refused.error["message"]  # type: ignore[index]
+    (third,) = await lab.app.service.submit([SubmitRequest("parent", first, tenant="a")])
+    assert (await lab.ended(third)).result == "You are Ada."
 
 
 @pytest.mark.slow

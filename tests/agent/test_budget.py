@@ -114,11 +114,11 @@ def test_those_who_wait_are_told_once_and_only_those_who_fit() -> None:
     for task, want in (("small", 15), ("large", 60), ("huge", 200)):
         granted = reserved({"root": purse}, task, f"{task}/1", Amount(llm_tokens=want), 0.0)
         assert (granted.holder, granted.lacking) == ("root", "llm_tokens")
-        purse = granted.purses["root"]
+        purse = granted.ledgers["root"]
     granted = settled({"root": purse}, {"a": Amount(llm_tokens=30)}, 0.0)
     assert [wake.task_id for wake in granted.wake] == ["small", "large"]
-    assert list(granted.purses["root"].waiting) == ["huge"]
-    raised, woken = granted.purses["root"].raised(max_llm_tokens=900).wake("root", 0.0, everybody=True)
+    assert list(granted.ledgers["root"].waiting) == ["huge"]
+    raised, woken = granted.ledgers["root"].raised(max_llm_tokens=900).wake("root", 0.0, all_waiting=True)
     assert [wake.task_id for wake in woken] == ["huge"]
     assert not raised.waiting
     assert len({wake.message for wake in (*granted.wake, *woken)}) == 3, "each is a message of its own"
@@ -128,10 +128,10 @@ def test_all_purses_or_none() -> None:
     purses = {"root": BudgetLedger(Budget(max_llm_tokens=100)), "child": BudgetLedger(Budget(max_llm_tokens=10))}
     refused = reserved(purses, "child", "x/1", Amount(llm_tokens=50), 0.0)
     assert refused.holder == "child"
-    assert not refused.purses["root"].reserved
-    granted = reserved(refused.purses, "child", "y/1", Amount(llm_tokens=5), 0.0)
-    assert [list(purse.reserved) for purse in granted.purses.values()] == [["y/1"], ["y/1"]]
-    assert not granted.purses["child"].waiting, "it got something, so it does not wait any longer"
+    assert not refused.ledgers["root"].reserved
+    granted = reserved(refused.ledgers, "child", "y/1", Amount(llm_tokens=5), 0.0)
+    assert [list(purse.reserved) for purse in granted.ledgers.values()] == [["y/1"], ["y/1"]]
+    assert not granted.ledgers["child"].waiting, "it got something, so it does not wait any longer"
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_a_call_gets_what_there_is_between_its_least_and_its_most(
     for number, (low, more) in enumerate(wants):
         least, most = Amount(1, low, low / 7), Amount(1, low + more, (low + more) / 7)
         granted = reserved(purses, "t", f"c{number}/1", most, 0.0, least)
-        purses = granted.purses
+        purses = granted.ledgers
         if granted.lacking:
             assert purses[granted.holder].lacking(least) == granted.lacking
             continue
@@ -192,9 +192,9 @@ def test_who_waits_for_the_least_is_woken_by_the_least() -> None:
     purse = BudgetLedger(Budget(max_llm_tokens=100)).reserve("a/1", Amount(1, 90, None))
     granted = reserved({"root": purse}, "t", "b/1", Amount(1, 80, None), 0.0, Amount(1, 20, None))
     assert granted.lacking == "llm_tokens"
-    after = settled(granted.purses, {"a": Amount(1, 75, None)}, 0.0)
+    after = settled(granted.ledgers, {"a": Amount(1, 75, None)}, 0.0)
     assert [wake.task_id for wake in after.wake] == ["t"]
-    again = reserved(after.purses, "t", "b/1", Amount(1, 80, None), 0.0, Amount(1, 20, None))
+    again = reserved(after.ledgers, "t", "b/1", Amount(1, 80, None), 0.0, Amount(1, 20, None))
     assert (again.amount.llm_tokens, again.pressed) == (24, True)
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from onward import Onward
 from onward.core.task import State
+from onward.engine.worker.claiming import MAX_IDLE_POLLS
 from onward.engine.worker.lease import Lease
 from onward.engine.worker.maintenance import MIN_TURN_INTERVAL_S, WATCH_INTERVAL_S, Maintenance
 from onward.engine.worker.presence import machine_id
-from onward.engine.worker.worker import MAX_IDLE_POLLS
 from onward.errors import BadSetting
 from onward.store.port.core import Outlook, Store
 from onward.store.postgres import pool

@@ -291,7 +291,7 @@ async def test_a_stop_names_what_it_waits_for_and_goes_on(
     await asyncio.wait_for(begun.wait(), 60)
     try:
         await slow.submit(deaf)  # a reason for another claim
-        await eventually(lambda: _nothing(worker._claims_sent > worker._claims_answered))
+        await eventually(lambda: _nothing(worker._claiming.under_way))
         with caplog.at_level(logging.WARNING):
             await asyncio.wait_for(worker.stop(0.1), 60)
     finally:

@@ -6,17 +6,22 @@ import asyncio
 import contextvars
 import dataclasses
 import datetime
+import decimal
+import enum
 import functools
 import math
+import pathlib
 import threading
-from typing import Any
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import pydantic
 import pytest
 
 from onward import Onward, Retry, State, StepFailed
 from onward.core import record as r
-from onward.errors import InvalidInput, TaskFailed, UsageError
+from onward.errors import InvalidInput, TaskFailed, UsageError, WaitTimeout
 from tests.kit import Lab, dense, value
 
 
@@ -188,6 +193,93 @@ async def test_rich_results(lab: Lab) -> None:
     assert task.attempt == 2
 
 
+async def test_results_have_the_type_that_the_annotation_names_now_and_in_a_replay(lab: Lab) -> None:
+    seen: list[Any] = []
+    results: dict[Any, Any] = {
+        list[Order]: [Order(item="tea"), Order(item="milk")],
+        dict[str, Order]: {"first": Order(item="tea")},
+        Order | None: Order(item="tea"),
+        tuple[Order, Point]: (Order(item="tea"), Point(1)),
+        tuple[int, ...]: (1, 2, 3),
+        tuple: (1, "a"),
+        Sequence[Point]: [Point(1), Point(2)],
+        dict[int, list[Point]]: {1: [Point(1)]},
+        list[datetime.date]: [datetime.date(2026, 1, 2)],
+        datetime.datetime: datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
+        uuid.UUID: uuid.UUID(int=1),
+        decimal.Decimal: decimal.Decimal("1.50"),
+        pathlib.Path: pathlib.Path("a"),
+        Color: Color.RED,
+        Pair: Pair(1, 2),
+        Annotated[list[Order], "sorted"]: [Order(item="tea")],
+        list[int]: [1, 2],
+        dict[str, Any]: {"a": [1]},
+        Awaitable[Point]: Point(3),
+        object: {"a": (1, 2)},
+        Unknown: {"a": 1},
+    }
+
+    @lab.app.task
+    async def give(ctx: Any) -> int:
+        seen.append(
+            [await ctx.step(annotated(kind, value), name=str(n)) for n, (kind, value) in enumerate(results.items())]
+        )
+        seen[-1] += [
+            await ctx.step(functools.partial(make_point)),
+            await ctx.step(Point, 1, 2),
+            await ctx.step(Maker()),
+        ]
+        if ctx.attempt < 2:
+            raise ConnectionError("once more, from the journal")
+        return len(seen)
+
+    task = await lab.run(give)
+    assert task.result == 2, task.error
+    first, again = seen
+    assert (
+        first == again == [*list(results.values())[:-2], {"a": [1, 2]}, {"a": 1}, Point(1, 2), Point(1, 2), Point(5, 0)]
+    )
+    assert list(map(type, first)) == list(map(type, again))
+
+
+async def test_a_result_that_is_not_what_its_annotation_names_fails_the_step(lab: Lab) -> None:
+    @lab.app.task(retry=1)
+    async def give(ctx: Any) -> Any:
+        return await ctx.step(annotated(list[Order], [{"no": "order"}]))
+
+    task = await lab.run(give)
+    assert task.state is State.FAILED
+    assert "Field required" in task.error["message"]  # type: ignore[index]
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+class Unknown:
+    """A class that no checker knows."""
+
+
+class Maker:
+    def __call__(self) -> Point:
+        return Point(5)
+
+
+def annotated(kind: Any, value: Any) -> Callable[[], Any]:
+    """A function that returns the value, with this annotation."""
+
+    def made() -> Any:
+        return value
+
+    made.__annotations__["return"] = kind
+    return made
+
+
 async def make_order() -> Order:
     return Order(item="tea", count=2)
 
@@ -356,6 +448,89 @@ async def test_progress_is_told_once(lab: Lab) -> None:
     assert [t["message"] for t in told].count("begin") == 1, "what is replayed was told before"
 
 
+async def test_arguments_that_are_named_like_an_option_of_step(lab: Lab) -> None:
+    def greet(name: str, *, timeout: float, retry: int = 3) -> str:
+        return f"{name} {timeout} {retry}"
+
+    def positional(name: str, retry: int = 3) -> str:
+        return f"{name} {retry}"
+
+    @lab.app.task(retry=1)
+    async def work(ctx: Any) -> Any:
+        with pytest.raises(
+            UsageError,
+            match=r"greet needs an argument 'name'.* option of ctx\.step.*functools\.partial\(greet, name=…\)",
+        ):
+            await ctx.step(greet, name="Ada")
+        with pytest.raises(
+            UsageError, match=r"greet needs an argument 'timeout'.*functools\.partial\(greet, timeout=…\)"
+        ):
+            await ctx.step(greet, "Ada", timeout=5)
+        with pytest.raises(UsageError, match=r"insert needs an argument 'name'.* option of ctx\.transaction"):
+            await ctx.transaction(insert, name="Ada")
+        return [
+            await ctx.step(functools.partial(greet, name="Ada", timeout=5), name="greet"),
+            await ctx.step(positional, "Ada", name="greet", retry=2),
+            await ctx.step(positional, "Ada", 1),
+        ]
+
+    async def insert(connection: Any, name: str) -> None: ...
+
+    task = await lab.run(work)
+    assert task.result == ["Ada 5 3", "Ada 3", "Ada 1"], task.error
+
+
+# ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_child_by_its_function_has_the_name_of_its_handler(lab: Lab) -> None:
+    @lab.app.task
+    async def parent(ctx: Any) -> Any:
+        first, second = await ctx.submit(named), await ctx.submit(plain)
+        return [first.task, await first, second.task, await second]
+
+    @lab.app.task(name="another name")
+    async def named(ctx: Any) -> str:
+        return "done"
+
+    @lab.app.task
+    async def plain(ctx: Any) -> str:
+        return "plain"
+
+    task = await lab.run(parent)
+    assert task.result == ["another name", "done", "plain", "plain"], task.error
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"key": "k"},
+            "ctx.submit takes no key=: a child has a key of its own, made of the task and the place in its code",
+        ),
+        ({"connection": object()}, "ctx.submit takes no connection=.*app.submit"),
+        ({"queu": "slow"}, "ctx.submit has no option 'queu'; it takes after, budget"),
+        ({"tenant": "other"}, "ctx.submit has no option 'tenant'"),
+    ],
+    ids=["key", "connection", "typo", "internal"],
+)
+async def test_options_that_a_child_cannot_have(lab: Lab, options: dict[str, Any], sentence: str) -> None:
+    @lab.app.task(retry=1)
+    async def parent(ctx: Any) -> Any:
+        with pytest.raises(UsageError, match=sentence):
+            await ctx.submit(child, **options)
+        with pytest.raises(UsageError, match=sentence):
+            await ctx.map("child", [1], **options)
+        return await (await ctx.submit(child, priority=1, queue="other", delay=1, labels={"a": "b"}, group="g"))
+
+    @lab.app.task
+    async def child(ctx: Any) -> str:
+        return "done"
+
+    task = await lab.run(parent)
+    assert (task.state, task.result) == (State.COMPLETED, "done"), task.error
+
+
 # ── plain functions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -385,6 +560,36 @@ async def test_plain_functions_as_handlers_and_steps(app: Onward) -> None:
         assert await handle.result(timeout=60) == [2, 4, f"{handle.id}:key", handle.id, 1, True, True]
     assert threading.get_ident() not in threads
     assert len(threads) == 2
+
+
+async def test_a_plain_handler_waits_for_the_results_of_its_children(app: Onward) -> None:
+    @app.task
+    def parent(ctx: Any, n: int) -> Any:
+        child = ctx.submit(doubled, n)
+        slow, bad = ctx.submit(signalled), ctx.submit(failing)
+        with pytest.raises(WaitTimeout):
+            slow.result(timeout=0.01)
+        with pytest.raises(TaskFailed, match="no way"):
+            bad.result()
+        return [child.result(), child.result(timeout="1m"), ctx.gather(child), child.id, child.task]
+
+    @app.task
+    async def doubled(ctx: Any, n: int) -> int:
+        return n * 2
+
+    @app.task
+    async def signalled(ctx: Any) -> None:
+        await ctx.signal("never")
+
+    @app.task(retry=1)
+    async def failing(ctx: Any) -> None:
+        raise ValueError("no way")
+
+    async with app.worker():
+        handle = await app.submit(parent, 2)
+        result = await handle.result(timeout=60)
+    assert result[:3] == [4, 4, [4]]
+    assert result[4] == "doubled"
 
 
 async def test_a_plain_handler_sleeps_and_comes_back(lab: Lab) -> None:

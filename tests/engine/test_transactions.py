@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import pytest
@@ -16,10 +18,6 @@ from onward.errors import StateConflict, StepFailed, TaskFailed
 from onward.testing import crashes, drain
 from tests.killer import Killer
 from tests.kit import eventually, not_memory, only_postgres, sql
-
-importlib.import_module(
-    "onward.engine.context.artifacts"
-)  # pydantic, whose import takes longer than a transaction may here
 
 
 @pytest.fixture
@@ -314,3 +312,47 @@ async def test_a_statement_that_fails_fails_its_block_whatever_that_catches(shop
         assert ended.state is State.FAILED
         assert "no_such_table" in ended.error["message"]  # type: ignore[index]
         assert await stock(shop) == 100
+
+
+def test_pydantic_is_not_imported_while_a_transaction_is_open() -> None:
+    program = """
+        import asyncio, dataclasses, sys
+        from onward import Onward
+        from onward.errors import UsageError
+
+        app = Onward("sqlite://:memory:")
+        seen = []
+
+        @dataclasses.dataclass
+        class Row:
+            n: int
+
+        async def refused(connection) -> int:
+            try:
+                await ctx_of[0].artifact("text")
+            except UsageError as error:
+                return "pydantic" in sys.modules
+
+        async def row(connection) -> list[Row]:
+            seen.append("pydantic" in sys.modules)
+            return [Row(1)]
+
+        ctx_of = []
+
+        @app.task
+        async def work(ctx):
+            ctx_of.append(ctx)
+            imported = await ctx.transaction(refused)
+            rows = await ctx.transaction(row)
+            return [imported, *seen, rows]
+
+        async def main():
+            async with app.worker():
+                print(await (await app.submit(work)).result(timeout=30))
+
+        asyncio.run(main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "[False, True, [{'n': 1}]]", done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import urllib.parse
 from pathlib import Path
@@ -225,7 +224,7 @@ async def test_a_parameter_with_a_secret_as_default_is_nobody_elses(app: Onward)
     @app.task
     async def pay(ctx: Any, amount: int, key: str = key) -> None: ...
 
-    assert "key" not in json.loads(app.handlers["pay"].offer())["input"]["properties"]
+    assert "key" not in app.handlers["pay"].registration()["input"]["properties"]
     for other in ("another", REF, {"$secret": "NOT_DECLARED"}):
         with pytest.raises((InvalidInput, UnknownSecret)):
             await app.submit(pay, {"amount": 1, "key": other})

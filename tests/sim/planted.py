@@ -16,7 +16,7 @@ from unittest import mock
 import apsw
 
 from onward.engine.shift import replay, shift
-from onward.engine.worker import maintenance, worker
+from onward.engine.worker import claiming, maintenance, worker
 from onward.store import writer
 from onward.store.port.core import Batch, Submitted
 from onward.store.sqlite import store as sqlite
@@ -209,7 +209,7 @@ def _stop_begins_shifts() -> Iterator[None]:
     """A claim that is answered after the stop began is begun, the stop does not wait for its answer, and a writer that has ended
     takes records in for ever."""
 
-    async def kept(_self: worker.Worker, _me: str, claimed: Any) -> Any:
+    async def kept(_self: claiming.Claiming, _me: str, claimed: Any) -> Any:
         return claimed
 
     async def until_idle(self: worker.Worker, seconds: float) -> None:
@@ -225,7 +225,7 @@ def _stop_begins_shifts() -> Iterator[None]:
         return []
 
     with (
-        mock.patch.object(worker.Worker, "_keep_unless_stopping", kept),
+        mock.patch.object(claiming.Claiming, "_keep_unless_stopping", kept),
         mock.patch.object(worker.Worker, "_until_idle", until_idle),
         mock.patch.object(worker, "end_tasks", end_once),
         mock.patch.object(writer.Writer, "close", _nothing),
@@ -245,14 +245,14 @@ def _stop_only_now(self: shift.Shift, why: Any, *, now: bool) -> None:
 plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
 plant("pause-confirmed-and-ignored", patches=instead(shift.Shift, "stop", _stop_only_now))
 plant("strangers-stay", patches=instead(maintenance.Maintenance, "_give_back", _nothing_later))
-plant("stranger-too-soon", patches=never(worker.Worker, "_claims_sent_then", 0))
+plant("stranger-too-soon", patches=never(claiming.Claiming, "_claims_sent_then", 0))
 plant("dead-and-deaf", patches=instead(worker.Worker, "_declared_dead", _nothing))
 plant("nobody-rescues", patches=instead(maintenance.Maintenance, "_rescue", _nothing_later))
 plant("replay-forgets", patches=instead(replay.Replay, "next", _nothing))
 plant("outage-is-failure", patches=instead(shift.Shift, "_read_page", _read_page_once))
 plant("crash-is-attempt", patches=instead(SqliteStore, "claim", _crash_is_attempt))
 plant("stop-begins-shifts", patches=_stop_begins_shifts)
-plant("restless-nap", patches=instead(worker.Worker, "_ring", lambda self, _alarm: self.wake()))
+plant("restless-nap", patches=instead(claiming.Claiming, "_ring", lambda self, _alarm: self.wake()))
 
 
 # ── what shows only where branches wait ──────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from onward.core.hook import Event as HookEvent
 from onward.core.hook import Hook, hook
 from onward.core.journal.checkpoint import Checkpoints, checkpoints
 from onward.core.limit import Limit
-from onward.core.retry import Retry
+from onward.core.retry import Retry, as_retry
 from onward.core.schedule import MISSED, Rhythm
 from onward.core.secret import Secret
 from onward.engine.context.secrets import Secrets
@@ -98,17 +98,26 @@ class Registry:
                 raise UsageError(
                     f"two handlers are named {task_name!r}; give one of them another name: @app.task(name=…)"
                 )
-            policy = Retry(attempts=retry) if isinstance(retry, int) else retry or DEFAULT_RETRY
+            policy = DEFAULT_RETRY if retry is None else as_retry(retry)
             deadline_s = None if deadline is None else seconds(deadline, "deadline")
             checkpointing = checkpoints(checkpoint)
             handler = Handler(
-                task_name, function, policy, deadline_s, queue, group, limit, checkpointing, secrets=self.secrets.names
+                task_name,
+                function,
+                policy,
+                deadline_s,
+                queue,
+                group,
+                limit,
+                checkpointing,
+                secrets=self.secrets.names,
+                siblings=self.handlers,
             )
             handler.takes  # noqa: B018 -- refuses a handler without a context here, and not at its first task
             spec = HandlerSpec(
                 handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets
             )
-            self._handler_specs[task_name] = dataclasses.replace(spec, registration=handler.said)
+            self._handler_specs[task_name] = dataclasses.replace(spec, registration=handler.registration)
             self.handlers[task_name] = handler
             return function
 
@@ -212,7 +221,7 @@ class Registry:
         self.handlers[name] = registered = dataclasses.replace(self.handlers[name], agent=True, doc=description)
         checks = {tool.name: tool.check for tool in agent.tools.values()}
         self._handler_specs[name] = dataclasses.replace(
-            self._handler_specs[name], tools=checks, agent=True, registration=registered.said
+            self._handler_specs[name], tools=checks, agent=True, registration=registered.registration
         )
         return handler
 

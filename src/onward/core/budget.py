@@ -189,9 +189,11 @@ class BudgetLedger:
             self, waiting={waiter: amount for waiter, amount in self.waiting.items() if waiter != task_id}
         )
 
-    def wake(self, holder: str, now: float, *, everybody: bool = False) -> tuple[BudgetLedger, list[Wake]]:
-        """Wake the tasks whose amount is there now, or with `everybody` all that wait; each is woken once."""
-        woken = [task_id for task_id, amount in self.waiting.items() if everybody or self.lacking(amount, now) is None]
+    def wake(self, holder: str, now: float, *, all_waiting: bool = False) -> tuple[BudgetLedger, list[Wake]]:
+        """Wake the tasks whose amount is there now, or with `all_waiting` all that wait; each is woken once."""
+        woken = [
+            task_id for task_id, amount in self.waiting.items() if all_waiting or self.lacking(amount, now) is None
+        ]
         ledger = dataclasses.replace(
             self,
             waiting={task_id: amount for task_id, amount in self.waiting.items() if task_id not in woken},
@@ -236,7 +238,7 @@ class Wake(NamedTuple):
 class Granted(NamedTuple):
     """The outcome of a change of ledgers."""
 
-    purses: Mapping[str, BudgetLedger]
+    ledgers: Mapping[str, BudgetLedger]
     """The ledgers after the change, by the task that has the budget."""
     wake: tuple[Wake, ...] = ()
     holder: str = ""

@@ -53,9 +53,7 @@ class Retry:
         if attempt >= self.attempts or isinstance(error, HOPELESS) or isinstance(error, self.unless):
             return None
         retry_after = getattr(error, "retry_after", None)
-        if (
-            isinstance(retry_after, int | float) and 0 <= retry_after < math.inf
-        ):  # infinite: the task would sleep for ever
+        if isinstance(retry_after, int | float) and 0 <= retry_after < math.inf:  # infinite: it would sleep for ever
             return float(retry_after)
         return self._longest_pause(attempt) * (1 - self.jitter * rng.random())
 
@@ -68,3 +66,8 @@ class Retry:
 
 
 NO_RETRY = Retry(attempts=1)
+
+
+def as_retry(retry: Retry | int) -> Retry:
+    """The policy that callers give as a Retry or as a number of attempts."""
+    return Retry(attempts=retry) if isinstance(retry, int) else retry

@@ -1,12 +1,11 @@
-"""Handlers: the functions that do tasks, and what was said about them."""
+"""Handlers: the functions that do tasks, with the options that they were registered with."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
-import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from onward.core.journal.checkpoint import DEFAULT, Checkpoints
@@ -20,7 +19,7 @@ DEFAULT_RETRY = Retry(attempts=4)
 
 @dataclasses.dataclass(frozen=True)
 class Handler:
-    """A registered function and what was said about it."""
+    """A registered function and its options."""
 
     name: str
     function: Callable[..., Any]
@@ -31,15 +30,18 @@ class Handler:
     limit: Limit | None = None
     checkpoint: Checkpoints = DEFAULT
     agent: bool = False
-    """Whether a model decides what it does."""
+    """Whether it is an agent: a model decides its steps."""
     secrets: Collection[str] = ()
     """The secrets that may be named in an input."""
     doc: str | None = None
-    """What it is for, where that is not what its function says."""
+    """Its description, where that is not the docstring of its function."""
+
+    siblings: Mapping[str, Handler] = dataclasses.field(default_factory=dict, repr=False)
+    """All handlers of the app, by name."""
 
     @functools.cached_property
     def takes(self) -> Arguments:
-        """All but the first, which is the context."""
+        """The arguments of the function, without the context."""
         if not inspect.signature(self.function).parameters:
             raise UsageError(
                 f"the handler {self.name!r} takes no context; write `def {self.function.__name__}(ctx, …)`"
@@ -63,9 +65,9 @@ class Handler:
             raise UsageError(f"the handler {self.name!r} has no argument {self.group!r} to group its tasks by")
         return self.group, self.group == self.takes.first
 
-    def said(self) -> dict[str, Any]:
-        """What others need to know of it: its queue, deadline and grouping for submits from afar, its schema for forms."""
-        said: dict[str, Any] = {
+    def registration(self) -> dict[str, Any]:
+        """What other processes need to know of it: its queue, deadline and grouping for their submits, its schema for forms."""
+        registration: dict[str, Any] = {
             "queue": self.queue,
             "deadline": self.deadline,
             "group": self.grouping,
@@ -73,9 +75,5 @@ class Handler:
             "input": self.takes.schema() | {"additionalProperties": self.takes.open_ended},
             "secrets": sorted(self.secrets),
         }
-        said |= {} if self.doc is None else {"doc": self.doc}
-        return said | ({"agent": True} if self.agent else {})
-
-    def offer(self) -> bytes:
-        """The same, as a worker leaves it in the store."""
-        return json.dumps(self.said()).encode()
+        registration |= {} if self.doc is None else {"doc": self.doc}
+        return registration | ({"agent": True} if self.agent else {})

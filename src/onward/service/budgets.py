@@ -40,12 +40,12 @@ class Budgets:
             )
 
         def change(ledgers: Mapping[str, BudgetLedger]) -> Granted:
-            raised, wake = ledgers[holder].raised(**limits).wake(holder, 0.0, everybody=True)
+            raised, wake = ledgers[holder].raised(**limits).wake(holder, 0.0, all_waiting=True)
             return Granted({holder: raised}, tuple(wake))
 
         granted = await self._store.budgets.change([holder], change, event)
         self._store.nudge("ready")
-        return self._spent(holder, granted.purses[holder])
+        return self._spent(holder, granted.ledgers[holder])
 
     async def _nearest(self, task_id: str) -> tuple[str, BudgetLedger]:
         """The id of the task that has the budget, and its ledger."""

@@ -165,8 +165,13 @@ class Service(Listing):
     async def child(
         self, name: str, value: Any, options: dict[str, Any], key: str, parent: str, until: float | None
     ) -> str:
-        """Submit a child task; the same key gives the same child."""
-        (task_id,) = await self.submit([SubmitRequest(name, value, key, parent=parent, until=until, **options)])
+        """Submit a child task; the same key gives the same child. It continues only tasks of its own tenant (`after`)."""
+        after = options.pop("after", None)
+        request = SubmitRequest(name, value, key, parent=parent, until=until, **options)
+        if after is not None:
+            await self.get(after, request.tenant or "")
+            request = await self.agent_states.after(after, request)
+        (task_id,) = await self.submit([request])
         return task_id
 
     async def save_schedules(self, specs: Sequence[ScheduleSpec]) -> None:

@@ -5,10 +5,17 @@ Also turns a recorded result back into the type that the function returns. Handl
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
+import datetime
+import decimal
+import enum
 import functools
 import inspect
+import pathlib
+import types
 import typing
+import uuid
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -86,14 +93,15 @@ _return_types: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def rich_return(function: Callable[..., Any]) -> Any:
-    """The return type, when results have to be built from JSON (a pydantic model, a dataclass); else None."""
-    if "return" not in getattr(function, "__annotations__", ()):
+    """The return type, when results have to be built from JSON (a pydantic model, a list of dataclasses, a tuple, a date); else None."""
+    if type(function) is not types.FunctionType:
+        function = _called(function)
+    if not isinstance(function, type) and "return" not in getattr(function, "__annotations__", ()):
         return None
-    key = getattr(function, "__func__", function)
     try:
-        if key not in _return_types:
-            _return_types[key] = _rich_return(function)
-        return _return_types[key]
+        if function not in _return_types:
+            _return_types[function] = _rich_return(function)
+        return _return_types[function]
     except TypeError:  # not hashable, or without weak references
         return _rich_return(function)
 
@@ -110,12 +118,48 @@ def from_json(function: Callable[..., Any], value: Any, secret_value: Callable[[
     return adapter(return_type).validate_python(value)
 
 
+def _called(function: Any) -> Any:
+    """The function or class behind a partial, a method, or an object that is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    return function if isinstance(function, type | types.FunctionType) else type(function).__call__
+
+
+_LOSSY = (tuple, enum.Enum, datetime.date, datetime.time, uuid.UUID, pathlib.PurePath, decimal.Decimal)
+"""Types that JSON has no value for: a record has a list or a string in their place."""
+_CONTAINERS = frozenset(
+    {list, dict, typing.Union, types.UnionType, collections.abc.Sequence, collections.abc.Mapping}
+    | {collections.abc.MutableSequence, collections.abc.MutableMapping}
+)
+
+
 def _rich_return(function: Callable[..., Any]) -> Any:
     try:
-        return_type = typing.get_type_hints(function).get("return")
-    except Exception:
+        hints = typing.get_type_hints(function, include_extras=True)
+        return_type = function if isinstance(function, type) else hints.get("return")
+        if typing.get_origin(return_type) in {collections.abc.Awaitable, collections.abc.Coroutine}:
+            return_type = typing.get_args(return_type)[-1]
+        if not _is_rich(return_type):
+            return None
+        adapter(return_type)
+    except Exception:  # a name or a type that pydantic does not know
         return None
-    return return_type if hasattr(return_type, "model_validate") or dataclasses.is_dataclass(return_type) else None
+    return return_type
+
+
+def _is_rich(annotation: Any) -> bool:
+    """Whether values of this type have to be built from their JSON."""
+    origin, items = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _is_rich(items[0])
+    if isinstance(origin, type) and (
+        issubclass(origin, _LOSSY) or hasattr(origin, "model_validate") or dataclasses.is_dataclass(origin)
+    ):
+        return True
+    if origin is dict and items and items[0] in {int, float}:  # JSON has strings as keys
+        return True
+    return origin in _CONTAINERS and any(map(_is_rich, items))
 
 
 class Arguments:

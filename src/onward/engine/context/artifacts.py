@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onward.artifacts.keeper import MAX_ARTIFACT_BYTES
-from onward.core.state import ArtifactRef, StatePatch
-from onward.engine.context.context import Context
 from onward.engine.context.host import Call
 from onward.engine.shift.scope import SCOPE
 from onward.errors import ArtifactTooLarge
+
+if TYPE_CHECKING:
+    from onward.core.state import ArtifactRef
+    from onward.engine.context.context import Context
 
 
 async def save_artifact(ctx: Context, data: bytes | str, about: dict[str, Any]) -> ArtifactRef:
@@ -22,12 +24,14 @@ async def save_artifact(ctx: Context, data: bytes | str, about: dict[str, Any]) 
     async def keep() -> dict[str, Any]:
         return await ctx._host.save_artifact(raw, about)
 
+    saved = await (ctx._run(Call("artifact", keep)) if step_key is None else keep())
+    # Pydantic takes long to import: not inside of a transaction, where `keep` raises UsageError.
+    from onward.core.state import ArtifactRef, StatePatch  # noqa: PLC0415
+
+    ref = ArtifactRef.model_validate(saved)
     if step_key is not None:
-        ref = ArtifactRef.model_validate(await keep())
         ctx._saved_refs = {**ctx._saved_refs, step_key: [*ctx._saved_refs.get(step_key, ()), ref]}
-        return ref
-    ref = ArtifactRef.model_validate(await ctx._run(Call("artifact", keep)))
-    if ctx.state is not None:
+    elif ctx.state is not None:
         await ctx.patch(StatePatch(add_artifacts=(ref,)))
     return ref
 

@@ -32,7 +32,7 @@ class Child(Generic[T_co]):
     @overload
     def __await__(self) -> Generator[Any, Any, T_co]: ...
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self.result().__await__()
+        return Child.result(self).__await__()  # also where `result` of a subclass blocks
 
     @overload
     async def result(self: Child[Untyped], timeout: Duration | None = None, *, partial: bool = False) -> Any: ...

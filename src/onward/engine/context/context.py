@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from onward.core import record as r
 from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
-from onward.core.retry import Retry
+from onward.core.retry import Retry, as_retry
+from onward.engine.context.artifacts import save_artifact
 from onward.engine.context.child import Child
 from onward.engine.context.host import Call, Host
 from onward.engine.context.secrets import make_secret, resolve_secrets
@@ -135,12 +136,16 @@ class Context:
         The engine inserts the value of a secret (`app.secret`) among the arguments right before the call, and never records it.
         `makes` names a secret that the function returns: the step returns a `Secret` for other steps, and makes it again after a crash.
 
-        Type checkers know the arguments and the result. With options, they take the function's arguments by position only.
-        The result is JSON, or the dataclass or pydantic model that the function's annotation names.
+        Type checkers know the arguments and the result. With options, they take the function's arguments by position only. An
+        argument that is named like an option is given by position, or with `functools.partial(function, name=…)`.
+        The result is JSON, or the type that the function's annotation names where JSON has no such value: a dataclass or a pydantic
+        model, a list, a dict or a tuple of them, a date. It is the same now and after a crash.
         """
+        if (name or retry or timeout or undo or effect or reconcile or makes) is not None:
+            _refuse_shadowed("step", _STEP_OPTIONS, function, args, kwargs)
         call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
-            call.retry = Retry(attempts=retry) if isinstance(retry, int) else retry
+            call.retry = as_retry(retry)
         if timeout is not None:
             call.timeout = seconds(timeout, "timeout")
         if args or kwargs:
@@ -195,9 +200,11 @@ class Context:
                     "a block cannot be run again: `ctx.transaction(retry=…)` takes a function, `await ctx.transaction(function, …, retry=3)`"
                 )
             return self._host.transaction(Call(name or "transaction", _no_function))
+        if name is not None or retry is not None:
+            _refuse_shadowed("transaction", TransactionOptions.__optional_keys__, function, (None, *args), kwargs)
         call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
-            call.retry = Retry(attempts=retry) if isinstance(retry, int) else retry
+            call.retry = as_retry(retry)
         if args or kwargs:
             call.mark = _mark(args, kwargs)
         if secret.used:
@@ -271,8 +278,6 @@ class Context:
     async def artifact(self, data: bytes | str, *, type: str = "text", summary: str = "") -> ArtifactRef:  # noqa: A002
         """Save bytes or a string as an artifact (`app.artifacts`, `onward artifacts`), durable before the record that names it. In
         the handler itself this is a step, and the state, where there is one, gets the ref. In a step it is part of the step."""
-        from onward.engine.context.artifacts import save_artifact  # noqa: PLC0415 -- pydantic, as below
-
         return await save_artifact(self, data, {"type": type, "summary": summary})
 
     async def read_artifact(self, artifact: ArtifactRef | str) -> bytes:
@@ -357,8 +362,10 @@ class Context:
         /,
         **options: Any,
     ) -> Child[Any]:
-        """Start a child task, exactly once, also across crashes. Options as for `app.submit`. Await the returned child for its result."""
-        name = handler if isinstance(handler, str) else _name(handler)
+        """Start a child task, exactly once, also across crashes. Options as for `app.submit`, except `key` and `connection`: a child has a
+        key of its own. Await the returned child for its result."""
+        _check_child_options(options)
+        name = handler if isinstance(handler, str) else self._host.task_name(handler) or _name(handler)
         return Child(self._host, await self._host.child(name, input, options), name)
 
     # fmt: off
@@ -484,6 +491,45 @@ def _name(function: Callable[..., Any]) -> str:
         inner = function.func if isinstance(function, functools.partial) else function
         name = getattr(inner, "__name__", type(inner).__name__)
     return str(name)
+
+
+_STEP_OPTIONS = StepOptions.__optional_keys__ | {"makes"}
+
+
+def _refuse_shadowed(
+    verb: str, options: frozenset[str], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise UsageError when an argument that the function needs is missing because it is named like an option, which got the value."""
+    code = getattr(function, "__code__", None)
+    if code is None or options.isdisjoint(code.co_varnames):
+        return
+    signature = inspect.signature(function)
+    try:
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:  # arguments that do not fit: the call itself raises
+        return
+    for name in options & signature.parameters.keys() - given.keys():
+        if signature.parameters[name].default is inspect.Parameter.empty:
+            raise UsageError(
+                f"{_name(function)} needs an argument {name!r}, and {name}= is an option of ctx.{verb}; give the argument by "
+                f"position, or with functools.partial({_name(function)}, {name}=…)"
+            )
+
+
+_NOT_FOR_CHILDREN = {
+    "key": "a child has a key of its own, made of the task and the place in its code, so it is submitted once",
+    "connection": "the engine submits a child in a transaction of its own; for a task in your transaction, which is no child, call "
+    "app.submit(…, connection=…) in a step",
+}
+
+
+def _check_child_options(options: Mapping[str, Any]) -> None:
+    for name in options.keys() - ChildOptions.__optional_keys__:
+        if name in _NOT_FOR_CHILDREN:
+            raise UsageError(f"ctx.submit takes no {name}=: {_NOT_FOR_CHILDREN[name]}")
+        raise UsageError(
+            f"ctx.submit has no option {name!r}; it takes {', '.join(sorted(ChildOptions.__optional_keys__))}"
+        )
 
 
 def _mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -83,6 +83,10 @@ class Host(TaskEnvironment, Protocol):
         """The messages of people since the last call of this. Does not wait."""
         ...
 
+    def task_name(self, function: Callable[..., Any]) -> str | None:
+        """The name of the tasks whose handler this function is; None when this app has no such handler."""
+        ...
+
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         """Submit a child task, once, and return its id."""
         ...

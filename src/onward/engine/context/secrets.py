@@ -266,7 +266,7 @@ def _secrets_in(value: Any) -> set[Secret]:
         value = value.values()
     elif type(value) not in {list, tuple, _AsSecretStr}:
         return set()
-    return {found for item in value for found in _secrets_in(item)}
+    return {used for item in value for used in _secrets_in(item)}
 
 
 def has_secret_default(function: Callable[..., Any]) -> bool:

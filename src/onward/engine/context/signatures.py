@@ -59,9 +59,7 @@ class TransactionOptions(TypedDict, total=False):
     retry: Retry | int | None
 
 
-class ChildOptions(TypedDict, total=False):
-    """Options of `ctx.submit`; see `app.submit`."""
-
+class _TaskOptions(TypedDict, total=False):
     priority: int
     queue: str | None
     deadline: Duration | None
@@ -73,7 +71,13 @@ class ChildOptions(TypedDict, total=False):
     webhook: str | None
 
 
-class SubmitManyOptions(ChildOptions, total=False):
+class ChildOptions(_TaskOptions, total=False):
+    """Options of `ctx.submit`; see `app.submit`."""
+
+    after: str | None
+
+
+class SubmitManyOptions(_TaskOptions, total=False):
     """Options of `app.submit_many`."""
 
     connection: Any

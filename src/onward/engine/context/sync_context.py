@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from onward.engine.context.child import Child
 from onward.engine.context.context import RAISE, Context
+from onward.engine.context.signatures import T_co
 from onward.engine.shift.scope import SCOPE
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from onward.core.retry import Retry
     from onward.core.state import AgentState, ArtifactRef, StatePatch
     from onward.engine.context.host import Host
-    from onward.engine.context.signatures import ChildOptions, StepOptions, TransactionOptions
+    from onward.engine.context.signatures import ChildOptions, JsonObject, StepOptions, TransactionOptions, Untyped
     from onward.engine.shift.spending import Spending
 
 T = TypeVar("T")
@@ -28,9 +29,29 @@ P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
 
+class SyncChild(Child[T_co]):
+    """A child task of a handler that is a plain function: `result()` blocks."""
+
+    def __init__(self, child: Child[T_co], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(child._host, child.id, child.task)
+        self._loop = loop
+
+    # fmt: off
+    @overload  # type: ignore[override]  # it is not awaited
+    def result(self: SyncChild[Untyped], timeout: Duration | None = None, *, partial: bool = False) -> Any: ...
+    @overload
+    def result(self: SyncChild[JsonObject], timeout: Duration | None = None, *, partial: bool = False) -> dict[str, Any]: ...
+    @overload
+    def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co: ...
+    # fmt: on
+    def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
+        """Wait for the result and return it, as `Child.result`."""
+        return _wait(super().result(timeout, partial=partial), self._loop)
+
+
 class SyncContext:
     """The context of a handler that is a plain function: its methods block and are not awaited, and `with` takes the place of
-    `async with`. Give children to `gather` for their results."""
+    `async with`. The `result` of a child blocks too; `gather` waits for several."""
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
         self._context, self._loop = context, loop
@@ -82,19 +103,19 @@ class SyncContext:
         def patch(self, change: StatePatch | AgentState | None = None) -> AgentState: ...
         def spending(self, budget: Budget) -> Spending: ...
         @overload
-        def submit(self, handler: str, input: Any = None, /, **options: Unpack[ChildOptions]) -> Child[Any]: ...
+        def submit(self, handler: str, input: Any = None, /, **options: Unpack[ChildOptions]) -> SyncChild[Any]: ...
         @overload
-        def submit(self, handler: Callable[[Any], Awaitable[T]], input: None = None, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        def submit(self, handler: Callable[[Any], Awaitable[T]], input: None = None, /, **options: Unpack[ChildOptions]) -> SyncChild[T]: ...
         @overload
-        def submit(self, handler: Callable[[Any, InputT], Awaitable[T]], input: InputT, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        def submit(self, handler: Callable[[Any, InputT], Awaitable[T]], input: InputT, /, **options: Unpack[ChildOptions]) -> SyncChild[T]: ...
         @overload
-        def submit(self, handler: Callable[Concatenate[Any, ...], Awaitable[T]], input: Mapping[str, Any], /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        def submit(self, handler: Callable[Concatenate[Any, ...], Awaitable[T]], input: Mapping[str, Any], /, **options: Unpack[ChildOptions]) -> SyncChild[T]: ...
         @overload
-        def submit(self, handler: Callable[[Any], T], input: None = None, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        def submit(self, handler: Callable[[Any], T], input: None = None, /, **options: Unpack[ChildOptions]) -> SyncChild[T]: ...
         @overload
-        def submit(self, handler: Callable[[Any, InputT], T], input: InputT, /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        def submit(self, handler: Callable[[Any, InputT], T], input: InputT, /, **options: Unpack[ChildOptions]) -> SyncChild[T]: ...
         @overload
-        def submit(self, handler: Callable[Concatenate[Any, ...], T], input: Mapping[str, Any], /, **options: Unpack[ChildOptions]) -> Child[T]: ...
+        def submit(self, handler: Callable[Concatenate[Any, ...], T], input: Mapping[str, Any], /, **options: Unpack[ChildOptions]) -> SyncChild[T]: ...
         def submit(self, *args: Any, **kwargs: Any) -> Any: ...
         @overload
         def gather(self, *work: Awaitable[T], limit: int | None = None, return_exceptions: Literal[False] = False) -> list[T]: ...
@@ -126,9 +147,8 @@ class SyncContext:
                 value = attribute(*args, **kwargs)
                 if hasattr(value, "__aenter__"):
                     return _SyncBlock(value, self._loop)
-                if inspect.isawaitable(value) and not isinstance(value, Child):
-                    return _wait(value, self._loop)
-                return value
+                result = _wait(value, self._loop) if inspect.isawaitable(value) else value
+                return SyncChild(result, self._loop) if isinstance(result, Child) else result
 
             return call
 

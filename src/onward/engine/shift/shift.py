@@ -476,9 +476,13 @@ class Shift(TaskResources):
 
     # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def task_name(self, function: Callable[..., Any]) -> str | None:
+        siblings = self._handler.siblings
+        return next((name for name, handler in siblings.items() if handler.function is function), None)
+
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         call = Call(f"submit {name}", functools.partial(self._submit_child, name, value, options))
-        call.mark = wire.fingerprint([value, {k: v for k, v in options.items() if k != "connection"}])
+        call.mark = wire.fingerprint([value, options])
         return str(await self.run(call))
 
     async def _submit_child(self, name: str, value: Any, options: dict[str, Any]) -> str:

@@ -62,7 +62,7 @@ class Spending:
 
         def change(now: float, ledgers: Mapping[str, BudgetLedger]) -> Granted:
             first = settled(ledgers, done, now)
-            return reserved(first.purses, self._task_id, key, amount, now, least)._replace(wake=first.wake)
+            return reserved(first.ledgers, self._task_id, key, amount, now, least)._replace(wake=first.wake)
 
         granted = await self._change(change)
         if granted.lacking:
@@ -88,13 +88,13 @@ class Spending:
             lambda: self._services.store.budgets.change(list(self.budgets), change_all)
         )
         # A person may have raised one.
-        self.budgets = {holder: granted.purses[holder].budget for holder in self.budgets}
+        self.budgets = {holder: granted.ledgers[holder].budget for holder in self.budgets}
         if granted.wake:
             self._services.store.nudge("ready", [wake.task_id for wake in granted.wake])
         return granted
 
     def _raise_lacking(self, granted: Granted, least: Amount) -> None:
-        ledger, kind = granted.purses[granted.holder], granted.lacking
+        ledger, kind = granted.ledgers[granted.holder], granted.lacking
         settled, used = getattr(ledger.spent, kind, None), ledger.used(kind)
         needs = None if kind == "wall_time" else getattr(least, kind)
         held = 0 if settled is None else used - settled

@@ -57,6 +57,6 @@ def _ledgers(rows: Iterable[Sequence[bytes]]) -> dict[str, BudgetLedger]:
 def _changed(before: Mapping[str, BudgetLedger], granted: Granted) -> list[dict[str, str | bytes]]:
     return [
         {"id": holder, "data": ledger.packed()}
-        for holder, ledger in granted.purses.items()
+        for holder, ledger in granted.ledgers.items()
         if before.get(holder) != ledger
     ]
