@@ -508,8 +508,8 @@ def _refuse_shadowed(
         given = signature.bind_partial(*args, **kwargs).arguments
     except TypeError:  # arguments that do not fit: the call itself raises
         return
-    for name in options & signature.parameters.keys() - given.keys():
-        if signature.parameters[name].default is inspect.Parameter.empty:
+    for name, parameter in signature.parameters.items():
+        if name in options and name not in given and parameter.default is inspect.Parameter.empty:
             raise UsageError(
                 f"{_name(function)} needs an argument {name!r}, and {name}= is an option of ctx.{verb}; give the argument by "
                 f"position, or with functools.partial({_name(function)}, {name}=…)"

@@ -13,7 +13,7 @@ PAGE_ROWS = 200
 
 
 class PostgresHealth(Health):
-    """See `port.health.Health` for what each verb promises."""
+    """See `shared.health.Health` for what each verb promises."""
 
     _db: PostgresDatabase
 

@@ -86,7 +86,7 @@ async def look(connection: Any, after: str) -> str:
 
 
 async def set_limits(connection: Any, limits: Sequence[LimitRow]) -> None:
-    """See `port.queues.Queues.set_limits`."""
+    """See `shared.queues.Queues.set_limits`."""
     wanted = sorted((row for row in limits if row.limit is not None), key=lambda row: row[:2])
     lifted_rows = [row for row in limits if row.limit is None]
     bounds = [numbers(row) for row in wanted]

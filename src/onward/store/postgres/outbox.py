@@ -21,7 +21,7 @@ MAX_TRIES = 5
 
 
 class PostgresOutbox(Outbox):
-    """See `port.outbox.Outbox` for what each verb promises."""
+    """See `shared.outbox.Outbox` for what each verb promises."""
 
     _db: PostgresDatabase
 
