@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-full prove bench lint format docs lock clean
+.PHONY: help demo check test test-full coverage prove bench lint format docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -31,6 +31,9 @@ test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests 
 test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance suites, both databases everywhere (some 30 minutes)
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "slow and not alone"
 	$(PYTEST) $(TESTS) -n 1 -m "alone"
+
+coverage: $(STAMP) ## the quick tests, and which lines of src/ they do not run
+	$(PYTEST) $(TESTS) -n $(JOBS) -m "not slow" --cov=onward --cov-report=term-missing:skip-covered
 
 prove: $(STAMP) ## the long proofs: hundreds of kill -9, zombies, database restarts, thousands of simulated hours
 	$(BIN)/python -m pytest tests -n 0 -m slow -s --prove
@@ -59,7 +62,7 @@ lock: ## write requirements/*.txt anew from pyproject.toml
 	rm -rf $(VENV)-lock
 
 clean: ## remove what was made here
-	rm -rf $(VENV) $(VENV)-docs .cache .bench .hypothesis .mypy_cache .ruff_cache dist site
+	rm -rf $(VENV) $(VENV)-docs .coverage .cache .bench .hypothesis .mypy_cache .ruff_cache dist site
 
 $(BASE): pyproject.toml requirements/base.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Onward needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
