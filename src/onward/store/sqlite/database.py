@@ -17,7 +17,7 @@ from onward.store.shared import tasks
 from onward.store.shared.database import ChildEnd, Job
 from onward.store.sqlite import limits
 from onward.store.sqlite.execute import S, views
-from onward.store.sqlite.file import MEMORY, Files, connect, plainly
+from onward.store.sqlite.file import MEMORY, Files, Plainly, connect
 from onward.store.sqlite.guard import Guard
 from onward.store.sqlite.lane import Inline, Lane, Threaded
 from onward.store.statements import Statement
@@ -93,7 +93,7 @@ class SqliteDatabase:
         self._guard = Guard()
 
     def open(self) -> None:
-        with plainly(self.where):
+        with Plainly(self.where):
             self.writer = self._lane("BEGIN IMMEDIATE", "onward-writer")
             # In memory there is one connection: a second would see another database.
             alone = self.path == MEMORY or self.inline
@@ -128,14 +128,14 @@ class SqliteDatabase:
         """Run a job in a transaction that writes. See `Lane.run` for `urgent` and `single`."""
         if self.writer is None:
             raise self._not_open()
-        with plainly(self.where):
+        with Plainly(self.where):
             return await self.writer.run(job, urgent=urgent, single=single)
 
     async def reading(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run a job in a transaction that only reads."""
         if self.reader is None:
             raise self._not_open()
-        with plainly(self.where):
+        with Plainly(self.where):
             return await self.reader.run(job, reads=True)
 
     def _not_open(self) -> StoreUnavailable:

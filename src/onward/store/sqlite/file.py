@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import apsw
@@ -123,25 +123,42 @@ def _identity(name: str) -> tuple[int, int] | None:
     return stat.st_dev, stat.st_ino
 
 
-@contextlib.contextmanager
-def plainly(where: str) -> Iterator[None]:
-    """Translate errors of apsw and the system into those of errors.py."""
-    try:
-        yield
-    except (apsw.ReadOnlyError, apsw.PermissionsError, PermissionError):
-        raise ReadOnly(where) from None
-    except apsw.FullError:
-        raise DiskFull(where) from None
-    except (apsw.CantOpenError, FileNotFoundError, IsADirectoryError):
-        raise StoreUnavailable(f"{where} cannot be opened; check that its folder exists and is writable") from None
-    except apsw.NotADBError:
-        raise StoreUnavailable(f"{where} is not an Onward database; name another file with --db or ONWARD_DB") from None
-    except apsw.BusyError:
-        raise StoreUnavailable(
-            f"{where} is locked by another program for more than {BUSY_TIMEOUT_S:g} s; end that program or wait"
-        ) from None
-    except (apsw.IOError, apsw.CorruptError) as error:
-        raise StoreUnavailable(f"{where} cannot be read or written ({error}); check the disk") from None
+def plain(error: BaseException, where: str) -> BaseException:
+    """Translate an error of apsw or the system into one of errors.py; other errors stay as they are."""
+    match error:
+        case apsw.ReadOnlyError() | apsw.PermissionsError() | PermissionError():
+            return ReadOnly(where)
+        case apsw.FullError():
+            return DiskFull(where)
+        case apsw.CantOpenError() | FileNotFoundError() | IsADirectoryError():
+            return StoreUnavailable(f"{where} cannot be opened; check that its folder exists and is writable")
+        case apsw.NotADBError():
+            return StoreUnavailable(f"{where} is not an Onward database; name another file with --db or ONWARD_DB")
+        case apsw.BusyError():
+            return StoreUnavailable(
+                f"{where} is locked by another program for more than {BUSY_TIMEOUT_S:g} s; end that program or wait"
+            )
+        case apsw.IOError() | apsw.CorruptError():
+            return StoreUnavailable(f"{where} cannot be read or written ({error}); check the disk")
+        case _:
+            return error
+
+
+class Plainly:
+    """A block in which `plain` translates the errors. It is a class, because a generator would take longer than a short statement."""
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and (translated := plain(error, self._where)) is not error:
+            raise translated from None
 
 
 def sound(connection: apsw.Connection) -> tuple[str, bool, str]:

@@ -10,7 +10,7 @@ from onward.store.port.health import Look
 from onward.store.shared.health import Health
 from onward.store.sqlite.database import SqliteDatabase
 from onward.store.sqlite.execute import run
-from onward.store.sqlite.file import MEMORY, health, plainly, sound, sound_file
+from onward.store.sqlite.file import MEMORY, Plainly, health, sound, sound_file
 
 
 class SqliteHealth(Health):
@@ -24,7 +24,7 @@ class SqliteHealth(Health):
         if deep and (path == MEMORY or self._db.inline):
             return [*checks, await self._db.reading(sound)]
         if deep:  # it reads every page: over a connection of its own no other read waits for it
-            with plainly(self._db.where):
+            with Plainly(self._db.where):
                 return [*checks, await asyncio.to_thread(sound_file, path, self._db.clock)]
         return checks
 

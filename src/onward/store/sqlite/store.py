@@ -32,7 +32,7 @@ from onward.store.shared.store import SharedStore
 from onward.store.sqlite import limits
 from onward.store.sqlite.database import SqliteConnection, SqliteDatabase, finish
 from onward.store.sqlite.execute import SIZES, S, check_heard, first, insert, run, save
-from onward.store.sqlite.file import plainly
+from onward.store.sqlite.file import Plainly
 from onward.store.sqlite.health import SqliteHealth
 from onward.store.sqlite.nudges import SqliteNudges
 from onward.store.sqlite.outbox import SqliteOutbox
@@ -173,7 +173,7 @@ class SqliteStore(SharedStore):
                 raise Foreign(error) from error
 
         try:
-            with plainly(self.where):
+            with Plainly(self.where):
                 await borrow(self._db.writer, wrapped, seconds, known)
         except Taken:
             return False
