@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import bare, growth, report
+from bench import bare, growth, idle, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
@@ -76,9 +76,17 @@ def _growth(words: list[str]) -> int:
         return growth.run(options, ground, report.facts(url, ground.directory, []))
 
 
+def _idle(words: list[str]) -> int:
+    options = idle.parse(words)
+    with _ground(options.store, {"max_connections": "400"}) as ground:
+        return idle.run(options, {store: ground.pair(store) for store in options.store})
+
+
 def main() -> int:
     if sys.argv[1:2] == ["growth"]:
         return _growth(sys.argv[2:])
+    if sys.argv[1:2] == ["idle"]:
+        return _idle(sys.argv[2:])
     options = _options()
     with _ground(options.store) as ground:
         peers = [peer for peer in host.PEERS if options.peers and peer.stores & set(options.store)]
