@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "onward"
 STATEMENTS = SOURCE / "store" / "statements"
 
-MAX_MODULE_LINES = 600
+MAX_MODULE_LINES = 620
 
 SPAWNERS = {
     "testing.py": 1,  # the worker that `drain` runs beside itself

@@ -75,7 +75,8 @@ class KeyConflict(UsageError):
     status = 422
 
     def __init__(self, key: str, task_id: str) -> None:
-        self.key, self.task_id = key, task_id
+        self.key: str = key
+        self.task_id: str = task_id
         super().__init__(
             f"the key {key!r} belongs to task {task_id}, which was submitted with another task name, input or options; "
             "use a new key for new work, or the same input to get that task back"
@@ -186,7 +187,8 @@ class StateConflict(OnwardError):
     exit_status = 2
 
     def __init__(self, task_id: str, state: str, verb: str, advice: str) -> None:
-        self.task_id, self.state = task_id, state
+        self.task_id: str = task_id
+        self.state: str = state
         super().__init__(f"task {task_id} is {state} and cannot be {verb}; {advice}")
 
 
@@ -196,7 +198,9 @@ class CannotFork(StateConflict):
     code = "cannot_fork"
 
     def __init__(self, task_id: str, at: int, why: str, near: list[int]) -> None:
-        self.task_id, self.at, self.near = task_id, at, near
+        self.task_id: str = task_id
+        self.at: int = at
+        self.near: list[int] = near
         numbers = " and ".join(str(number) for number in near)
         advice = f"the nearest records after which it can be are {numbers}" if near else "nor after any other"
         OnwardError.__init__(self, f"task {task_id} cannot be forked after record {at}: {why}; {advice}")
@@ -210,7 +214,9 @@ class QueueFull(OnwardError):
     exit_status = 6
 
     def __init__(self, queue: str, limit: int, retry_after: float) -> None:
-        self.queue, self.limit, self.retry_after = queue, limit, retry_after
+        self.queue: str = queue
+        self.limit: int = limit
+        self.retry_after: float = retry_after
         super().__init__(
             f"queue {queue!r} is full ({limit} tasks wait); nothing was submitted, come back in {retry_after:.0f} s "
             "or raise ONWARD_QUEUE_LIMIT"
@@ -286,7 +292,9 @@ class TaskFailed(OnwardError):
     partial: object = None
 
     def __init__(self, task_id: str, task: str, error: dict[str, object], partial: object = None) -> None:
-        self.partial, self.task_id, self.error = partial, task_id, error
+        self.partial = partial
+        self.task_id: str = task_id
+        self.error: dict[str, object] = error
         super().__init__(f"task {task_id} ({task}) failed: {error.get('message', 'unknown error')}")
 
 
@@ -325,7 +333,9 @@ class TaskParked(ResultTimeout):
             f"task {task_id} ({task}) stands still, it is {reason}: {why or 'its journal does not say why'}; when that is fixed, "
             f"`onward resume {task_id}` lets it go on, and `onward cancel {task_id}` ends it",
         )
-        self.task_id, self.reason, self.why = task_id, reason, why
+        self.task_id: str = task_id
+        self.reason: str = reason
+        self.why: str = why
 
 
 class StepFailed(OnwardError):
@@ -334,7 +344,10 @@ class StepFailed(OnwardError):
     code = "step_failed"
 
     def __init__(self, step: str, attempts: int, kind: str, message: str) -> None:
-        self.step, self.attempts, self.kind, self.message = step, attempts, kind, message
+        self.step: str = step
+        self.attempts: int = attempts
+        self.kind: str = kind
+        self.message: str = message
         times = "once" if attempts == 1 else f"{attempts} times"
         super().__init__(f"step {step!r} was tried {times} and failed: {kind}: {message}")
 
@@ -398,7 +411,8 @@ class Denied(Fatal):
     code = "denied"
 
     def __init__(self, what: str, reason: str) -> None:
-        self.what, self.reason = what, reason
+        self.what: str = what
+        self.reason: str = reason
         super().__init__(f"denied: {what}" + (f" ({reason})" if reason else ""))
 
 
@@ -411,7 +425,9 @@ class BudgetSpent(Fatal):
     def __init__(
         self, task_id: str, kind: str, used: float, limit: float | None, needs: float | None = None, held: float = 0
     ) -> None:
-        self.task_id, self.kind, self.needs = task_id, kind, needs
+        self.task_id: str = task_id
+        self.kind: str = kind
+        self.needs: float | None = needs
         option = BUDGET_OPTIONS.get(kind, kind)
         self.left: float | None = None if limit is None or kind == "wall_time" else max(limit - used, 0)
         self.enough: float | None = None if needs is None else _rounded_up(used + needs, kind)
@@ -512,7 +528,8 @@ class StaleDecision(OnwardError):
     exit_status = 2
 
     def __init__(self, what: str, asked: str, seen: str) -> None:
-        self.asked, self.seen = asked, seen
+        self.asked: str = asked
+        self.seen: str = seen
         super().__init__(
             f"{what} is not the one that you saw (its hash is {asked}, and not {seen:.80}); nothing was "
             "written, look at it again (`onward approvals`) and decide anew"
@@ -537,7 +554,8 @@ class MoreMatch(OnwardError):
     exit_status = 2
 
     def __init__(self, matched: int, count: int, more: bool) -> None:
-        self.matched, self.count = matched, count
+        self.matched: int = matched
+        self.count: int = count
         some = f"{matched:,} or more tasks match" if more else f"{matched:,} tasks match"
         super().__init__(f"{some} by now, and not {count:,}; nothing was done: look again, and say how many are meant")
 
@@ -558,7 +576,8 @@ class ArtifactNotFound(NotFound):
     code = "artifact_not_found"
 
     def __init__(self, task_id: str, artifact_id: str, known: Iterable[str] | None = None) -> None:
-        self.task_id, self.artifact_id = task_id, artifact_id
+        self.task_id: str = task_id
+        self.artifact_id: str = artifact_id
         advice = f"`onward artifacts {task_id}` lists its artifacts, and ONWARD_ARTIFACTS must name the place where they are stored"
         if known is not None:
             ids = list(known)
@@ -573,7 +592,8 @@ class ArtifactDamaged(OnwardError):
     code = "artifact_damaged"
 
     def __init__(self, task_id: str, artifact_id: str) -> None:
-        self.task_id, self.artifact_id = task_id, artifact_id
+        self.task_id: str = task_id
+        self.artifact_id: str = artifact_id
         super().__init__(
             f"the artifact {artifact_id} of task {task_id} is damaged: its bytes were changed where they "
             "are stored; restore them from a backup"
@@ -587,7 +607,8 @@ class ArtifactTooLarge(UsageError):
     status = 413
 
     def __init__(self, size: int, most: int) -> None:
-        self.size, self.most = size, most
+        self.size: int = size
+        self.most: int = most
         super().__init__(
             f"an artifact may have {most:,} bytes, this has {size:,} and was not stored; store less of it, or in parts, or "
             "store it elsewhere and keep its address"
