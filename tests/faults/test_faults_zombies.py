@@ -136,15 +136,16 @@ async def _zombies(place: Place, rounds: int, tell: Callable[..., None]) -> None
 async def test_sqlite_writer_frozen_in_a_commit(sqlite: Place, times: int, tell: Callable[..., None]) -> None:
     """A process that stands still in the middle of a commit stops all writers of the file, heartbeats included. When it
     goes on every lease has ended, and none of their owners is dead."""
+    lease = 2 * LEASE  # after the freeze all workers stand in line for the writer: the last heartbeat must not take a lease
     rng = random.Random(3)
-    async with sqlite.app(lease_s=LEASE, heartbeat_s=0.2) as app:
+    async with sqlite.app(lease_s=lease, heartbeat_s=0.2) as app:
         client = Client(app, rng)
-        with Crew(sqlite, 4, lease_s=LEASE, heartbeat_s=0.2, slots=10).ready(4) as crew:
+        with Crew(sqlite, 4, lease_s=lease, heartbeat_s=0.2, slots=10).ready(4) as crew:
             before = dict(crew.alive)
             async with busy(sqlite, client, about=20, acts=lambda: _story(rng)):
                 for _ in range(times):
-                    await asyncio.sleep(1.5 * LEASE)
-                    await asyncio.to_thread(_hold_the_writer, sqlite, 3 * LEASE)
+                    await asyncio.sleep(1.5 * lease)
+                    await asyncio.to_thread(_hold_the_writer, sqlite, 3 * lease)
             await until_all_ended(sqlite, 60)
             after = dict(crew.alive)
             await asyncio.to_thread(crew.stop)
@@ -152,7 +153,7 @@ async def test_sqlite_writer_frozen_in_a_commit(sqlite: Place, times: int, tell:
     tell(
         "writer frozen",
         "sqlite",
-        f"{times} times for {3 * LEASE:g} s",
+        f"{times} times for {3 * lease:g} s",
         verdict,
         f"{len(crew.names) - 4} taken for dead",
     )
