@@ -136,7 +136,9 @@ async def _zombies(place: Place, rounds: int, tell: Callable[..., None]) -> None
 async def test_sqlite_writer_frozen_in_a_commit(sqlite: Place, times: int, tell: Callable[..., None]) -> None:
     """A process that stands still in the middle of a commit stops all writers of the file, heartbeats included. When it
     goes on every lease has ended, and none of their owners is dead."""
-    lease = 2 * LEASE  # after the freeze all workers stand in line for the writer: the last heartbeat must not take a lease
+    lease = (
+        2 * LEASE
+    )  # after the freeze all workers stand in line for the writer: the last heartbeat must not take a lease
     rng = random.Random(3)
     async with sqlite.app(lease_s=lease, heartbeat_s=0.2) as app:
         client = Client(app, rng)

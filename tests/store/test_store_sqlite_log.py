@@ -19,12 +19,12 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def hook() -> file.Checkpoints:
-    return file.Checkpoints()
+def hook() -> file.LogCheckpoints:
+    return file.LogCheckpoints()
 
 
 @pytest.fixture
-def writer(path: str, hook: file.Checkpoints) -> Iterator[apsw.Connection]:
+def writer(path: str, hook: file.LogCheckpoints) -> Iterator[apsw.Connection]:
     connection = file.connect(path, SystemClock())
     connection.set_wal_hook(hook)
     connection.execute("PRAGMA synchronous=OFF")  # the test counts tries, and is not about power cuts
@@ -50,7 +50,7 @@ def snapshot(path: str) -> apsw.Connection:
 
 
 def test_without_a_snapshot_the_log_stays_as_small_as_sqlite_keeps_it(
-    path: str, writer: apsw.Connection, hook: file.Checkpoints
+    path: str, writer: apsw.Connection, hook: file.LogCheckpoints
 ) -> None:
     fill(writer, 3000)
     assert file.CHECKPOINT_PAGES <= log_pages(path) < file.CHECKPOINT_PAGES + 20
@@ -59,7 +59,7 @@ def test_without_a_snapshot_the_log_stays_as_small_as_sqlite_keeps_it(
 
 @pytest.mark.parametrize("log", ["empty", "begun"])
 def test_a_held_snapshot_costs_few_tries_and_the_log_begins_again_after_it(
-    path: str, writer: apsw.Connection, hook: file.Checkpoints, log: str
+    path: str, writer: apsw.Connection, hook: file.LogCheckpoints, log: str
 ) -> None:
     list(writer.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
     fill(writer, 0 if log == "empty" else 100)
@@ -76,7 +76,7 @@ def test_a_held_snapshot_costs_few_tries_and_the_log_begins_again_after_it(
     reader.close()
 
 
-def test_a_log_that_begins_again_with_a_large_commit_is_copied_at_once(hook: file.Checkpoints) -> None:
+def test_a_log_that_begins_again_with_a_large_commit_is_copied_at_once(hook: file.LogCheckpoints) -> None:
     class Held:
         def wal_checkpoint(self, *_: object) -> tuple[int, int]:
             return 100_000, 0
@@ -88,7 +88,7 @@ def test_a_log_that_begins_again_with_a_large_commit_is_copied_at_once(hook: fil
     assert hook.tries == 2
 
 
-def test_a_commit_succeeds_although_its_checkpoint_fails(writer: apsw.Connection, hook: file.Checkpoints) -> None:
+def test_a_commit_succeeds_although_its_checkpoint_fails(writer: apsw.Connection, hook: file.LogCheckpoints) -> None:
     class Failing:
         def wal_checkpoint(self, *_: object) -> tuple[int, int]:
             raise apsw.FullError
@@ -103,9 +103,9 @@ def test_a_store_uses_the_hook_and_stays_durable(path: str) -> None:
     connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, d BLOB)")
     reader = snapshot(path)
     tries = []
-    inner = file.Checkpoints.__call__
+    inner = file.LogCheckpoints.__call__
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file.Checkpoints, "__call__", lambda hook, *args: tries.append(args[2]) or inner(hook, *args))
+        patch.setattr(file.LogCheckpoints, "__call__", lambda hook, *args: tries.append(args[2]) or inner(hook, *args))
         fill(connection, 3)
     assert len(tries) == 3
     reader.close()

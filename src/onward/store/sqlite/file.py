@@ -40,7 +40,7 @@ def connect(path: str, clock: Clock) -> apsw.Connection:
     connection.create_scalar_function("onward_now", lambda *_: clock.now(), 0)
     connection.create_scalar_function("onward_has", _has, 2, deterministic=True)
     _set_wal(connection)
-    connection.set_wal_hook(Checkpoints())
+    connection.set_wal_hook(LogCheckpoints())
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute(f"PRAGMA journal_size_limit={LARGE_LOG_BYTES // 4}")  # a log that has grown gives its space back
     return connection
@@ -66,7 +66,7 @@ def _set_wal(connection: apsw.Connection) -> None:
             return
 
 
-class Checkpoints:
+class LogCheckpoints:
     """The hook of a connection that copies the log into the file. SQLite itself tries that at each commit from CHECKPOINT_PAGES on. While
     another program holds a snapshot that began with an empty log, nothing can be copied, and each try sorts all pages of the log: with
     600 MB a commit takes 12 ms instead of 0.6. So after a try that left pages in the log, it has to grow by a tenth, at most by
