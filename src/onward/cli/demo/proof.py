@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from functools import cached_property
 from typing import Any, TypeVar
 
 from onward.cli.demo.workers import Kill
@@ -19,7 +19,7 @@ Claim = tuple[str, bool]
 
 
 @dataclasses.dataclass(frozen=True)
-class Proof:
+class Proof(abc.ABC):
     """The task and its journal, the kills, and the ledger of the world that the task changes. Each demo adds its claims."""
 
     task: Task
@@ -27,14 +27,15 @@ class Proof:
     kills: list[Kill]
     ledger: list[dict[str, Any]]
 
-    @cached_property
+    @property
+    @abc.abstractmethod
     def claims(self) -> list[Claim]:
-        raise NotImplementedError
+        """Sentences about the run, and whether each holds."""
 
     @property
+    @abc.abstractmethod
     def figures(self) -> dict[str, Any]:
         """The counts of this demo as JSON."""
-        raise NotImplementedError
 
     @property
     def holds(self) -> bool:

@@ -3,6 +3,7 @@ document."""
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import shlex
@@ -55,7 +56,7 @@ async def run_demo(args: Namespace, screen: Screen, target: str, make: Callable[
     return 0 if proof.holds else 1
 
 
-class Demo(Generic[P]):
+class Demo(abc.ABC, Generic[P]):
     """One task, and real workers that are killed on the way. Each demo says when to kill, and what that proves."""
 
     target: str
@@ -120,17 +121,17 @@ class Demo(Generic[P]):
 
     # ── the parts of each demo ───────────────────────────────────────────────────────────────────────────────────
 
+    @abc.abstractmethod
     async def act(self, task: Task) -> float:
         """Kill a worker, or ask a person, if it is time to. Returns the seconds that people took."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def show(self, task_id: str, record: Record) -> None:
         """Show one more record."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def proof(self, task: Task, records: list[Record]) -> P:
         """The proof, from the ended task and its journal."""
-        raise NotImplementedError
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic
@@ -19,7 +20,7 @@ Section = tuple[str, Callable[[], None]]
 """A title, and the function that prints the content."""
 
 
-class Board(Generic[P]):
+class Board(abc.ABC, Generic[P]):
     """Prints the events of a demo. On a terminal a part of it moves; elsewhere there are only lines."""
 
     _live: Live
@@ -43,9 +44,9 @@ class Board(Generic[P]):
             yield
             self._over = True
 
+    @abc.abstractmethod
     def _introduce(self, task_id: str) -> None:
         """Print the first lines."""
-        raise NotImplementedError
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -91,11 +92,11 @@ class Board(Generic[P]):
     def _block(self, renderable: Any) -> None:
         self._screen.block(indented(renderable))
 
-    def _sections(self, proof: P) -> Sequence[Section]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _sections(self, proof: P) -> Sequence[Section]: ...
 
-    def _ending(self, proof: P) -> Text:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _ending(self, proof: P) -> Text: ...
 
 
 def _claims(screen: Screen, claims: Sequence[Claim]) -> Table:

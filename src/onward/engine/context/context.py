@@ -501,7 +501,7 @@ def _refuse_shadowed(
 ) -> None:
     """Raise UsageError when an argument that the function needs is missing because it is named like an option, which got the value."""
     code = getattr(function, "__code__", None)
-    if code is None or options.isdisjoint(code.co_varnames):
+    if code is None or options.isdisjoint(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
         return
     signature = inspect.signature(function)
     try:

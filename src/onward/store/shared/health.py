@@ -1,5 +1,5 @@
-"""Checks: faulty tasks, the state of the database, and a scan of all rows. The census reads all history in slices. A slice is bounded by the records in it, so that no statement takes long and other statements
-come in between."""
+"""Checks: faulty tasks, the state of the database, and a scan of all rows. The census reads all history in slices. A slice is bounded by
+the records in it, so that no statement takes long and other statements come in between."""
 
 from __future__ import annotations
 
