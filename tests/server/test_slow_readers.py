@@ -82,7 +82,7 @@ async def _followers(edge: Any, count: int) -> bool:
 @pytest.mark.slow
 @only_file
 async def test_the_memory_of_a_server_is_bounded(url: str, prove: bool) -> None:
-    count = 500 if prove else 50
+    count = 500 if prove else 200
     child, address = await asyncio.to_thread(serve, url)
     with child:
         async with httpx2.AsyncClient(base_url=address, timeout=120) as client:

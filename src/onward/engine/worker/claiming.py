@@ -94,7 +94,7 @@ class Claiming:
         self._pause = poll
         self._hints: set[str] = set()
         """The queues of nudges since the last round; an empty name means all queues."""
-        self._passed_on = 0.0
+        self._next_pass_on = 0.0
         self._first = True
         self._woken = False
         self._napping: asyncio.Future[None] | None = None
@@ -126,11 +126,14 @@ class Claiming:
             return await self._claim_after_look(await self._finish_look(self._look), hints)
         if self._look_is_due():  # sleepers, suspects and new queues must not wait until a backlog is done
             self._begin_look()
-        if self._look is not None and (not hints or self._makes_room()):
-            return False  # the look says where work is, or finds the suspect for which this worker made room
+        if self._look is not None and not hints:
+            return False  # the look says where work is
         if self._room() <= 0:
             self._pass_on(hints)
             return False
+        if self._look is not None and self._makes_room():
+            self._hints |= hints
+            return False  # the look finds the suspect for which this worker made room
         named = bool(hints) and "" not in hints
         if named:
             self._learn_queues(hints)
@@ -200,11 +203,17 @@ class Claiming:
         return outlook
 
     def _pass_on(self, hints: set[str]) -> None:
-        """Nudge the others: a nudge came to this worker, which has no free slot."""
+        """Nudge the others: a nudge came to this worker, which has no free slot. A nudge that comes too early after the last one waits in
+        the hints: the worker passes it on later, or claims when a slot is free by then."""
+        hints = hints - {""}  # a nudge without a name went to all workers already
         now = self._clock.monotonic()
-        if hints - {""} and now >= self._passed_on and not self._stopping():
-            self._passed_on = now + PASS_ON_INTERVAL_S
-            self._store.nudge("ready")
+        if not hints or self._stopping():
+            return
+        if now < self._next_pass_on:
+            self._hints |= hints
+            return
+        self._next_pass_on = now + PASS_ON_INTERVAL_S
+        self._store.nudge("ready")
 
     def _room(self) -> int:
         if self._alone or self._stopping() or not self._lease.holds():
@@ -282,7 +291,7 @@ class Claiming:
                     return
 
     async def _nap(self) -> None:
-        """Sleep until a nudge, a free slot, the next sleeper, a turn of maintenance, or the next poll."""
+        """Sleep until a nudge, a free slot, the next sleeper, a turn of maintenance, the next nudge to pass on, or the next poll."""
         rest = max(self._pause, self._next_look - self._clock.monotonic())
         pause = rest
         if self._look is None:  # the end of a look that is under way ends the nap
@@ -290,6 +299,8 @@ class Claiming:
             # Without room an overdue sleeper would keep this worker awake.
             if self._next_due is not None and self._room() > 0:
                 pause = min(pause, max(0.001, self._next_due - self._clock.monotonic()))
+        if self._hints:  # nudges to pass on
+            pause = min(pause, max(0.001, self._next_pass_on - self._clock.monotonic()))
         if self._woken:
             return
         self._napping = asyncio.get_running_loop().create_future()
