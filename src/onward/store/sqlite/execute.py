@@ -74,8 +74,12 @@ def save(
     the error is Missing."""
     if len(entries) == 1 and len(witnesses) <= 1:
         (witness,) = witnesses or predecessor.of_each(entries, known)
-        connection.execute(S["save"].sql, (*entries[0], *witness))
-        _check_written(connection, 1, witnesses)
+        try:
+            connection.execute(S["save"].sql, (*entries[0], *witness))
+        except apsw.ConstraintError as error:
+            if error.extendedresult == apsw.SQLITE_CONSTRAINT_NOTNULL:
+                raise _lost(witnesses) from None
+            raise
         return
     begun: set[str] = set()
     for start in range(0, len(entries), SIZES[-1]):
@@ -86,12 +90,12 @@ def save(
         values: list[Any] = [*itertools.chain.from_iterable(part), *(None,) * (7 * (size - len(part)))]
         values += [*itertools.chain.from_iterable(there), *(None,) * (4 * (few - len(there)))]
         connection.execute(_save(size, few), values)
-        _check_written(connection, len(part), witnesses)
+        if connection.changes() != len(part):
+            raise _lost(witnesses)
 
 
-def _check_written(connection: apsw.Connection, count: int, witnesses: Sequence[Witness]) -> None:
-    if connection.changes() != count:
-        raise WitnessLost if witnesses else Missing
+def _lost(witnesses: Sequence[Witness]) -> Exception:
+    return WitnessLost() if witnesses else Missing()
 
 
 @functools.cache

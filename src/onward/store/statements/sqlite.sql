@@ -146,10 +146,11 @@ UPDATE onward_queue SET worker = ?1, reason = 'running' WHERE task_id IN (SELECT
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: save
--- One record, and one witness. The primary key is the fence. Where the witness is not there, nothing is written.
+-- One record, and one witness. The primary key is the fence. Where the witness is not there, the number is NULL, which the table refuses.
+-- (An INSERT from a SELECT of the same table would go through a temporary table.)
 INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
-WHERE (SELECT count(*) FROM onward_journal p WHERE p.task_id = ?8 AND p.seq = ?9 AND p.shift = ?10 AND (p.at = ?11 OR ?11 IS NULL)) = 1
+VALUES (?1, ?2 + (SELECT 0 FROM onward_journal p WHERE p.task_id = ?8 AND p.seq = ?9 AND p.shift = ?10 AND (p.at = ?11 OR ?11 IS NULL)),
+        ?3, ?4, ?5, ?6, ?7)
 
 -- name: save_many
 -- The same for many records and witnesses. A row of NULLs is left out.
