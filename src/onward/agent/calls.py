@@ -28,9 +28,8 @@ from onward.core.retry import Retry
 from onward.core.secret import UnknownSecret
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.context.arguments import is_async
-from onward.engine.context.artifacts import save_artifact, take_refs
-from onward.engine.context.context import Context
-from onward.engine.context.host import takes_result
+from onward.engine.context.call import takes_result
+from onward.engine.context.context import Context, save_artifact, take_refs
 from onward.engine.context.secrets import has_secret_default
 from onward.engine.context.sync_context import SyncContext
 from onward.engine.shift.environment import LAST_ANSWER_SHARE

@@ -34,8 +34,7 @@ from onward.core.journal.checkpoint import EVERY_ITERATION, EVERY_STEP
 from onward.core.retry import Retry
 from onward.core.slice import cut, state_slice
 from onward.core.state import BUDGET_PRESSURE, AgentState, ArtifactRef, Constraints, HumanInTheLoop, StatePatch
-from onward.engine.context.artifacts import save_artifact
-from onward.engine.context.context import Context
+from onward.engine.context.context import Context, save_artifact
 from onward.engine.shift.environment import HURRY_SHARE, LAST_ANSWER_SHARE
 from onward.engine.shift.quota import within_quota
 from onward.errors import BadSetting, BudgetSpent, InvalidInput, NoAnswer, StepFailed, TimeUp, UsageError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Unpack
+from typing import Protocol, Unpack
 
 from onward.core.task import Task
 from onward.core.views import Acted, Refused
@@ -17,9 +17,6 @@ from onward.service.pruning import Pruner, refusal
 from onward.service.submission import check_priority
 from onward.store.port.pruning import UNKNOWN
 
-if TYPE_CHECKING:
-    from onward.service.service import Service
-
 CONCURRENCY = 20
 """Tasks that are acted on at the same time."""
 MAX_REFUSALS = 20
@@ -27,10 +24,20 @@ MAX_REFUSALS = 20
 ACTIONS = ("cancel", "resume", "pause", "priority", "prune")
 
 
+class Verbs(Protocol):
+    """The verbs of the service for one task, and its search."""
+
+    async def matching(self, most: int, **filters: Unpack[Filters]) -> tuple[Ids, bool]: ...
+    async def cancel(self, task_id: str) -> Task: ...
+    async def resume(self, task_id: str) -> Task: ...
+    async def pause(self, task_id: str) -> Task: ...
+    async def prioritize(self, task_id: str, priority: int) -> Task: ...
+
+
 class Bulk:
     """Acts on many tasks."""
 
-    def __init__(self, service: Service, pruner: Pruner) -> None:
+    def __init__(self, service: Verbs, pruner: Pruner) -> None:
         self._service, self._pruner = service, pruner
 
     async def find(self, action: str, count: int, *, priority: int | None = None, **filters: Unpack[Filters]) -> Ids:

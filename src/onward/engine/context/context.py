@@ -13,17 +13,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
+from onward.artifacts.keeper import MAX_ARTIFACT_BYTES
 from onward.core import record as r
 from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry, as_retry
-from onward.engine.context.artifacts import save_artifact
+from onward.engine.context.call import Call
 from onward.engine.context.child import Child
-from onward.engine.context.host import Call, Host
+from onward.engine.context.host import Host
 from onward.engine.context.secrets import make_secret, resolve_secrets
 from onward.engine.context.signatures import ChildOptions, StepOptions, TransactionOptions
 from onward.engine.shift.scope import SCOPE
-from onward.errors import BadSetting, Denied, InvalidInput, UsageError, WaitTimeout
+from onward.errors import ArtifactTooLarge, BadSetting, Denied, InvalidInput, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
@@ -155,7 +156,7 @@ class Context:
         if effect is not None or reconcile is not None:
             call.effect, call.reconcile = _effect(effect), reconcile
         if makes is not None:
-            return make_secret(self._host, call, makes)
+            return make_secret(self._host.keyring, call, makes, self._host.run)
         if secret.used:
             resolve_secrets(self._host.keyring, call)
         return self._run(call)
@@ -553,3 +554,34 @@ def _default(default: Any, why: str) -> Any:
     if default is RAISE:
         raise WaitTimeout(why)
     return default
+
+
+async def save_artifact(ctx: Context, data: bytes | str, about: dict[str, Any]) -> ArtifactRef:
+    """Store the bytes and return the ref. In the handler itself this is a step of its own; inside a step it is part of that step, whose
+    record names the ref. Raises ArtifactTooLarge."""
+    raw = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else bytes(data)
+    if len(raw) > MAX_ARTIFACT_BYTES:
+        raise ArtifactTooLarge(len(raw), MAX_ARTIFACT_BYTES)
+    step_key = SCOPE.get().key
+
+    async def keep() -> dict[str, Any]:
+        return await ctx._host.save_artifact(raw, about)
+
+    saved = await (ctx._run(Call("artifact", keep)) if step_key is None else keep())
+    # Pydantic takes long to import: not inside of a transaction, where `keep` raises UsageError.
+    from onward.core.state import ArtifactRef, StatePatch  # noqa: PLC0415
+
+    ref = ArtifactRef.model_validate(saved)
+    if step_key is not None:
+        ctx._saved_refs = {**ctx._saved_refs, step_key: [*ctx._saved_refs.get(step_key, ()), ref]}
+    elif ctx.state is not None:
+        await ctx.patch(StatePatch(add_artifacts=(ref,)))
+    return ref
+
+
+def take_refs(ctx: Context) -> list[ArtifactRef]:
+    """The artifacts of the running step, removed from the context. Call it once, at the end of the step."""
+    key = SCOPE.get().key
+    refs = ctx._saved_refs.get(key or "", [])
+    ctx._saved_refs = {other: of_other for other, of_other in ctx._saved_refs.items() if other != key}
+    return refs

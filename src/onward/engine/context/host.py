@@ -1,13 +1,12 @@
-"""The host under a context: the interface that an engine implements for a handler, and the call of a step."""
+"""The host under a context: the interface that an engine implements for a handler."""
 
 from __future__ import annotations
 
-import inspect
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onward.core.retry import NO_RETRY, Retry
+from onward.engine.context.call import Call
 from onward.engine.shift.environment import TaskEnvironment
 
 if TYPE_CHECKING:
@@ -15,47 +14,6 @@ if TYPE_CHECKING:
     from onward.core.usage import Usage
     from onward.engine.context.secrets import Keyring
     from onward.engine.shift.spending import Spending
-
-_NOTHING: Mapping[str, Any] = {}
-UNDO_RETRY = Retry(attempts=6)
-
-
-class Call:
-    """A step that the host runs. Options that most steps do not use are defaults of the class, so that such a step costs nothing for them.
-
-    A function may have an attribute `until`, in the database's time: the engine begins no attempt after it. With `cut` the engine
-    cancels a running attempt at that time and does not repeat it; a step without a `timeout` is not cancelled.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    retry: Retry = NO_RETRY
-    timeout: float | None = None
-    mark: str = ""
-    """A hash of the arguments; empty when they are not JSON."""
-    undo: Callable[..., Any] | None = None
-    effect: str | None = None
-    reconcile: Callable[..., Any] | None = None
-
-    def __init__(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NOTHING
-    ) -> None:
-        self.name, self.function, self.args, self.kwargs = name, function, args, kwargs
-
-    def as_undo(self, result: Any) -> Call:
-        """The call that undoes this one: with the same arguments, and the result where `undo` has a parameter of that name."""
-        assert self.undo is not None
-        kwargs = dict(self.kwargs) | ({"result": result} if takes_result(self.undo) else {})
-        call = Call(self.name, self.undo, self.args, kwargs)
-        call.retry = UNDO_RETRY
-        return call
-
-    def as_reconcile(self) -> Call:
-        """The call that finds out whether this one happened."""
-        assert self.reconcile is not None
-        return Call(self.name, self.reconcile, self.args, self.kwargs)
 
 
 class Host(TaskEnvironment, Protocol):
@@ -163,11 +121,3 @@ class Host(TaskEnvironment, Protocol):
     def keyring(self) -> Keyring:
         """The secrets that this task may use."""
         ...
-
-
-def takes_result(function: Callable[..., Any]) -> bool:
-    """Whether an undo has a parameter for the result of the step that it undoes."""
-    try:
-        return "result" in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False

@@ -19,7 +19,7 @@ from onward.core import mask, secret
 from onward.core.control import Control, Park
 from onward.core.secret import Secret, SecretMissing, UnfitSecret, UnknownSecret, check_name, check_value
 from onward.engine.context.arguments import is_async, secret_str
-from onward.engine.context.host import Call, Host
+from onward.engine.context.call import Call
 from onward.engine.shift.scope import SCOPE
 from onward.engine.shift.threads import Threads
 from onward.errors import BadSetting, UsageError
@@ -229,9 +229,8 @@ def resolve_secrets(keyring: Keyring, call: Call) -> None:
         call.reconcile = call.reconcile and keyring.resolving(call.reconcile)
 
 
-async def make_secret(host: Host, call: Call, name: str) -> Secret:
+async def make_secret(keyring: Keyring, call: Call, name: str, run: Callable[[Call], Awaitable[Any]]) -> Secret:
     """Run a step whose result is a secret. Only the name of the secret is recorded."""
-    keyring = host.keyring
     check_name(name)
     if call.effect == "once" or call.undo is not None or call.reconcile is not None:
         raise UsageError(
@@ -239,7 +238,7 @@ async def make_secret(host: Host, call: Call, name: str) -> Secret:
             "effect='once', and has no undo and no reconcile"
         )
     call.function = make = keyring.making(call.function, name)
-    await host.run(call)
+    await run(call)
     scope = SCOPE.get()
     keyring.remember(name, scope.prefix + scope.last_name, functools.partial(make, *call.args, **call.kwargs))
     return Secret(name, keyring.held)

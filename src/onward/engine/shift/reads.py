@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, cast
 
-from onward.engine.context.host import Call
+from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.steps import Steps

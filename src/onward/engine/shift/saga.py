@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Cancel
-from onward.engine.context.host import Call
+from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import failure_of, with_name, without_name
 from onward.engine.shift.scope import SCOPE, check_saga_name

@@ -23,8 +23,8 @@ from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, 
 from onward.core.journal.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
 from onward.core.task import NEVER, SAID, Reason, State
 from onward.engine.context.arguments import is_async
+from onward.engine.context.call import Call
 from onward.engine.context.context import Context
-from onward.engine.context.host import Call
 from onward.engine.context.sync_context import SyncContext
 from onward.engine.handlers import Handler
 from onward.engine.shift.branches import Branches

@@ -22,7 +22,7 @@ from onward.core.retry import HOPELESS
 from onward.core.secret import SecretMissing
 from onward.core.task import NEVER, Reason
 from onward.engine.context.arguments import from_json, is_async
-from onward.engine.context.host import Call
+from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import STEPS, Known, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap

@@ -17,7 +17,7 @@ from onward import telemetry
 from onward.core import record as r
 from onward.core.control import Doubt, Fenced, Suspend
 from onward.core.task import NEVER, Reason
-from onward.engine.context.host import Call
+from onward.engine.context.call import Call
 from onward.engine.handlers import Handler
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import Replay

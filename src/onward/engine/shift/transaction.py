@@ -19,7 +19,7 @@ from onward.core.control import Control, Fenced
 from onward.core.crash import crashpoint
 from onward.core.record import Entry
 from onward.engine.context.arguments import is_async, rich_return
-from onward.engine.context.host import Call
+from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import Known
 from onward.engine.shift.scope import SCOPE, Scope

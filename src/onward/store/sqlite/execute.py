@@ -77,7 +77,7 @@ def save(
         try:
             connection.execute(S["save"].sql, (*entries[0], *witness))
         except apsw.ConstraintError as error:
-            if error.extendedresult == apsw.SQLITE_CONSTRAINT_NOTNULL:
+            if error.extendedresult == apsw.SQLITE_CONSTRAINT_NOTNULL:  # type: ignore[attr-defined]
                 raise _lost(witnesses) from None
             raise
         return
