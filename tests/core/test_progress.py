@@ -17,7 +17,8 @@ from onward.core.journal import progress
 from onward.core.journal.progress import STATUSES, ModelText, ProgressReader, Update
 from onward.core.record import Record
 from onward.server.live.render import to_json_bytes, update_json
-from tests.kit import Lab
+from onward.store.port.core import Batch, Store
+from tests.kit import Lab, begun, entry
 
 ALL_KINDS = {value for name, value in vars(r).items() if isinstance(value, str) and name.isupper()}
 KINDS = [*sorted(ALL_KINDS), "new.kind"]
@@ -239,6 +240,23 @@ async def test_text_from_before_another_shift_is_void() -> None:
     assert reader.new_text() is None
 
 
+@pytest.mark.parametrize("kind", [r.RESUMED, r.FORKED])
+def test_text_of_a_worker_that_died_is_void_when_the_task_is_resumed_or_forked(kind: str) -> None:
+    """The journal has no record of the death: the resume, or the fork, is the first that ends the text."""
+    records = [
+        Record(1, 0, r.SHIFT, "", b"{}", 0.0),
+        Record(2, 1, r.PROGRESS, "", b'{"text":"half a sen","turn":1,"attempt":1,"step":1}', 0.0),
+        Record(3, 0, kind, "", b"{}", 0.0),
+    ]
+    reader = ProgressReader("t")
+    for record in records[:2]:
+        reader.read(record)
+    assert reader.new_text() == ModelText("t", 1, 1, 0, "half a sen")
+    reader.read(records[2])
+    assert reader.withdrawn() == [ModelText("t", 1, 1, 0, "", withdrawn=True)]
+    assert ProgressReader("t", progress.lead(records)).new_text() is None
+
+
 @pytest.mark.parametrize("kind", sorted(progress.BREAKS - {r.STEP_DONE, r.STEP_FAILED}))
 def test_text_is_void_when_its_shift_ends(kind: str) -> None:
     reader = ProgressReader("t")
@@ -297,3 +315,12 @@ async def test_the_store_knows_what_a_late_reader_needs(told_app: Onward) -> Non
             one for one in told(task.id, records) if isinstance(one, Update) and one.seq > cut
         ]
     assert await told_app.store.tails.lead("nobody", 5) == progress.Lead()
+
+
+async def test_the_store_ends_a_text_at_the_same_records(store: Store) -> None:
+    for kind in sorted(ALL_KINDS - {r.SUBMITTED}):
+        held = await begun(store)
+        text = entry(held, 1, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":1}')
+        await store.save("w1", Batch([text, entry(held, 2, kind, "s", b"{}")]))
+        records = await store.journal(held.id)
+        assert await store.tails.lead(held.id, records[-1].seq) == progress.lead(records), kind

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from onward.core import record as r
 from onward.core.journal.reader import (
+    SHIFT_ENDS,
     SHOWN_BEFORE,
     Event,
     JournalReader,
@@ -191,12 +192,7 @@ def lead(records: Iterable[Record]) -> Lead:
     return Lead(steps, last, tuple(lately))
 
 
-BREAKS: Final = frozenset(
-    {
-        *(r.SHIFT, r.HANDED_BACK, r.STEP_DONE, r.STEP_FAILED, r.DOUBTED, r.RETRY, r.PARKED, r.QUARANTINED),
-        *(r.CANCEL, r.DEADLINE, *r.ENDS),
-    }
-)
+BREAKS: Final = SHIFT_ENDS | {r.SHIFT, r.RESUMED, r.STEP_DONE, r.STEP_FAILED}
 """Records after which the text of a model before them is no longer live. The statement `lead_lately` has the same list."""
 
 

@@ -170,12 +170,12 @@ SELECT count(*) FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind
 SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress' ORDER BY seq DESC LIMIT 1
 
 -- name: lead_lately
--- The progress records of a task up to a number, since its shift began or ended, or a step ended.
+-- The progress records of a task up to a number, since its shift began or ended, a step ended, or the task was forked or resumed.
 SELECT seq, shift, kind, key, data, at FROM onward_journal WHERE task_id = :id AND seq <= :seq AND kind = 'progress'
   AND seq > COALESCE((SELECT b.seq FROM onward_journal b WHERE b.task_id = :id AND b.seq <= :seq
                       AND b.kind IN ('shift.started', 'shift.ended', 'step.completed', 'step.failed', 'effect.in_doubt',
-                                     'task.retry', 'task.parked', 'task.quarantined', 'cancel.requested', 'deadline.passed',
-                                     'task.completed', 'task.failed', 'task.cancelled') ORDER BY b.seq DESC LIMIT 1), 0)
+                                     'task.forked', 'task.resumed', 'task.retry', 'task.parked', 'task.quarantined',
+                                     'cancel.requested', 'deadline.passed', 'task.completed', 'task.failed', 'task.cancelled') ORDER BY b.seq DESC LIMIT 1), 0)
 ORDER BY seq
 
 -- name: oldest_kept
