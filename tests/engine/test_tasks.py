@@ -459,25 +459,69 @@ async def test_arguments_that_are_named_like_an_option_of_step(lab: Lab) -> None
     async def work(ctx: Any) -> Any:
         with pytest.raises(
             UsageError,
-            match=r"greet needs an argument 'name'.* option of ctx\.step.*functools\.partial\(greet, name=…\)",
+            match=r"greet has a parameter 'name'.* option of ctx\.step.*functools\.partial\(greet, name=…\)",
         ):
             await ctx.step(greet, name="Ada")
         with pytest.raises(
-            UsageError, match=r"greet needs an argument 'timeout'.*functools\.partial\(greet, timeout=…\)"
+            UsageError, match=r"greet has a parameter 'timeout'.*functools\.partial\(greet, timeout=…\)"
         ):
             await ctx.step(greet, "Ada", timeout=5)
-        with pytest.raises(UsageError, match=r"insert needs an argument 'name'.* option of ctx\.transaction"):
+        with pytest.raises(UsageError, match=r"insert has a parameter 'name'.* option of ctx\.transaction"):
             await ctx.transaction(insert, name="Ada")
         return [
             await ctx.step(functools.partial(greet, name="Ada", timeout=5), name="greet"),
-            await ctx.step(positional, "Ada", name="greet", retry=2),
+            await ctx.step(positional, "Ada", 3, name="greet", retry=2),
+            await ctx.step(positional, "Ada", name="greet"),
             await ctx.step(positional, "Ada", 1),
         ]
 
     async def insert(connection: Any, name: str) -> None: ...
 
     task = await lab.run(work)
-    assert task.result == ["Ada 5 3", "Ada 3", "Ada 1"], task.error
+    assert task.result == ["Ada 5 3", "Ada 3", "Ada 3", "Ada 1"], task.error
+
+
+async def test_an_optional_parameter_does_not_lose_its_value_to_an_option(lab: Lab) -> None:
+    async def fetch(url: str, timeout: float = 30.0) -> str:
+        return f"{url} {timeout}"
+
+    async def insert(connection: Any, row: int, retry: int = 3) -> int:
+        return retry
+
+    @lab.app.task(retry=1)
+    async def work(ctx: Any) -> Any:
+        refusal = r"fetch has a parameter 'timeout', and timeout= is an option of ctx\.step"
+        with pytest.raises(UsageError, match=refusal):
+            await ctx.step(fetch, "a", timeout=5)
+        with pytest.raises(UsageError, match=refusal):
+            await ctx.map(fetch, ["a", "b"], timeout=5)
+        with pytest.raises(UsageError, match=r"insert has a parameter 'retry', and retry= is an option of ctx\.trans"):
+            await ctx.transaction(insert, 1, retry=5)
+        return [
+            await ctx.step(fetch, "a", retry=2),
+            await ctx.step(fetch, "a", 5, timeout=60),
+            await ctx.step(functools.partial(fetch, timeout=5), "a", timeout=60),
+        ]
+
+    task = await lab.run(work)
+    assert task.result == ["a 30.0", "a 5", "a 5"], task.error
+
+
+async def test_the_input_of_a_task_may_have_the_names_of_options(lab: Lab) -> None:
+    """Arguments are in the input and options beside it, so that neither can take the place of the other."""
+
+    @lab.app.task
+    async def parent(ctx: Any) -> Any:
+        return await (await ctx.submit(work, {"key": "k", "delay": 3, "priority": 4}, priority=1))
+
+    @lab.app.task
+    async def work(ctx: Any, key: str, delay: int = 0, priority: int = 0) -> list[Any]:
+        return [key, delay, priority]
+
+    assert (await lab.run(parent)).result == ["k", 3, 4]
+    handle = await lab.app.submit(work, {"key": "k", "delay": 3}, key="other", priority=1)
+    task = await lab.app.get(handle.id)
+    assert (task.input, task.key, task.priority, task.due_at) == ({"key": "k", "delay": 3}, "other", 1, None)
 
 
 # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -137,13 +137,15 @@ class Context:
         The engine inserts the value of a secret (`app.secret`) among the arguments right before the call, and never records it.
         `makes` names a secret that the function returns: the step returns a `Secret` for other steps, and makes it again after a crash.
 
-        Type checkers know the arguments and the result. With options, they take the function's arguments by position only. An
-        argument that is named like an option is given by position, or with `functools.partial(function, name=…)`.
+        Type checkers know the arguments and the result. With options, they take the function's arguments by position only. A
+        parameter that is named like an option gets its value by position, or with `functools.partial(function, name=…)`.
         The result is JSON, or the type that the function's annotation names where JSON has no such value: a dataclass or a pydantic
         model, a list, a dict or a tuple of them, a date. It is the same now and after a crash.
         """
         if (name or retry or timeout or undo or effect or reconcile or makes) is not None:
-            _refuse_shadowed("step", _STEP_OPTIONS, function, args, kwargs)
+            options = {"name": name, "retry": retry, "timeout": timeout, "undo": undo, "effect": effect}
+            options |= {"reconcile": reconcile, "makes": makes}
+            _refuse_shadowed("step", options, function, args, kwargs)
         call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
             call.retry = as_retry(retry)
@@ -202,7 +204,7 @@ class Context:
                 )
             return self._host.transaction(Call(name or "transaction", _no_function))
         if name is not None or retry is not None:
-            _refuse_shadowed("transaction", TransactionOptions.__optional_keys__, function, (None, *args), kwargs)
+            _refuse_shadowed("transaction", {"name": name, "retry": retry}, function, (None, *args), kwargs)
         call = Call(name or _name(function), function, args, kwargs)
         if retry is not None:
             call.retry = as_retry(retry)
@@ -494,15 +496,12 @@ def _name(function: Callable[..., Any]) -> str:
     return str(name)
 
 
-_STEP_OPTIONS = StepOptions.__optional_keys__ | {"makes"}
-
-
 def _refuse_shadowed(
-    verb: str, options: frozenset[str], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    verb: str, options: Mapping[str, Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raise UsageError when an argument that the function needs is missing because it is named like an option, which got the value."""
+    """Raise UsageError when an option got a value that may be meant for a parameter of the same name."""
     code = getattr(function, "__code__", None)
-    if code is None or options.isdisjoint(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
+    if code is None or options.keys().isdisjoint(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
         return
     signature = inspect.signature(function)
     try:
@@ -510,9 +509,9 @@ def _refuse_shadowed(
     except TypeError:  # arguments that do not fit: the call itself raises
         return
     for name, parameter in signature.parameters.items():
-        if name in options and name not in given and parameter.default is inspect.Parameter.empty:
+        if options.get(name) is not None and name not in given and parameter.kind is not parameter.POSITIONAL_ONLY:
             raise UsageError(
-                f"{_name(function)} needs an argument {name!r}, and {name}= is an option of ctx.{verb}; give the argument by "
+                f"{_name(function)} has a parameter {name!r}, and {name}= is an option of ctx.{verb}; give the parameter its value by "
                 f"position, or with functools.partial({_name(function)}, {name}=…)"
             )
 
