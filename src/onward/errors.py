@@ -432,14 +432,15 @@ class BudgetSpent(Fatal):
         self.left: float | None = None if limit is None or kind == "wall_time" else max(limit - used, 0)
         self.enough: float | None = None if needs is None else _rounded_up(used + needs, kind)
         """The limit with which the next call would fit."""
-        reason = "its time is up"
+        self.reason: str = "its time is up"
+        """How much the next call needs, and how much is left."""
         if self.left is not None:
             reserved = f" ({_amount(held, kind)} more are reserved by calls under way)" if held > 0 else ""
             need = "an unknown amount" if needs is None else _amount(needs, kind)
-            reason = (
+            self.reason = (
                 f"it needs {need}, and {_amount(self.left, kind)} of {_amount(limit or 0, kind)} are left{reserved}"
             )
-        self.what: str = f"the budget of task {task_id} has not enough {option} for the next call: {reason}"
+        self.what: str = f"the budget of task {task_id} has not enough {option} for the next call: {self.reason}"
         enough = "N" if self.enough is None else f"{self.enough:.10g}"
         super().__init__(f"{self.what}; `onward budget {task_id[-8:]} --{option} {enough}` raises it")
 

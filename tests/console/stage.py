@@ -91,6 +91,16 @@ async def breaks(ctx: Context, text: str) -> None:
     raise LookupError(text)
 
 
+@app.task(retry=1)
+async def snaps(ctx: Context) -> None:
+    """Fails in a step."""
+
+    def charge() -> None:
+        raise OSError("no network")
+
+    await ctx.step(charge, retry=1)
+
+
 @app.task
 async def swells(ctx: Context) -> str:
     """Ten megabytes, wherever there is room for them."""
@@ -134,3 +144,4 @@ def script() -> list[Any]:
 
 
 app.agent("villain", model=ScriptedModel(script()), instructions=HTML, tools=[look], budget=Budget(max_steps=9))
+app.agent("poor", model=ScriptedModel([[("look", {"what": "up"})]]), tools=[look], budget=Budget(max_steps=1))

@@ -222,6 +222,19 @@ def test_filters_are_combined_kept_in_the_address_and_searched_with_a_text(visit
     expect(page.locator(".task-row .c-state")).to_contain_text("Pay $8?")
 
 
+def test_a_row_says_why_its_task_stands_without_the_words_of_its_chip(visit: Visit, server: Server) -> None:
+    failed = server.submit("snaps", {}, labels={"team": "why"})
+    poor = server.submit("poor", "Spend all of it.", labels={"team": "why"})
+    server.ended(failed)
+    page = visit.go("/tasks?label=team:why")
+    expect(page.locator(f'.task-row[data-id="{failed}"] .why')).to_have_text("charge: OSError: no network")
+    expect(page.locator(f'.task-row[data-id="{poor}"] .why')).to_contain_text("steps: it needs 1, and 0 of 1 are left")
+    page = visit.go(f"/tasks/{poor}")
+    expect(page.locator(".sentence")).to_have_text(
+        "The budget has not enough steps for the next call: it needs 1, and 0 of 1 are left. Raise the budget to continue the task."
+    )
+
+
 def test_all_that_match_are_cancelled_after_a_count(visit: Visit, server: Server) -> None:
     tasks = [server.submit("pay", {"usd": n}, labels={"batch": "7"}) for n in range(3)]
     other = server.submit("pay", {"usd": 99}, labels={"batch": "8"})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from typing import Any
 
 import httpx2
 import pytest
 
-from onward import Onward, Retry
+from onward import Budget, Onward, Retry
 from onward.agent.models.scripted import ScriptedModel
+from onward.core.journal.explain import QueueFacts, why
 from onward.service import listing as lists
+from onward.service.serialize import why_json
 from onward.service.submission import SubmitRequest
 from tests.kit import eventually
 
@@ -206,6 +209,85 @@ async def test_why(app: Onward, client: Client) -> None:
     third, fourth = [(await app.submit(asks, "sleep")).id for _ in range(2)]
     assert (await client.get(f"/api/tasks/{fourth}")).json()["why"]["behind"] == 1
     assert (await client.get(f"/api/tasks/{third}")).json()["why"]["behind"] == 0
+
+
+async def test_why_in_parts(app: Onward, client: Client) -> None:
+    """A program needs no sentence of the server: the step, the tool or the signal, and the rest, are fields of their own."""
+    going = asyncio.Event()
+
+    async def charge() -> None:
+        raise OSError("no network")
+
+    async def pack() -> None:
+        await going.wait()
+
+    @app.task(retry=1)
+    async def order(ctx: Any, what: str) -> Any:
+        match what:
+            case "step":
+                return await ctx.step(charge, retry=1)
+            case "step retry":
+                return await ctx.step(charge, retry=Retry(attempts=3, first=3600, cap=3600))
+            case "running":
+                return await ctx.step(pack, effect="once")
+            case "approval":
+                return await ctx.approve("wipe the disk?")
+            case "question":
+                return await ctx.ask("how?", choices=["fast", "slow"])
+            case "signals":
+                return await ctx.gather(ctx.signal("go"), ctx.signal("stop"))
+            case "child":
+                return await (await ctx.submit("order", "signals")).result()
+            case "sleep":
+                return await ctx.sleep("1h")
+        raise ValueError("no such thing")
+
+    @app.task(retry=Retry(attempts=5, first=3600, cap=3600))
+    async def shaky(ctx: Any) -> None:
+        await ctx.step(charge, retry=1)
+
+    @app.task(queue="slow")
+    async def queued(ctx: Any) -> None: ...
+
+    app.agent("spender", model=ScriptedModel([[("nothing", {})]]), instructions="Spend.", budget=Budget(max_steps=1))
+    wanted: dict[str, tuple[str | None, str | None, int]] = {
+        "step": ("charge", "OSError: no network", 0),
+        "step retry": ("charge", "retry 1: OSError: no network", 0),
+        "running": ("pack", None, 0),
+        "approval": (None, "wipe the disk?", 0),
+        "question": (None, "how? (fast, slow)", 0),
+        "signals": ("go", None, 1),
+        "child": ("order", None, 0),
+        "sleep": (None, None, 0),
+        "wrong": (None, "ValueError: no such thing", 0),
+    }
+    tasks = {what: (await app.submit(order, what)).id for what in wanted}
+    wanted["retry"] = ("charge", "retry 1 of 4: OSError: no network", 0)
+    tasks["retry"] = (await app.submit(shaky)).id
+    wanted["budget"] = ("steps", "it needs 1, and 0 of 1 are left", 0)
+    tasks["budget"] = (await app.submit("spender", "Spend all of it.")).id
+
+    async def settled() -> bool:
+        states = {what: (await app.get(task_id)).reason for what, task_id in tasks.items()}
+        return states.pop("running") == "running" and not any(one in {"queued", "running"} for one in states.values())
+
+    def parts(explanation: dict[str, Any]) -> tuple[Any, ...]:
+        return explanation["subject"], explanation["detail"], explanation["more"]
+
+    async with app.worker(queues=["default"]):
+        await eventually(settled, 60)
+        waits = [(await app.submit(queued)).id for _ in range(2)]
+        page = {one["task_id"]: one["why"] for one in (await client.get("/api/tasks")).json()["tasks"]}
+        assert {what: parts(page[task_id]) for what, task_id in tasks.items()} == wanted
+        assert parts(page[waits[0]]) == (None, "no worker does queued in queue slow", 0)
+        assert page[tasks["signals"]]["text"] == "waits for signal go (and 1 more wait)"
+        failed = (await client.get(f"/api/tasks/{tasks['step']}")).json()["error"]
+        assert (failed["step"], failed["cause"]) == ("charge", {"type": "OSError", "message": "no network"})
+        going.set()
+    task = await app.get(waits[0])
+    told = [why_json(why(task, (), QueueFacts(behind=behind))) for behind in (0, 3)]
+    assert [parts(one) for one in told] == [(None, "next in its queue", 0), (None, None, 0)]
+    assert (told[1]["behind"], told[1]["text"]) == (3, "behind 3 others")
 
 
 # ── what is large ────────────────────────────────────────────────────────────────────────────────────────────────────

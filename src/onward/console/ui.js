@@ -3,7 +3,7 @@
 import { add, h, put, unique } from "./dom.js";
 import { icon } from "./icons.js";
 import { link } from "./router.js";
-import { about, at, ENDED, exactly, line, moment, number, safe, short, standing } from "./words.js";
+import { about, at, count, ENDED, exactly, line, moment, number, safe, short, standing } from "./words.js";
 
 /** A button. `kind`: "main", "danger", "quiet" or nothing. */
 export function button(text, onclick, { kind = "", icon: name, title, disabled, small, type = "button", ...more } = {}) {
@@ -16,20 +16,16 @@ export function chip(task, { why = false } = {}) {
   return h("span", { class: "standing" }, badge(word, tone), why && whyLine(task));
 }
 
-const KNOWN_BEGINNING = /^(waits for (approval( of|:)|signal|budget:|a? ?child( task)?)|asks:|in doubt:) */;
-const BUDGET_SENTENCE = /^the budget of .* has not enough (.*?) for the next call: (.*)$/;
-const STEP_FAILED = /^StepFailed: step '(?:\[[^\]]*\])?(.*?)' was tried (?:once|\d+ times) and failed: (.*)$/s;
+const MAX_BEHIND = 1000; // the server counts no further
 const TIMED = new Set(["asleep", "delayed", "retrying", "quota"]);
 
 /** Why a task does not go on, without what its chip says already, and since or until when. */
 export function whyLine(task) {
-  const { text = "", since, until, behind } = task.why || {};
-  const { word } = standing(task);
-  const rest = text.replace(KNOWN_BEGINNING, "").replace(BUDGET_SENTENCE, "$1: $2").replace(STEP_FAILED, "$1: $2");
-  const shown = [word, task.reason, task.state, "not due yet"].includes(rest) ? "" : line(rest, 160);
+  const { text = "", since, until, behind, subject, detail, more } = task.why || {};
+  const shown = line([subject, detail].filter(Boolean).join(": "), 160);
+  const others = more ? `and ${count(more, "more wait")}` : "";
   const when = ENDED.has(task.state) ? null : TIMED.has(task.reason) && until ? ["until ", clock(until)] : task.state === "running" || (since && !behind) ? [age(since, { ago: false })] : null;
-  const more = behind ? `behind ${number(behind)}` : "";
-  const parts = [shown, shown.startsWith("behind") ? "" : more, when].filter((part) => part && part.length);
+  const parts = [shown, behind ? `behind ${count(behind, "other")}${behind >= MAX_BEHIND ? " or more" : ""}` : "", others, when].filter((part) => part && part.length);
   if (!parts.length) return null;
   return h("span", { class: "why", title: safe(text) }, parts.map((part, i) => [i ? " · " : "", part]));
 }

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { link } from "../router.js";
 import { age, taskLink } from "../ui.js";
-import { at, ENDED, line, moment, safe, short, span } from "../words.js";
+import { at, count, ENDED, line, moment, safe, short, span } from "../words.js";
 
 /** A list of strings and elements. */
 export function sentence(task, chart, data) {
@@ -19,8 +19,9 @@ export function sentence(task, chart, data) {
 }
 
 function budget(task) {
-  const text = line((task.why?.text || "").replace(/^waits for budget: /, ""), 240);
-  return text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "The budget is spent.";
+  const { subject, detail } = task.why || {};
+  if (!detail) return "The budget is spent.";
+  return line(subject ? `The budget has not enough ${subject} for the next call: ${detail}.` : `The budget is spent: ${detail}.`, 300);
 }
 
 function ended(task) {
@@ -62,9 +63,10 @@ function waiting(task, bar, open) {
 const WHY = { queued: "Queued and ready to start.", delayed: "Delayed: it starts later.", paused: "Paused until it is resumed.", parked: "Parked: the code cannot continue from the journal. See the last event, then resume the task.", quarantined: "Quarantined: its workers died too often. Resume it when the cause is fixed.", cancelling: "Being cancelled: finished saga steps are undone first.", quota: "Waits for the quota of a provider." };
 
 function why(task) {
-  const text = task.why?.behind ? `Behind ${task.why.behind} other tasks` : task.reason === "queued" ? "" : task.why?.text;
+  const { behind, detail } = task.why || {};
+  const text = behind ? `Behind ${count(behind, "other task")}` : detail;
   const due = task.due_at && ["delayed", "retrying", "quota"].includes(task.reason) ? [" Due ", age(task.due_at), "."] : "";
-  return [WHY[task.reason] || `${safe(task.state)}.`, text ? ` ${line(text, 200)}.` : "", due];
+  return [WHY[task.reason] || `${safe(task.state)}.`, text ? ` ${text[0].toUpperCase()}${line(text.slice(1), 200)}.` : "", due];
 }
 
 const name = (text) => h("bdi", { class: "said" }, line(text, 120));

@@ -341,8 +341,7 @@ class Shift(TaskResources):
 
     def _failure_ending(self, error: BaseException) -> Ending:
         """A failure of the task, or another attempt later."""
-        attempts = error.attempts if isinstance(error, StepFailed) else self.attempt
-        failure = wire.error_value(error) | {"attempts": attempts} | self._undo_data()
+        failure = wire.error_value(error) | {"attempts": self.attempt} | _step_data(error) | self._undo_data()
         # A failed step has been judged by its own policy; here the task's policy judges the cause of that failure.
         late = isinstance(error, DeadlineExceeded | Expired)
         pause = None if late else self._handler.retry.pause(self.attempt, _root_cause(error), self.rng)
@@ -551,3 +550,11 @@ def _unread_reason(how: str, step: str) -> str:
 
 def _root_cause(error: BaseException) -> BaseException:
     return error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
+
+
+def _step_data(error: BaseException) -> dict[str, Any]:
+    """The step whose failure ended the task, and why that step failed."""
+    if not isinstance(error, StepFailed):
+        return {}
+    cause = {"type": error.kind, "message": error.message}
+    return {"attempts": error.attempts, "step": error.step, "cause": cause}

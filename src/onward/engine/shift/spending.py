@@ -100,6 +100,6 @@ class Spending:
         held = 0 if settled is None else used - settled
         spent = BudgetSpent(granted.holder, kind, used, ledger.budget.of(kind), needs=needs, held=held)
         if self._task_id in ledger.waiting:
-            numbers = {"needs": spent.needs, "left": spent.left, "enough": spent.enough}
-            raise NotNow(Reason.BUDGET, NEVER, spent.what, holder=granted.holder, lacking=kind, **numbers)
+            amounts = {"needs": spent.needs, "left": spent.left, "enough": spent.enough, "detail": spent.reason}
+            raise NotNow(Reason.BUDGET, NEVER, spent.what, holder=granted.holder, lacking=kind, **amounts)
         raise spent

@@ -108,7 +108,10 @@ class TaskShape(Shape):
     reason: Reason | None
     input: Any
     result: Any
-    error: dict[str, Any] | None
+    error: dict[str, Any] | None = Field(
+        description="`type`, `message` and `attempts`. If a step failed: its name in `step`, and `type` and `message` of its error in "
+        "`cause`."
+    )
     partial: Any = Field(description="For a failed task: the best unfinished result that it had. Agents have one.")
     priority: int
     queue: str
@@ -203,6 +206,15 @@ class WhyShape(Shape):
     behind: int | None = Field(
         description="How many tasks are ahead of it, if it could start now; 1000 means 1000 or more."
     )
+    subject: str | None = Field(
+        description="The step, tool, signal, handler of a child or kind of budget that `text` is about.",
+        examples=["send_email"],
+    )
+    detail: str | None = Field(
+        description="What `text` says beside the state, the reason and the subject: an error, a question, the number of the retry.",
+        examples=["retry 1 of 4: OSError: down"],
+    )
+    more: int = Field(description="How many other waits of the task are open.")
 
 
 class PlacedTask(TaskShape):
