@@ -2,7 +2,7 @@
 
     OnwardError
     ├── UsageError            the caller asked for something impossible
-    │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge · NotSentAgain
+    │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge · NotSentAgain · BadWebhook · UnknownSecret
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
     ├── Unauthorized          the request has no key, or an invalid one; Forbidden: the key is not for this (OwnCall, NotForTenants)
@@ -13,6 +13,7 @@
     ├── StoreUnavailable      the database cannot be reached or written now; DiskFull, ReadOnly, TooSlow, FileReplaced
     │   └── SchemaMismatch    the database has another version of the tables
     ├── Unreachable           for clients: the server gives no answer
+    ├── SecretMissing         the worker has no value for a secret; UnfitSecret (a Fatal): it has one that cannot be masked
     ├── ArtifactDamaged       the stored bytes are not the bytes that the step saved
     ├── TaskFailed            raised to callers that wait for the result; TaskCancelled
     ├── ResultTimeout         no result within the time given; TaskParked: none before a person resumes the task
@@ -179,6 +180,33 @@ class Forbidden(OnwardError):
         )
 
 
+class OwnCall(Forbidden):
+    """An agent used its own key to decide on a task in which it takes part."""
+
+    code = "own_call"
+
+    def __init__(self, task_id: str, agent: str, name: str) -> None:
+        self.task_id, self.agent = task_id, agent
+        OnwardError.__init__(
+            self,
+            f"the key {name!r} belongs to the agent {agent!r}, which takes part in task {task_id} or its tree: "
+            "a person or another key has to decide; nothing was written",
+        )
+
+
+class NotForTenants(Forbidden):
+    """A key of a tenant was used for something beyond that tenant."""
+
+    code = "not_for_tenants"
+
+    def __init__(self, subject: str, tenant: str, name: str) -> None:
+        self.tenant = tenant
+        OnwardError.__init__(
+            self,
+            f"the key {name!r} is for tenant {tenant!r}, and this is about {subject}, beyond that tenant; use a key without a tenant",
+        )
+
+
 class StateConflict(OnwardError):
     """The state of the task forbids the request."""
 
@@ -283,6 +311,27 @@ class SchemaMismatch(StoreUnavailable):
     """The database has another version of the tables than this program."""
 
     code = "schema_mismatch"
+
+
+class Unreachable(OnwardError):
+    """The server does not answer. The request may have been carried out (`in_doubt`), unless sending it twice has the same effect as
+    once."""
+
+    code = "unreachable"
+    status = 503
+    exit_status = 6
+
+    def __init__(self, url: str, tries: int, why: str, in_doubt: bool) -> None:
+        self.url: str = url
+        self.tries: int = tries
+        self.in_doubt: bool = in_doubt
+        times = "once" if tries == 1 else f"{tries} times"
+        advice = (
+            "the request was sent and may have been carried out: look, before you ask again"
+            if in_doubt
+            else "check the address, and whether the server runs"
+        )
+        super().__init__(f"{url} was asked {times} and gave no answer ({why}); {advice}")
 
 
 class TaskFailed(OnwardError):
@@ -614,3 +663,52 @@ class ArtifactTooLarge(UsageError):
             f"an artifact may have {most:,} bytes, this has {size:,} and was not stored; store less of it, or in parts, or "
             "store it elsewhere and keep its address"
         )
+
+
+class BadWebhook(UsageError):
+    """A URL to which no webhook is sent."""
+
+    code = "bad_webhook"
+    status = 422
+
+    def __init__(self, url: object, why: str) -> None:
+        self.why: str = why
+        without_query = str(url).partition("?")[0]  # the query may hold a secret
+        super().__init__(f"no webhook is sent to {without_query[:120]!r}: {why}; nothing was written")
+
+
+class UnknownSecret(UsageError):
+    """The app does not declare this name: a caller must not read any secret it likes."""
+
+    code = "unknown_secret"
+    status = 422
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        listed = ", ".join(sorted(known)) or "none"
+        super().__init__(
+            f"no secret is named {name!r:.130} here (declared: {listed}); check the spelling, or declare it: app.secret(NAME)"
+        )
+
+
+class SecretMissing(OnwardError):
+    """The secret has no value where this process searches for it."""
+
+    code = "secret_missing"
+    status = 409
+
+    def __init__(self, name: str, where: str) -> None:
+        self.name = name
+        super().__init__(
+            f"the secret {name!r} is not there ({where}); put it where the worker finds it, then `onward resume` the task"
+        )
+
+
+class UnfitSecret(Fatal):
+    """The value cannot be masked, so it cannot be kept out of what is written."""
+
+    code = "unfit_secret"
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name
+        super().__init__(f"the secret {name!r} {why}")

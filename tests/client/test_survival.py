@@ -13,13 +13,12 @@ import pytest
 from onward import Onward, State, SyncClient
 from onward.client import client as clients
 from onward.client.script import NextChunk, NoResponse, Request, Response
-from onward.client.sending import Unreachable
 from onward.client.sse import MEDIA
 from onward.client.verbs import Verbs
 from onward.core import wire
 from onward.core.journal.progress import ProgressReader
 from onward.core.task import Task
-from onward.errors import OnwardError, UsageError
+from onward.errors import OnwardError, Unreachable, UsageError
 from rig.processes import Child
 from rig.proxy import HttpProxy
 from tests.client.conftest import listed

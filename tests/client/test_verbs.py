@@ -13,7 +13,7 @@ import pytest
 
 from onward import Budget, Client, Onward, State, SyncClient, tool
 from onward.agent.models.scripted import ScriptedModel
-from onward.client.sending import BaseClient, Unreachable
+from onward.client.sending import BaseClient
 from onward.client.verbs import Verbs
 from onward.core.task import Task
 from onward.errors import (
@@ -36,6 +36,7 @@ from onward.errors import (
     TaskNotFound,
     Unauthorized,
     UnknownTask,
+    Unreachable,
     UsageError,
 )
 from onward.service import service

@@ -11,8 +11,7 @@ from pydantic import SecretStr
 from onward import Onward, tool
 from onward.agent.mcp import RemoteTool
 from onward.agent.models.scripted import ScriptedModel
-from onward.core.secret import UnknownSecret
-from onward.errors import InvalidInput, UsageError
+from onward.errors import InvalidInput, UnknownSecret, UsageError
 from onward.testing import crashes, drain
 from tests.kit import eventually
 from tests.secrecy.kit import VALUE, hits

@@ -13,10 +13,8 @@ from pydantic import BaseModel, Field, SecretStr
 from onward import Onward, Retry, State
 from onward.core import mask
 from onward.core.clock import SystemClock
-from onward.core.secret import UnfitSecret, UnknownSecret
-from onward.errors import BadSetting, InvalidInput, StepFailed, UsageError
+from onward.errors import BadSetting, BadWebhook, InvalidInput, StepFailed, UnfitSecret, UnknownSecret, UsageError
 from onward.sinks import signature
-from onward.sinks.guard import BadWebhook
 from onward.sinks.webhook import Webhooks
 from onward.testing import crashes, drain, memory_app
 from tests.kit import eventually, not_memory, only_memory

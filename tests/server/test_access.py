@@ -17,8 +17,7 @@ import pytest
 from onward import Limit, Onward
 from onward.core import wire
 from onward.core.caller import ANYBODY, SCOPES, Caller
-from onward.errors import Forbidden, KeyConflict, NotFound, OnwardError, TaskNotFound
-from onward.server.access.base import NotForTenants, OwnCall
+from onward.errors import Forbidden, KeyConflict, NotForTenants, NotFound, OnwardError, OwnCall, TaskNotFound
 from onward.server.access.service import AuthorizedService
 from onward.service.submission import SubmitRequest
 from tests.kit import Through, eventually, only_memory, only_postgres, sql

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.core.clock import SystemClock
-from onward.errors import BadSetting
+from onward.errors import BadSetting, BadWebhook
 from onward.sinks import guard
-from onward.sinks.guard import Allowed, BadWebhook, check, is_private
+from onward.sinks.guard import Allowed, check, is_private
 from onward.sinks.webhook import Webhooks
 from tests.sinks.conftest import SECRET
 from tests.sinks.receiver import Receiver

@@ -14,9 +14,8 @@ from onward.core import record as r
 from onward.core.event import BODY_LIMIT
 from onward.core.task import State
 from onward.engine.worker import relay as relay_module
-from onward.errors import BadSetting, UsageError
+from onward.errors import BadSetting, BadWebhook, UsageError
 from onward.sinks import webhook as sink
-from onward.sinks.guard import BadWebhook
 from onward.store.port.core import Batch, End, Store
 from tests.kit import Time, entry, eventually, sql
 from tests.sinks.conftest import SECRET, Office

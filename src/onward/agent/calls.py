@@ -25,7 +25,6 @@ from onward.artifacts.keeper import run_off_loop
 from onward.core import mask, secret, wire
 from onward.core.journal.turns import is_output
 from onward.core.retry import Retry
-from onward.core.secret import UnknownSecret
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import takes_result
@@ -34,7 +33,7 @@ from onward.engine.context.secrets import has_secret_default
 from onward.engine.context.sync_context import SyncContext
 from onward.engine.shift.environment import LAST_ANSWER_SHARE
 from onward.engine.shift.scope import SCOPE
-from onward.errors import ArtifactTooLarge, Denied, InvalidInput, StepFailed, TimeUp, TooDeep
+from onward.errors import ArtifactTooLarge, Denied, InvalidInput, StepFailed, TimeUp, TooDeep, UnknownSecret
 
 NO_CHANGE = StatePatch()
 SHOWN_BYTES = 4_000

@@ -10,7 +10,7 @@ from onward.lazy import lazy
 
 if TYPE_CHECKING:
     from onward.client.client import Client, Handle, SyncClient, SyncHandle
-    from onward.client.sending import Unreachable
+    from onward.errors import Unreachable
 else:
     __getattr__, __dir__ = lazy(
         globals(),
@@ -19,7 +19,7 @@ else:
             "Handle": "onward.client.client",
             "SyncClient": "onward.client.client",
             "SyncHandle": "onward.client.client",
-            "Unreachable": "onward.client.sending",
+            "Unreachable": "onward.errors",
         },
     )
 

@@ -21,34 +21,13 @@ from onward.core.clock import SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
 from onward.core.retry import Retry
-from onward.errors import OnwardError, UsageError
+from onward.errors import Unreachable, UsageError
 
 NOT_DONE: Final = frozenset({408, 429})
 """Statuses of a server that has not carried out the request."""
 IN_DOUBT: Final = frozenset({502, 503, 504})
 """Statuses after which the request may have been carried out."""
 PAUSES: Final = Retry(attempts=1_000_000, first=0.1, cap=5.0, jitter=0.5)
-
-
-class Unreachable(OnwardError):
-    """The server does not answer. The request may have been carried out (`in_doubt`), unless sending it twice has the same effect as
-    once."""
-
-    code = "unreachable"
-    status = 503
-    exit_status = 6
-
-    def __init__(self, url: str, tries: int, why: str, in_doubt: bool) -> None:
-        self.url: str = url
-        self.tries: int = tries
-        self.in_doubt: bool = in_doubt
-        times = "once" if tries == 1 else f"{tries} times"
-        advice = (
-            "the request was sent and may have been carried out: look, before you ask again"
-            if in_doubt
-            else "check the address, and whether the server runs"
-        )
-        super().__init__(f"{url} was asked {times} and gave no answer ({why}); {advice}")
 
 
 class BaseClient:

@@ -1,4 +1,4 @@
-"""References to secrets, which take the place of their values, and the errors about them.
+"""References to secrets, which take the place of their values.
 
 In Python a reference is a `Secret` (`app.secret("STRIPE_KEY")`), in JSON `{"$secret": "STRIPE_KEY"}`. Both have only the name, so inputs,
 records and conversations may contain them. A worker replaces them by the value right before it calls a function.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from onward.core import mask
-from onward.errors import Fatal, OnwardError, UsageError
+from onward.errors import UnfitSecret, UnknownSecret, UsageError
 
 KEY = "$secret"
 MARK = b'"$secret"'
@@ -47,43 +47,6 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self.name)
-
-
-class SecretMissing(OnwardError):
-    """The secret has no value where this process searches for it."""
-
-    code = "secret_missing"
-    status = 409
-
-    def __init__(self, name: str, where: str) -> None:
-        self.name = name
-        super().__init__(
-            f"the secret {name!r} is not there ({where}); put it where the worker finds it, then `onward resume` the task"
-        )
-
-
-class UnknownSecret(UsageError):
-    """The app does not declare this name: a caller must not read any secret it likes."""
-
-    code = "unknown_secret"
-    status = 422
-
-    def __init__(self, name: str, known: Iterable[str]) -> None:
-        self.name = name
-        listed = ", ".join(sorted(known)) or "none"
-        super().__init__(
-            f"no secret is named {name!r:.130} here (declared: {listed}); check the spelling, or declare it: app.secret(NAME)"
-        )
-
-
-class UnfitSecret(Fatal):
-    """The value cannot be masked, so it cannot be kept out of what is written."""
-
-    code = "unfit_secret"
-
-    def __init__(self, name: str, why: str) -> None:
-        self.name = name
-        super().__init__(f"the secret {name!r} {why}")
 
 
 def check_name(name: Any) -> str:

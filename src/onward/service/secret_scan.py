@@ -15,8 +15,7 @@ from typing import Any, Protocol
 from onward.artifacts.keeper import Artifacts, run_off_loop
 from onward.core import mask, wire
 from onward.core import record as r
-from onward.core.secret import SecretMissing, UnfitSecret
-from onward.errors import ArtifactDamaged, ArtifactNotFound
+from onward.errors import ArtifactDamaged, ArtifactNotFound, SecretMissing, UnfitSecret
 from onward.store.port.core import Store
 
 MAX_LEAKS = 1_000

@@ -15,7 +15,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from onward.errors import BadSetting, UsageError
+from onward.errors import BadSetting, BadWebhook
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -40,18 +40,6 @@ _IPV6_UNICAST = ipaddress.ip_network("2000::/3")
 
 _NUMERIC_HOST = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}\.?", re.IGNORECASE)
 _PRIVATE_SUFFIXES = ("localhost", ".localhost", ".local", ".internal", ".localdomain", ".home.arpa")
-
-
-class BadWebhook(UsageError):
-    """A URL to which no webhook is sent."""
-
-    code = "bad_webhook"
-    status = 422
-
-    def __init__(self, url: object, why: str) -> None:
-        self.why: str = why
-        without_query = str(url).partition("?")[0]  # the query may hold a secret
-        super().__init__(f"no webhook is sent to {without_query[:120]!r}: {why}; nothing was written")
 
 
 class Allowed(NamedTuple):

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from onward.core import mask
 from onward.core.clock import Clock
 from onward.engine.worker.relay import SendResult
-from onward.errors import BadSetting
+from onward.errors import BadSetting, BadWebhook
 from onward.sinks import guard, signature
-from onward.sinks.guard import BadWebhook
 from onward.telemetry import Trace
 
 if TYPE_CHECKING:

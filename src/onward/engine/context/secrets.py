@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from onward.core import mask, secret
 from onward.core.control import Control, Park
-from onward.core.secret import Secret, SecretMissing, UnfitSecret, UnknownSecret, check_name, check_value
+from onward.core.secret import Secret, check_name, check_value
 from onward.engine.context.arguments import is_async, secret_str
 from onward.engine.context.call import Call
 from onward.engine.shift.scope import SCOPE
 from onward.engine.shift.threads import Threads
-from onward.errors import BadSetting, UsageError
+from onward.errors import BadSetting, SecretMissing, UnfitSecret, UnknownSecret, UsageError
 
 ENVIRONMENT = "environment"
 MAX_FILE_BYTES = 65_536

@@ -19,7 +19,6 @@ from onward.core import wire
 from onward.core.control import Control, Doubt, Fenced, NotNow, Park
 from onward.core.crash import crashpoint
 from onward.core.retry import HOPELESS
-from onward.core.secret import SecretMissing
 from onward.core.task import NEVER, Reason
 from onward.engine.context.arguments import from_json, is_async
 from onward.engine.context.call import Call
@@ -29,7 +28,7 @@ from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap
 from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.timeout import run_with_timeout
 from onward.engine.shift.waits import Waits
-from onward.errors import OnwardError, StepFailed, StepTimeout, TimeUp
+from onward.errors import OnwardError, SecretMissing, StepFailed, StepTimeout, TimeUp
 from onward.store.writer import MAX_UNSAVED_BYTES
 
 _LOST_CONNECTION_ERRORS = frozenset(

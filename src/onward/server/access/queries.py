@@ -8,7 +8,8 @@ from typing import Any
 from onward.core.caller import ADMIN, READ, SUBMIT
 from onward.core.task import SAME, Tasks
 from onward.core.views import Acted, HandlerView, Health, RecordView, Timeline, TurnView, UsageReport
-from onward.server.access.base import AccessBase, NotForTenants
+from onward.errors import NotForTenants
+from onward.server.access.base import AccessBase
 from onward.service.forks import ForkPlan
 from onward.service.timeline import Turn
 

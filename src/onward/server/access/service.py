@@ -20,8 +20,7 @@ from onward.core.durations import Duration
 from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import Ask, Delivery, Doubt, Key, Queue, Schedule, Spent, Stats, Subscription, WorkerView
-from onward.errors import NoState
-from onward.server.access.base import NotForTenants
+from onward.errors import NoState, NotForTenants
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
 from onward.service.keys import KeyList, NewKey
