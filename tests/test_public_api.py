@@ -76,6 +76,44 @@ def test_an_internal_import_is_noticed() -> None:
     assert internal_imports("from onward import Onward, testing\nfrom onward.agents import Fact") == []
 
 
+# ── what guides and examples call ────────────────────────────────────────────────────────────────────────────────────
+
+INTERNAL = re.compile(r"\b\w*app\.(?:service|store)\b|\b\w+\._[a-z]\w*")
+"""Attributes that programs must not use, see docs/versioning.md."""
+
+
+@pytest.mark.parametrize("path", [*PAGES, *EXAMPLES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_guides_and_examples_use_no_internal_attributes(path: Path) -> None:
+    assert INTERNAL.findall(code_in(path)) == []
+
+
+def test_an_internal_attribute_is_noticed() -> None:
+    code = "await app.service.forks.plan(1)\nmy_app.store.nudge()\napp._make_worker()\nawait app.fork(1)\nself.service.submit()"
+    assert INTERNAL.findall(code) == ["app.service", "my_app.store", "app._make_worker"]
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+NEVER_RAISED_TO_CALLERS = {"Problem", "DryRunTimeout"}
+"""An error that the HTTP server makes into a response, and one that a dry run catches."""
+
+
+def test_every_error_can_be_imported_from_a_public_module() -> None:
+    """A program that catches an error, or a client that gets its code over HTTP, must know its class. (The command line makes its own
+    errors into exit statuses.)"""
+    defined: dict[str, tuple[Path, set[str]]] = {}
+    for path in sorted((ROOT / "src" / "onward").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                defined[node.name] = path, {base.id for base in node.bases if isinstance(base, ast.Name)}
+    errors = {"OnwardError"}
+    while more := {name for name, (_, bases) in defined.items() if bases & errors} - errors:
+        errors |= more
+    public = {name for module in ("onward.errors", "onward.agents") for name in public_names(module)}
+    hidden = {name for name in errors - public if "cli" not in defined[name][0].parts}
+    assert hidden == NEVER_RAISED_TO_CALLERS
+
+
 # ── the snapshot ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -37,6 +37,7 @@ from onward.engine.worker.worker import Worker
 from onward.errors import BadSetting, UsageError
 from onward.server.http.metrics import exposed
 from onward.service.audit import Entries
+from onward.service.forks import ForkPlan
 from onward.service.keys import Keys
 from onward.service.service import Service
 from onward.service.submission import SubmitRequest
@@ -207,7 +208,7 @@ class Onward(Events, Mcp, Registry, Queries):
         return self.service.keys
 
     async def audit(self, *, after: int = 0, limit: int = 100) -> Entries:
-        """The entries of the audit log after a number, in order (`service.audit.verify` checks that they are unchanged)."""
+        """The entries of the audit log after a number, in order (`onward audit verify` checks that they are unchanged)."""
         return await self.service.audit.list(after, limit)
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -361,9 +362,14 @@ class Onward(Events, Mcp, Registry, Queries):
 
     async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Handle[Any]:  # noqa: A002
         """Submit a new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first
-        record. It inherits the steps before that record and never undoes them; it runs the later steps (`service.forks.plan` lists
+        record. It inherits the steps before that record and never undoes them; it runs the later steps (`fork_plan` lists
         them) again, under new effect keys. Raises CannotFork where a step, saga or branch is open at that record."""
         return Handle(self, await self.service.forks.fork(task_id, at, input=input))
+
+    async def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002
+        """What `fork` with the same arguments would do: `again` lists the steps that it would repeat, `approvals` the records of the
+        approvals that it would ask for again. Submits nothing. Raises CannotFork as `fork` does."""
+        return await self.service.forks.plan(task_id, at, input=input)
 
     async def budget(self, task_id: str) -> Spent:
         """The budget of a task, its own or the nearest above it, and how much of it is spent."""
