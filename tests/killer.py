@@ -44,7 +44,7 @@ class Killer:
             tasks.append(spawn(coroutine, name))
             return tasks[-1]
 
-        worker = self._app.make_worker(spawn=keep)
+        worker = self._app._make_worker(spawn=keep)
         await worker.start()
         end = asyncio.ensure_future(done())
         death = asyncio.ensure_future(self._died.wait())

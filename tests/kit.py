@@ -297,7 +297,7 @@ class Lab:
             tasks.append(spawn(coroutine, name))
             return tasks[-1]
 
-        worker = self.app.make_worker(spawn=spawn_and_keep, **options)
+        worker = self.app._make_worker(spawn=spawn_and_keep, **options)
         self.workers.append((worker, tasks))
         await worker.start()
         return worker

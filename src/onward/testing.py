@@ -253,7 +253,7 @@ async def _worker(app: MemoryApp) -> AsyncIterator[Worker]:
         tasks.append(_spawn(coroutine, name))
         return tasks[-1]
 
-    worker = app.make_worker(spawn=keep)
+    worker = app._make_worker(spawn=keep)
     crash.install(app._point)
     try:
         await worker.start()

@@ -75,7 +75,7 @@ async def _killed_at(app: MemoryApp, turn: int) -> list[str]:
         tasks.append(testing._spawn(coroutine, name))
         return tasks[-1]
 
-    worker = app.make_worker(spawn=keep)
+    worker = app._make_worker(spawn=keep)
     await worker.start()
     for number in range(turn):
         await asyncio.sleep(0)
@@ -244,7 +244,7 @@ async def test_a_claim_that_is_answered_after_the_stop_began_is_given_back(
         return "done"
 
     handle = await slow.submit(work)
-    worker = slow.make_worker()
+    worker = slow._make_worker()
     await worker.start()
     await asyncio.wait_for(gate.reached.wait(), 60)
     stopping = asyncio.ensure_future(worker.stop(30))
@@ -286,7 +286,7 @@ async def test_a_stop_names_what_it_waits_for_and_goes_on(
     monkeypatch.setattr(slow.store, "claim", silent)
     monkeypatch.setattr(slow.store.workers, "leave", no_answer)
     handle = await slow.submit(deaf)
-    worker = slow.make_worker()
+    worker = slow._make_worker()
     await worker.start()
     await asyncio.wait_for(begun.wait(), 60)
     try:
@@ -315,7 +315,7 @@ async def test_a_stop_in_the_middle_of_a_start_begins_nothing(slow: Onward, monk
     monkeypatch.setattr(slow.store.workers, "join", late)
     _handlers(slow)
     before = asyncio.all_tasks()
-    worker = slow.make_worker()
+    worker = slow._make_worker()
     starting = asyncio.ensure_future(worker.start())
     await asyncio.wait_for(gate.reached.wait(), 60)
     await worker.stop()
@@ -360,7 +360,7 @@ async def _stress(app: Onward, rounds: int, rng: random.Random, monkeypatch: pyt
 
     for number in range(rounds):
         before = asyncio.all_tasks()
-        worker = app.make_worker()
+        worker = app._make_worker()
         await worker.start()
         name = worker.id
         for _ in range(rng.randint(0, 3)):

@@ -181,7 +181,7 @@ async def test_stop_hands_back_at_the_next_step_without_burning_an_attempt(app: 
         began.set()
         await asyncio.sleep(0.05)
 
-    first = app.make_worker()
+    first = app._make_worker()
     await first.start()
     handle = await app.submit(work)
     await began.wait()
@@ -217,7 +217,7 @@ async def test_stop_does_not_wait_for_a_step_beyond_its_grace(app: Onward, stubb
                     raise
         return "released"
 
-    worker = app.make_worker()
+    worker = app._make_worker()
     await worker.start()
     handle = await app.submit(work)
     await began.wait()
@@ -250,7 +250,7 @@ async def test_stop_of_a_worker_with_a_plain_handler_that_hangs(app: Onward) -> 
                 raise
         return ctx.attempt
 
-    worker = app.make_worker()
+    worker = app._make_worker()
     await worker.start()
     handle = await app.submit(work)
     await asyncio.to_thread(began.wait, 10)
@@ -268,10 +268,10 @@ async def _is(value: bool) -> bool:
 
 async def test_stopping_twice_and_before_the_start(app: Onward) -> None:
     app.task(_nothing, name="nothing")
-    worker = app.make_worker()
+    worker = app._make_worker()
     await worker.stop()
     await worker.stop()
-    other = app.make_worker()
+    other = app._make_worker()
     await other.start()
     await other.stop()
     await other.stop()

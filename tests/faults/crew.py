@@ -329,7 +329,7 @@ async def once(options: dict[str, Any]) -> int:
 async def _started(app: Onward) -> Worker:
     """A worker that cannot start says so and ends; this is the supervisor that starts it again."""
     while True:
-        worker = app.make_worker()
+        worker = app._make_worker()
         try:
             await worker.start()
         except StoreUnavailable:

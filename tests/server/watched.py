@@ -125,7 +125,7 @@ async def main(db: str, tools: str, *faults: str) -> None:
     async with app, app.worker():
         token = (await app.keys.create("fuzz", SCOPES)).token
         reader = (await app.keys.create("reader", ["read"])).token
-        served = app.make_asgi(hosts=None, keyless=False)
+        served = app._make_asgi(hosts=None, keyless=False)
         # what is imported with the first of its kind is no pause of a request
         warm = McpServer("warm", f"{tools}/plain", timeout=20)
         await warm.manifest()

@@ -441,7 +441,7 @@ async def test_a_worker_does_not_start_with_a_schedule_that_cannot_work(lab: Lab
     lab.app.task(name="work")(nothing)
     lab.app.schedule("s", "wrok", every="1h")
     with pytest.raises(UnknownTask, match="no task is named 'wrok'"):
-        await lab.app.make_worker().start()
+        await lab.app._make_worker().start()
     lab.app._schedule_specs.clear()
 
     @lab.app.task

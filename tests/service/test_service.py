@@ -184,7 +184,7 @@ async def test_a_task_that_another_process_offers(shop: Onward, url: str) -> Non
         with pytest.raises(UnknownTask, match="known: none so far"):
             await client.submit("double", 2)
         with pytest.raises(UsageError, match="no handlers"):
-            client.make_worker()
+            client._make_worker()
         async with shop.worker():
             handle = await client.submit("patient", 2)
             assert (await handle.get()).queue == "slow"
@@ -493,7 +493,7 @@ async def test_a_long_journal_is_followed_to_its_end(clock: HandClock) -> None:
 
     async with app:
         handle = await app.submit(long)
-        worker = app.make_worker()
+        worker = app._make_worker()
         await worker.start()
         assert await clock.until(handle.result()) == sum(range(2_100)), "replayed in parts, and none of them twice"
         assert [record.seq async for record in handle.tail()] == list(range(1, 2_106))

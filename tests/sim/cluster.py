@@ -52,7 +52,7 @@ class Machine:
 
     async def _run(self, app: Onward, process: Process) -> None:
         picky = self.number > 0 and self.cluster.rng.random() < 0.15
-        worker = app.make_worker(spawn=process.spawn, queues=["default"] if picky else [])
+        worker = app._make_worker(spawn=process.spawn, queues=["default"] if picky else [])
         try:
             await worker.start()
         except OnwardError:  # what a supervisor sees: the program ended with an error

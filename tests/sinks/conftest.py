@@ -53,7 +53,7 @@ class Office:
         return task_id
 
     def relay(self) -> Relay:
-        relay = self.app.make_relay()
+        relay = self.app._make_relay()
         relay._ids = Ids(self.time._clock.now, self.rng)
         self.relays.append(relay)
         return relay

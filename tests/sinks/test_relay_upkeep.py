@@ -118,7 +118,7 @@ async def test_a_worker_whose_subscriptions_cannot_be_written_does_not_start(
         async with connection.transaction():
             await connection.execute("LOCK TABLE onward_journal IN ROW EXCLUSIVE MODE")
             with pytest.raises(StoreUnavailable, match="long transaction"):
-                await app.make_worker().start()
+                await app._make_worker().start()
         await connection.close()
         assert await app.store.workers.list() == [], "and nothing of it is left behind"
     left = {task.get_name() for task in asyncio.all_tasks()} | {thread.name for thread in threading.enumerate()}

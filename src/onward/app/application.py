@@ -132,14 +132,14 @@ class Onward(Events, Mcp, Registry, Queries):
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Run a worker in this process while the block lasts."""
         async with self, exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
-            worker = self.make_worker(slots=slots, queues=queues)
+            worker = self._make_worker(slots=slots, queues=queues)
             await worker.start()
             try:
                 yield worker
             finally:
                 await worker.stop(self.settings.grace_s)
 
-    def make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
+    def _make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
         """A worker that is not started yet."""
         if not self.handlers:
             raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
@@ -158,7 +158,7 @@ class Onward(Events, Mcp, Registry, Queries):
             submit=self.service.child,
             cancel_children=self.service.cancel_children,
             ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules, spawn),
-            relay=self.make_relay(spawn),
+            relay=self._make_relay(spawn),
             prune=self._pruning(),
             artifacts=self.service.artifacts,
             secrets=self.secrets,
@@ -176,9 +176,9 @@ class Onward(Events, Mcp, Registry, Queries):
         `keyless`, programs on this machine may do everything as long as there is no key; without it, every call needs a key."""
         if keyless:
             logging.getLogger("onward.http").warning("%s", KEYLESS)
-        return self.make_asgi(hosts=hosts, keyless=keyless)
+        return self._make_asgi(hosts=hosts, keyless=keyless)
 
-    def make_asgi(self, *, hosts: Collection[str] | None, keyless: bool) -> Any:
+    def _make_asgi(self, *, hosts: Collection[str] | None, keyless: bool) -> Any:
         """The same without the warning about keys, for a server that shows its own."""
         try:
             from onward.server.access import auth  # noqa: PLC0415 -- an extra

@@ -46,14 +46,14 @@ class Events:
     async def relay(self) -> AsyncIterator[Relay]:
         """Deliver events in this process while the block lasts, without doing tasks. Every worker delivers events too."""
         async with self:
-            relay = self.make_relay()
+            relay = self._make_relay()
             await relay.start()
             try:
                 yield relay
             finally:
                 await relay.stop()
 
-    def make_relay(self, spawn: Spawn = spawn) -> Relay:
+    def _make_relay(self, spawn: Spawn = spawn) -> Relay:
         """A relay that is not started yet."""
         return Relay(
             self.store,

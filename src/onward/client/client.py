@@ -79,7 +79,7 @@ class Client(Verbs["Handle"]):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def run(self, script: Script[T]) -> T:
+    async def _run(self, script: Script[T]) -> T:
         """Run a script, as each verb is one; its return value."""
         connection, outcome = _Connection(self, self._http), None
         try:
@@ -88,7 +88,7 @@ class Client(Verbs["Handle"]):
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    async def each(self, script: Stream[T]) -> AsyncIterator[T]:
+    async def _each(self, script: Stream[T]) -> AsyncIterator[T]:
         """Run a stream; its items."""
         connection, outcome = _Connection(self, self._http), None
         try:
@@ -134,7 +134,7 @@ class SyncClient(Verbs["SyncHandle"]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def run(self, script: Script[T]) -> T:
+    def _run(self, script: Script[T]) -> T:
         """Run a script, as each verb is one; its return value."""
         connection, outcome = _SyncConnection(self, self._http), None
         try:
@@ -143,7 +143,7 @@ class SyncClient(Verbs["SyncHandle"]):
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def each(self, script: Stream[T]) -> Iterator[T]:
+    def _each(self, script: Stream[T]) -> Iterator[T]:
         """Run a stream; its items."""
         connection, outcome = _SyncConnection(self, self._http), None
         try:
@@ -208,13 +208,11 @@ class Handle(_Handle):
         self._client = client
         self.id: str = task_id
 
-    async def run(self, script: Script[T]) -> T:
-        """See `Client.run`."""
-        return await self._client.run(script)
+    async def _run(self, script: Script[T]) -> T:
+        return await self._client._run(script)
 
-    def each(self, script: Stream[T]) -> AsyncIterator[T]:
-        """See `Client.each`."""
-        return self._client.each(script)
+    def _each(self, script: Stream[T]) -> AsyncIterator[T]:
+        return self._client._each(script)
 
 
 class SyncHandle(_Handle):
@@ -226,13 +224,11 @@ class SyncHandle(_Handle):
         self._client = client
         self.id: str = task_id
 
-    def run(self, script: Script[T]) -> T:
-        """See `SyncClient.run`."""
-        return self._client.run(script)
+    def _run(self, script: Script[T]) -> T:
+        return self._client._run(script)
 
-    def each(self, script: Stream[T]) -> Iterator[T]:
-        """See `SyncClient.each`."""
-        return self._client.each(script)
+    def _each(self, script: Stream[T]) -> Iterator[T]:
+        return self._client._each(script)
 
 
 # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -252,7 +248,7 @@ class _Connection:
             if isinstance(step, Request):
                 return await self._send(step)
             if isinstance(step, Pause):
-                return await self._client.clock.sleep(step)
+                return await self._client._clock.sleep(step)
             return await anext(self._chunks, None)
         except httpx2.RequestError as error:
             return _no_response(error)
@@ -287,7 +283,7 @@ class _SyncConnection:
             if isinstance(step, Request):
                 return self._send(step)
             if isinstance(step, Pause):
-                return self._client.clock.nap(step)
+                return self._client._clock.nap(step)
             return next(self._chunks, None)
         except httpx2.RequestError as error:
             return _no_response(error)

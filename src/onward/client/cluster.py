@@ -31,13 +31,13 @@ class ClusterVerbs(QueryVerbs):
         return (yield from self._change_schedule(name, "unpause"))
 
     def _change_schedule(self, name: str, change: str) -> Script[Schedule]:
-        response = yield from self.call("POST", f"{path('schedules', name)}/{change}", idempotent=True)
+        response = yield from self._call("POST", f"{path('schedules', name)}/{change}", idempotent=True)
         return from_json(Schedule, response.json)
 
     @verb
     def trigger(self, name: str) -> Script[str]:
         """Submit the task of a schedule now, beside its ticks; its id. Not sent twice: that would submit two tasks."""
-        return str((yield from self.call("POST", f"{path('schedules', name)}/trigger")).json["task_id"])
+        return str((yield from self._call("POST", f"{path('schedules', name)}/trigger")).json["task_id"])
 
     @verb
     def queues(self) -> Script[list[Queue]]:
@@ -61,7 +61,7 @@ class ClusterVerbs(QueryVerbs):
         return (yield from self._change_queue(name, "unpause"))
 
     def _change_queue(self, name: str, change: str) -> Script[Queue]:
-        response = yield from self.call("POST", f"{path('queues', name)}/{change}", idempotent=True)
+        response = yield from self._call("POST", f"{path('queues', name)}/{change}", idempotent=True)
         return from_json(Queue, response.json)
 
     @verb
@@ -86,5 +86,5 @@ class ClusterVerbs(QueryVerbs):
     @verb
     def redeliver(self, delivery_id: str) -> Script[Delivery]:
         """Send an event again now: the same id, the same bytes. The request is not sent twice."""
-        response = yield from self.call("POST", f"{path('deliveries', delivery_id)}/redeliver")
+        response = yield from self._call("POST", f"{path('deliveries', delivery_id)}/redeliver")
         return from_json(Delivery, response.json)

@@ -40,7 +40,7 @@ class Feed(Generic[T]):
 
     def read(self, parse: Parse[T]) -> Generator[Step | Item[T], Any, Outcome]:
         """All items that come over one connection."""
-        response = yield from self._client.call(
+        response = yield from self._client._call(
             "GET",
             self._path,
             query={**self._query, "after": self.after},

@@ -21,7 +21,7 @@ class QueryVerbs(BaseClient):
     def _read(self, path: str, **query: Any) -> Script[Json]:
         """The JSON document at a path; parameters that are None are left out."""
         given = {name: value for name, value in query.items() if value is not None}
-        document: Json = (yield from self.call("GET", path, query=given)).json
+        document: Json = (yield from self._call("GET", path, query=given)).json
         return document
 
     @verb
@@ -57,7 +57,7 @@ class QueryVerbs(BaseClient):
     def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Script[Json]:  # noqa: A002
         """The steps that a fork would repeat (`would_repeat`), and how many records it would begin with (`keeps`). No task is made."""
         body = {"preview": True} | ({} if at is None else {"at": at}) | ({} if input is SAME else {"input": input})
-        document: Json = (yield from self.call("POST", f"{path('tasks', task_id)}/fork", body, idempotent=True)).json
+        document: Json = (yield from self._call("POST", f"{path('tasks', task_id)}/fork", body, idempotent=True)).json
         return document
 
     @verb

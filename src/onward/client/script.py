@@ -1,7 +1,7 @@
 """Scripts: the verbs of a client without I/O. A script is a generator: it yields a request or a pause, and is sent the outcome.
 
     def get(self, task_id) -> Script[Task]:
-        return parse_task((yield from self.call("GET", f"/api/tasks/{task_id}")).json)
+        return parse_task((yield from self._call("GET", f"/api/tasks/{task_id}")).json)
 
 `verb` and `stream` make a method of a script: `await client.get(…)` where the client has an event loop (`AsyncRunner`),
 `client.get(…)` where it has none (`SyncRunner`). Type checkers know the difference.
@@ -87,11 +87,11 @@ Stream = Generator[Step | Item[T], Any, None]
 class AsyncRunner(Protocol):
     """Runs scripts in an event loop."""
 
-    async def run(self, script: Script[T]) -> T:
+    async def _run(self, script: Script[T]) -> T:
         """The return value of a script."""
         ...
 
-    def each(self, script: Stream[T]) -> AsyncIterator[T]:
+    def _each(self, script: Stream[T]) -> AsyncIterator[T]:
         """The items of a stream."""
         ...
 
@@ -99,11 +99,11 @@ class AsyncRunner(Protocol):
 class SyncRunner(Protocol):
     """Runs scripts and blocks."""
 
-    def run(self, script: Script[T]) -> T:
+    def _run(self, script: Script[T]) -> T:
         """The return value of a script."""
         ...
 
-    def each(self, script: Stream[T]) -> Iterator[T]:
+    def _each(self, script: Stream[T]) -> Iterator[T]:
         """The items of a stream."""
         ...
 
@@ -122,7 +122,7 @@ class verb(Generic[P, T]):  # noqa: N801 -- a decorator
     @overload
     def __get__(self, instance: SyncRunner, owner: type) -> Callable[P, T]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
-        return self if instance is None else _bind(self.script, instance, instance.run)
+        return self if instance is None else _bind(self.script, instance, instance._run)
 
 
 class stream(Generic[P, T]):  # noqa: N801 -- a decorator
@@ -139,7 +139,7 @@ class stream(Generic[P, T]):  # noqa: N801 -- a decorator
     @overload
     def __get__(self, instance: SyncRunner, owner: type) -> Callable[P, Iterator[T]]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
-        return self if instance is None else _bind(self.script, instance, instance.each)
+        return self if instance is None else _bind(self.script, instance, instance._each)
 
 
 def _bind(script: Callable[..., Any], instance: Any, run: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -40,10 +40,10 @@ class BaseClient:
         self.timeout: float = seconds(timeout, "timeout")
         self.patience: float = seconds(patience, "patience")
         self._rng = random.SystemRandom()
-        self.clock: SystemClock = SystemClock()
-        self.ids: Ids = Ids(self.clock.now, self._rng)
+        self._clock: SystemClock = SystemClock()
+        self._ids: Ids = Ids(self._clock.now, self._rng)
 
-    def call(
+    def _call(
         self, method: str, path: str, body: Any = NO_BODY, *, patience: float | None = None, **options: Any
     ) -> Script[Response]:
         """Send a request; its response, if it succeeded. Raises the server's error, or Unreachable. Options are those of `Request`."""
@@ -52,7 +52,7 @@ class BaseClient:
         return (yield from self._send(request, self.patience if patience is None else patience))
 
     def _send(self, request: Request, patience: float) -> Script[Response]:
-        began, tries = self.clock.monotonic(), 0
+        began, tries = self._clock.monotonic(), 0
         while True:
             tries += 1
             response: Response | NoResponse = yield request
@@ -60,7 +60,7 @@ class BaseClient:
                 return response
             error = self._error(request, response, tries)
             pause = PAUSES.pause(tries, error, self._rng) if _may_retry(request, response) else None
-            if pause is None or self.clock.monotonic() + pause > began + patience:
+            if pause is None or self._clock.monotonic() + pause > began + patience:
                 raise error
             yield Pause(pause * self._rng.uniform(1.0, 1.25))
 

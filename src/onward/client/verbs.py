@@ -105,8 +105,8 @@ class Verbs(ClusterVerbs, Generic[H]):
             "webhook_url": webhook,
         }
         body = {name: value for name, value in fields.items() if value is not None}
-        headers = {"Idempotency-Key": _quote(self.ids() if key is None else key)}
-        response = yield from self.call("POST", "/api/tasks", body, headers=headers, idempotent=True)
+        headers = {"Idempotency-Key": _quote(self._ids() if key is None else key)}
+        response = yield from self._call("POST", "/api/tasks", body, headers=headers, idempotent=True)
         return self.handle(response.json["task_id"])
 
     # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,7 +152,7 @@ class Verbs(ClusterVerbs, Generic[H]):
         filters = {n: [v] if n in lists and isinstance(v, str) else v for n, v in _query(which).items()}
         body = {"action": action, "count": count, "filter": filters}
         body |= {} if priority is None else {"priority": priority}
-        return from_json(Acted, (yield from self.call("POST", "/api/tasks/actions", body)).json)
+        return from_json(Acted, (yield from self._call("POST", "/api/tasks/actions", body)).json)
 
     @verb
     def result(self, task_id: str, timeout: Duration | None = None, *, partial: bool = False) -> Script[Any]:
@@ -169,11 +169,11 @@ class Verbs(ClusterVerbs, Generic[H]):
         return task.result
 
     def _wait(self, task_id: str, timeout: float | None) -> Script[Task]:
-        until = math.inf if timeout is None else self.clock.monotonic() + timeout
+        until = math.inf if timeout is None else self._clock.monotonic() + timeout
         while True:
-            left = max(0.0, until - self.clock.monotonic())
+            left = max(0.0, until - self._clock.monotonic())
             hold = min(left, HOLD_S)
-            response = yield from self.call(
+            response = yield from self._call(
                 "GET",
                 f"{_path(task_id)}/result",
                 query={"timeout_s": hold},
@@ -185,7 +185,7 @@ class Verbs(ClusterVerbs, Generic[H]):
                 return task
             if task.reason in NEEDS_A_PERSON:
                 raise TaskParked(task_id, task.task, str(task.reason), (task.error or {}).get("message", ""))
-            if self.clock.monotonic() >= until:
+            if self._clock.monotonic() >= until:
                 raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "")
 
     @verb
@@ -229,7 +229,7 @@ class Verbs(ClusterVerbs, Generic[H]):
     @verb
     def artifact(self, task_id: str, artifact_id: str) -> Script[bytes]:
         """The bytes of an artifact of this task. Raises ArtifactNotFound."""
-        return (yield from self.call("GET", path("artifacts", f"{task_id}.{artifact_id}"))).body
+        return (yield from self._call("GET", path("artifacts", f"{task_id}.{artifact_id}"))).body
 
     @verb
     def budget(self, task_id: str) -> Script[Spent]:
@@ -277,7 +277,7 @@ class Verbs(ClusterVerbs, Generic[H]):
     def prune(self, task_id: str) -> Script[int]:
         """Prune an ended task and all that it started; how many tasks that were. As `Onward.prune`. Not sent twice: a pruned task is not
         found."""
-        return int((yield from self.call("DELETE", _path(task_id))).json["pruned"])
+        return int((yield from self._call("DELETE", _path(task_id))).json["pruned"])
 
     @verb
     def pause(self, task_id: str) -> Script[Task]:
@@ -299,12 +299,12 @@ class Verbs(ClusterVerbs, Generic[H]):
         """Send a signal to a task; it is kept until the task waits for it. The same `id` twice is one signal. A signal without an `id` gets
         one, so that the request can be sent again until it is answered."""
         verb = "signals/" + urllib.parse.quote(name, safe="")
-        yield from self._control(task_id, verb, {"value": value, "id": id or self.ids()}, idempotent=True)
+        yield from self._control(task_id, verb, {"value": value, "id": id or self._ids()}, idempotent=True)
 
     @verb
     def message(self, task_id: str, text: str, *, id: str | None = None) -> Script[None]:  # noqa: A002
         """Send a message of a person to a task that has not ended. As `Onward.message`; `id` is as for a signal."""
-        yield from self._control(task_id, "message", {"text": text, "id": id or self.ids()}, idempotent=True)
+        yield from self._control(task_id, "message", {"text": text, "id": id or self._ids()}, idempotent=True)
 
     @verb
     def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Script[H]:  # noqa: A002
@@ -314,7 +314,7 @@ class Verbs(ClusterVerbs, Generic[H]):
         return self.handle((yield from self._control(task_id, "fork", body)).task_id)
 
     def _control(self, task_id: str, verb: str, body: Any = NO_BODY, *, idempotent: bool = False) -> Script[Task]:
-        response = yield from self.call("POST", f"{_path(task_id)}/{verb}", body, idempotent=idempotent)
+        response = yield from self._call("POST", f"{_path(task_id)}/{verb}", body, idempotent=idempotent)
         return parse_task(response.json)
 
     # ── decide: not sent twice, since the second request would get AlreadyDecided ────────────────────────────────
@@ -322,7 +322,7 @@ class Verbs(ClusterVerbs, Generic[H]):
     @verb
     def answer(self, question_id: str, answer: Any) -> Script[None]:
         """Answer a question. Raises AlreadyDecided, AskExpired (a subclass), or Withdrawn when it is no longer open."""
-        yield from self.call("POST", path("questions", question_id), {"answer": answer})
+        yield from self._call("POST", path("questions", question_id), {"answer": answer})
 
     @verb
     def decide(
@@ -337,7 +337,7 @@ class Verbs(ClusterVerbs, Generic[H]):
     ) -> Script[None]:
         """Approve or deny, once. As `Onward.decide`; the decision is recorded under the name of the key."""
         body = {"decision": decision, "reason": reason, "arguments": arguments, "always": always, "hash": hash}
-        yield from self.call("POST", path("approvals", approval_id), body)
+        yield from self._call("POST", path("approvals", approval_id), body)
 
     @verb
     def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Script[None]:
@@ -361,7 +361,7 @@ class Verbs(ClusterVerbs, Generic[H]):
             max_llm_tokens=max_llm_tokens,
             max_cost_usd=max_cost_usd,
         )
-        response = yield from self.call("POST", f"{_path(task_id)}/budget", body, idempotent=True)
+        response = yield from self._call("POST", f"{_path(task_id)}/budget", body, idempotent=True)
         return parse_budget(response.json)
 
 

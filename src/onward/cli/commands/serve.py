@@ -45,7 +45,7 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
             _worker(app, args) as worker,
             status_line(screen, app, worker, stop),
         ):
-            served = app.make_asgi(hosts=_hosts(host, app.settings.hosts), keyless=keyless)
+            served = app._make_asgi(hosts=_hosts(host, app.settings.hosts), keyless=keyless)
             disk = await fill(app) if args.app is None else None
 
             def ready() -> None:
