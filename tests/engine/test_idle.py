@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+import types
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -273,6 +274,20 @@ async def test_a_look_that_takes_long_delays_no_nudged_claim(url: str) -> None:
 # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def upkeep_of(worker: str, store: Any, clock: HandClock) -> Maintenance:
+    """The maintenance of a worker that begins nothing."""
+    services: Any = types.SimpleNamespace(
+        id=worker,
+        store=store,
+        clock=clock,
+        rng=random.Random(worker),
+        lease=Lease(clock, 10.0),
+        now=clock.now,
+        spawn=lambda work, _: work.close(),
+    )
+    return Maintenance(services, lambda _: None)  # type: ignore[arg-type,return-value]
+
+
 @pytest.mark.parametrize("many", [2, 3, 5, 8])
 async def test_workers_of_several_machines_take_turns_at_looking_for_absent_ones(many: int) -> None:
     """In every half second one of them looks, and never two at once; each at most once a second."""
@@ -285,16 +300,7 @@ async def test_workers_of_several_machines_take_turns_at_looking_for_absent_ones
 
     for number in range(many):
         store: Any = Through(None, one_machine=False, inline=False, **{"workers.list": workers})
-        upkeep = Maintenance(
-            store,
-            clock,
-            random.Random(number),
-            Lease(clock, 10.0),
-            me=lambda number=number: f"w{number}",  # type: ignore[misc]
-            now=clock.now,
-            spawn=lambda *_: None,
-            cancel_children=lambda _: None,  # type: ignore[arg-type,return-value]
-        )
+        upkeep = upkeep_of(f"w{number}", store, clock)
         await upkeep._check_workers(Outlook(False, (), None, (), (many, 1.0)))
         crews.append(upkeep)
     took: list[tuple[float, int]] = []
@@ -314,16 +320,7 @@ async def test_where_the_kernel_watches_nobody_takes_turns() -> None:
         return [row("w0", machine=machine_id(), pid=1, address="lock"), row("w1", address="")]
 
     store: Any = Through(None, one_machine=False, inline=False, **{"workers.list": workers})
-    upkeep = Maintenance(
-        store,
-        clock,
-        random.Random(1),
-        Lease(clock, 10.0),
-        me=lambda: "w1",
-        now=clock.now,
-        spawn=lambda work, _: work.close(),
-        cancel_children=lambda _: None,  # type: ignore[arg-type,return-value]
-    )
+    upkeep = upkeep_of("w1", store, clock)
     await upkeep._check_workers(Outlook(False, (), None, (), (2, 1.0)))
     assert upkeep.takes_turn() is None
     upkeep.close()

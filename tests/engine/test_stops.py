@@ -349,7 +349,7 @@ async def _stress(app: Onward, rounds: int, rng: random.Random, monkeypatch: pyt
 
     @app.task
     async def work(ctx: Context) -> None:
-        if workers.CURRENT_WORKER.get()._stopping:
+        if workers.CURRENT_WORKER.get().stopping:
             faults.append("a handler was begun after the stop of its worker")
         for number in range(2):
             await ctx.step(step, name=f"s{number}")

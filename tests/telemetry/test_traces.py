@@ -527,8 +527,8 @@ async def work(ctx):
     return await ctx.step(one)
 async def main():
     async with app, app.worker() as worker:
-        shifts, begin = set(), worker._begin
-        worker._claiming._begin = lambda claimed: (begin(claimed), shifts.update(type(one).__name__ for one in worker._shifts.values()))
+        shifts, begin = set(), worker.begin
+        worker.begin = lambda claimed: (begin(claimed), shifts.update(type(one).__name__ for one in worker._shifts.values()))
         await (await app.submit(work)).result(timeout=60)
     print(*shifts, *sorted({name.partition(".")[0] for name in sys.modules} & {"opentelemetry", "prometheus_client"}))
 asyncio.run(main())

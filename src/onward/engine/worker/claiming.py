@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onward.core.clock import Clock
 from onward.engine.handlers import Handler
-from onward.engine.worker.lease import Lease
 from onward.engine.worker.maintenance import Maintenance
+from onward.engine.worker.services import ClaimServices
 from onward.engine.worker.ticker import Ticker
 from onward.errors import StoreUnavailable, TooSlow
-from onward.store.port.core import Claimed, Outlook, Store
+from onward.store.port.core import Claimed, Outlook
 from onward.store.port.workers import Beat
 
 log = logging.getLogger("onward.worker")
@@ -53,30 +50,17 @@ class Claiming:
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
-        rng: random.Random,
-        lease: Lease,
+        worker: ClaimServices,
+        maintenance: Maintenance,
+        ticker: Ticker,
         *,
         handlers: Mapping[str, Handler],
         queues: tuple[str, ...],
-        slots: int,
         poll: float,
-        running: AbstractSet[str],
-        maintenance: Maintenance,
-        ticker: Ticker,
-        me: Callable[[], str],
-        now: Callable[[], float],
-        sync: Callable[[float, float], None],
-        begin: Callable[[list[Claimed]], None],
-        stopping: Callable[[], bool],
-        spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
     ) -> None:
-        self._store, self._clock, self._rng, self._lease = store, clock, rng, lease
-        self._handlers, self._queues, self._slots, self._poll = handlers, queues, slots, poll
-        self._running, self._maintenance, self._ticker = running, maintenance, ticker
-        self._me, self._now, self._sync, self._begin = me, now, sync, begin
-        self._stopping, self._spawn = stopping, spawn
+        self._worker, self._maintenance, self._ticker = worker, maintenance, ticker
+        self._store, self._clock, self._rng, self._lease = worker.store, worker.clock, worker.rng, worker.lease
+        self._handlers, self._queues, self._poll = handlers, queues, poll
         self._known = list(dict.fromkeys(queues or [handler.queue for handler in handlers.values()]))
         """The queues that the worker claims from, in the order of its next round."""
         self._unknown_held: frozenset[str] = frozenset()
@@ -102,7 +86,7 @@ class Claiming:
 
     async def run(self) -> None:
         """Claim until the worker stops."""
-        while not self._stopping():
+        while not self._worker.stopping:
             self._woken = False
             hints, self._hints = self._hints, set()
             try:
@@ -172,18 +156,18 @@ class Claiming:
     def _begin_look(self) -> None:
         """Starts the one statement of an idle worker: it wakes sleepers, and finds suspects, queues that were not known, and work for
         upkeep and the ticker. It runs beside the claims, because it takes long where the database cannot remove dead rows."""
-        if self._look is not None or self._stopping():
+        if self._look is not None or self._worker.stopping:
             return
         self._looked_at = self._clock.monotonic()
         self._next_look = self._looked_at + self._poll
         self._next_due = None  # a task that goes to sleep meanwhile sets it anew
-        self._look = self._spawn(
+        self._look = self._worker.spawn(
             self._store.wake(list(self._handlers), absent=self._maintenance.takes_turn()), "onward-look"
         )
         self._look.add_done_callback(self._look_ended)
 
     def _look_ended(self, look: asyncio.Task[Outlook]) -> None:
-        if not look.cancelled() and (look.exception() is None or not self._stopping()):
+        if not look.cancelled() and (look.exception() is None or not self._worker.stopping):
             self._end_nap()
 
     async def _finish_look(self, look: asyncio.Task[Outlook]) -> Outlook:
@@ -196,8 +180,8 @@ class Claiming:
             spread = self._rng.uniform(0, WAKE_SPREAD_S * (outlook.crew[0] - 1)) if outlook.crew[0] > 1 else 0.0
             self.due(self._clock.monotonic() + max(outlook.next_due_in, 0.0) + spread, quietly=True)
         self._maintenance.saw(outlook)
-        self._ticker.saw(outlook.next_tick_in, self._now())
-        if self._room() > 0 or (self._running and not self._alone and not self._makes_room()):
+        self._ticker.saw(outlook.next_tick_in, self._worker.now())
+        if self._room() > 0 or (self._worker.held and not self._alone and not self._makes_room()):
             await self._claim_suspect(outlook)
         self._learn_queues(outlook.queues)
         return outlook
@@ -207,7 +191,7 @@ class Claiming:
         the hints: the worker passes it on later, or claims when a slot is free by then."""
         hints = hints - {""}  # a nudge without a name went to all workers already
         now = self._clock.monotonic()
-        if not hints or self._stopping():
+        if not hints or self._worker.stopping:
             return
         if now < self._next_pass_on:
             self._hints |= hints
@@ -216,11 +200,11 @@ class Claiming:
         self._store.nudge("ready")
 
     def _room(self) -> int:
-        if self._alone or self._stopping() or not self._lease.holds():
+        if self._alone or self._worker.stopping or not self._lease.holds():
             return 0
-        if self._running and self._makes_room():
+        if self._worker.held and self._makes_room():
             return 0
-        return min(self._slots - len(self._running), self._max_claim)
+        return min(self._worker.slots - len(self._worker.held), self._max_claim)
 
     def _makes_room(self) -> bool:
         """Whether this worker claims nothing now, so that a suspect can run alone."""
@@ -233,14 +217,14 @@ class Claiming:
             if (room := self._room()) <= 0:
                 break
             claimed = await self._claim(queue, room)
-            self._begin(claimed)
+            self._worker.begin(claimed)
             some, full = some or bool(claimed), full or len(claimed) == room
         self._known.append(self._known.pop(0))  # so that no queue is always served last
         return some, full
 
     async def _claim(self, queue: str, room: int, *, alone: bool = False) -> list[Claimed]:
-        me = self._me()
-        if self._stopping():
+        me = self._worker.id
+        if self._worker.stopping:
             return []
         self._claims_sent += 1
         try:
@@ -254,17 +238,17 @@ class Claiming:
         finally:
             self._claims_answered += 1
         # The store's clock was set forward: until the worker knows that, a due sleeper would go back to sleep at once.
-        if claimed and claimed[0].claimed_at > self._now():
-            self._sync(claimed[0].claimed_at, self._clock.monotonic())
+        if claimed and claimed[0].claimed_at > self._worker.now():
+            self._worker.sync(claimed[0].claimed_at, self._clock.monotonic())
         self._unknown_held -= {task.id for task in claimed}
         if claimed:
             self._store.tails.announce()
         # Other workers may have taken this one for dead meanwhile: then these tasks are free again.
-        return claimed if me == self._me() else []
+        return claimed if me == self._worker.id else []
 
     async def _keep_unless_stopping(self, me: str, claimed: list[Claimed]) -> list[Claimed]:
         """The claimed tasks, or none when the stop has begun meanwhile: then they are given back."""
-        if claimed and self._stopping():
+        if claimed and self._worker.stopping:
             await self._maintenance.hand_back(me, [task.id for task in claimed])
             return []
         return claimed
@@ -278,7 +262,7 @@ class Claiming:
         """Claim a suspect, which runs alone so that a crash counts against no other task. A busy worker makes room for it now and then."""
         now = self._clock.monotonic()
         self._quiet_until = 0.0
-        if self._running:
+        if self._worker.held:
             if outlook.suspects and now > self._quiet_next:
                 self._quiet_until, self._quiet_next = now + MAKE_ROOM_S, now + 6 * MAKE_ROOM_S
             return
@@ -287,7 +271,7 @@ class Claiming:
                 claimed = await self._claim(queue, 1, alone=True)
                 if claimed:
                     self._alone = True
-                    self._begin(claimed)
+                    self._worker.begin(claimed)
                     return
 
     async def _nap(self) -> None:
@@ -304,7 +288,7 @@ class Claiming:
         if self._woken:
             return
         self._napping = asyncio.get_running_loop().create_future()
-        alarm = self._spawn(self._clock.sleep(pause), "onward-alarm")
+        alarm = self._worker.spawn(self._clock.sleep(pause), "onward-alarm")
         alarm.add_done_callback(self._ring)
         try:
             await self._napping
@@ -337,11 +321,11 @@ class Claiming:
     @property
     def full(self) -> bool:
         """Whether the worker claims nothing more now."""
-        return len(self._running) >= self._slots or self._alone or self._quiet_until > 0
+        return len(self._worker.held) >= self._worker.slots or self._alone or self._quiet_until > 0
 
     def slot_freed(self, *, was_full: bool) -> None:
         """A shift has ended."""
-        if not self._running:
+        if not self._worker.held:
             self._alone = False
         if was_full:
             self.wake()
@@ -358,6 +342,6 @@ class Claiming:
         given back when two heartbeats in a row have them."""
         if self._claims_answered < self._claims_sent_then:  # the claim that was under way then may still bring them
             return
-        unknown = beat.held - self._running
+        unknown = beat.held - self._worker.held
         self._maintenance.give_back(unknown & self._unknown_held, self._unknown_held_at)
         self._unknown_held, self._unknown_held_at, self._claims_sent_then = unknown, beat.now, self._claims_sent

@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from onward.core.clock import Clock
-from onward.engine.worker.lease import Lease
 from onward.engine.worker.presence import CONFIRM_ABSENCE_S, PresenceWatch
+from onward.engine.worker.services import ChoreServices
 from onward.errors import OnwardError, StoreUnavailable
-from onward.store.port.core import Outlook, Store
+from onward.store.port.core import Outlook
 
 log = logging.getLogger("onward.worker")
 
@@ -38,30 +36,19 @@ CancelChildren = Callable[[Sequence[str]], Coroutine[Any, Any, int]]
 class Maintenance:
     """The maintenance chore of one worker."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        rng: random.Random,
-        lease: Lease,
-        *,
-        me: Callable[[], str],
-        now: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, Any], str], Any],
-        cancel_children: CancelChildren,
-    ) -> None:
-        self._store, self._clock, self._rng, self._lease = store, clock, rng, lease
-        self._me, self._now, self._spawn, self._cancel_children = me, now, spawn, cancel_children
+    def __init__(self, worker: ChoreServices, cancel_children: CancelChildren) -> None:
+        self._worker, self._cancel_children = worker, cancel_children
+        self._store, self._clock, self._rng, self._lease = worker.store, worker.clock, worker.rng, worker.lease
         self._giving_back: set[str] = set()
-        self._watch = PresenceWatch(self._on_death, one_machine=store.one_machine)
+        self._watch = PresenceWatch(self._on_death, one_machine=worker.store.one_machine)
         self._outlook: Outlook | None = None
         self._outlook_set = asyncio.Event()
         self._crew: tuple[int, float] | None = None
         self._turn_at = math.inf
         self._rank, self._workers = 0, 1
-        self._next_orphans = clock.monotonic()
+        self._next_orphans = worker.clock.monotonic()
         # A new worker cannot know yet which of the others died and which are cut off.
-        self._next_sweep = clock.monotonic() + lease.duration
+        self._next_sweep = worker.clock.monotonic() + worker.lease.duration
 
     def saw(self, outlook: Outlook) -> None:
         """Take in what the worker's look at the store has found."""
@@ -104,12 +91,12 @@ class Maintenance:
     def _set_turn(self) -> None:
         """Set the next turn. The workers are ranked by their ids and use the time of the database, so their turns are half a second apart."""
         period, phase = max(MIN_TURN_INTERVAL_S, WATCH_INTERVAL_S * self._workers), WATCH_INTERVAL_S * self._rank
-        self._turn_at = self._clock.monotonic() + period - (self._now() - phase) % period
+        self._turn_at = self._clock.monotonic() + period - (self._worker.now() - phase) % period
 
     async def _check_workers(self, outlook: Outlook) -> None:
         if self._store.inline:
             return
-        me = self._me()
+        me = self._worker.id
         if outlook.crew != self._crew:
             rows = await self._store.workers.list()
             self._crew, self._workers = outlook.crew, len(rows)
@@ -154,12 +141,12 @@ class Maintenance:
         """Release tasks that the store says this worker holds, and held at that time, and that are unknown here."""
         if new := task_ids - self._giving_back:
             self._giving_back |= new
-            self._spawn(self._give_back(sorted(new), before), "onward-give-back")
+            self._worker.spawn(self._give_back(sorted(new), before), "onward-give-back")
 
     async def _give_back(self, task_ids: list[str], before: float) -> None:
         log.warning("giving %d tasks back that the store says this worker holds", len(task_ids))
         try:
-            await self._store.release(self._me(), task_ids, before)
+            await self._store.release(self._worker.id, task_ids, before)
             self._store.nudge("ready")
         except OnwardError as error:
             log.warning("could not give them back yet: %s", error)
@@ -169,7 +156,7 @@ class Maintenance:
     # ── dead workers ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_death(self, worker: str) -> None:
-        self._spawn(self._rescue_now(worker), "onward-rescue")
+        self._worker.spawn(self._rescue_now(worker), "onward-rescue")
 
     async def _rescue_now(self, worker: str) -> None:
         try:
@@ -179,7 +166,7 @@ class Maintenance:
             log.warning("could not free the tasks of worker %s yet: %s", worker, error)
 
     async def _rescue(self, dead: list[str], lease: float | None = None) -> None:
-        freed = await self._store.workers.rescue(dead, lease, self._now())
+        freed = await self._store.workers.rescue(dead, lease, self._worker.now())
         if freed:
             log.warning("%d tasks of dead workers are ready to go on", freed)
             self._store.nudge("ready")

@@ -16,6 +16,7 @@ import random
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from onward.artifacts.keeper import Artifacts
@@ -70,7 +71,7 @@ Submit = Callable[[str, Any, dict[str, Any], str, str, "float | None"], Coroutin
 
 
 class Worker:
-    """Start, stop. It is also the WorkerServices of its shifts."""
+    """Start, stop. It is also the WorkerServices of its shifts, and the ClaimServices of its chores."""
 
     def __init__(
         self,
@@ -116,41 +117,15 @@ class Worker:
         self.secrets: Secrets = secrets or Secrets()
         self._relay, self._prune = relay, prune
         self._shifts: dict[str, Shift] = {}
+        self.held: AbstractSet[str] = self._shifts.keys()
         self._claims = 0
         self._chores: list[asyncio.Task[Any]] = []
-        self._stopping = False
+        self.stopping: bool = False
         self._offset = clock.now() - clock.monotonic()
         self._measured = (clock.monotonic(), 0)
         self.lease: Lease = Lease(clock, lease)
-        self._maintenance = Maintenance(
-            store,
-            clock,
-            rng,
-            self.lease,
-            me=lambda: self.id,
-            now=self.now,
-            spawn=self._spawn,
-            cancel_children=cancel_children,
-        )
-        self._claiming = Claiming(
-            store,
-            clock,
-            rng,
-            self.lease,
-            handlers=handlers,
-            queues=queues,
-            slots=slots,
-            poll=poll,
-            running=self._shifts.keys(),
-            maintenance=self._maintenance,
-            ticker=ticker,
-            me=lambda: self.id,
-            now=self.now,
-            sync=self._sync,
-            begin=self._begin,
-            stopping=lambda: self._stopping,
-            spawn=self._spawn,
-        )
+        self._maintenance = Maintenance(self, cancel_children)
+        self._claiming = Claiming(self, self._maintenance, ticker, handlers=handlers, queues=queues, poll=poll)
         self.writer: Writer = Writer(store, clock, self.now, rng)
         self._halted: dict[str, tuple[Shift, float, bool]] = {}
         """Paused tasks that this worker holds: the shift, since when it is told to stop, and whether the loop has told it."""
@@ -186,7 +161,7 @@ class Worker:
         if self._relay is not None:
             await self._relay.save()
         await self._join()
-        if self._stopping:  # nothing begins after a stop
+        if self.stopping:  # nothing begins after a stop
             await self._leave()
             return
         self._ticker.led = True
@@ -195,22 +170,22 @@ class Worker:
         self._watchdog.watch()
         self._heart.start()
         self._chores = [
-            self._spawn(self.writer.run(), "onward-writer"),
-            self._spawn(self.writer.run_large(), "onward-writer-large"),
-            self._spawn(self._claim_forever(), "onward-claim"),
-            self._spawn(self._maintenance.run(), "onward-maintenance"),
-            self._spawn(self._ticker.run(), "onward-ticker"),
-            self._spawn(self._announce_forever(), "onward-announce"),
+            self.spawn(self.writer.run(), "onward-writer"),
+            self.spawn(self.writer.run_large(), "onward-writer-large"),
+            self.spawn(self._claim_forever(), "onward-claim"),
+            self.spawn(self._maintenance.run(), "onward-maintenance"),
+            self.spawn(self._ticker.run(), "onward-ticker"),
+            self.spawn(self._announce_forever(), "onward-announce"),
         ]
         if self._prune is not None:
-            self._chores.append(self._spawn(self._prune(), "onward-prune"))
+            self._chores.append(self.spawn(self._prune(), "onward-prune"))
         if self._relay is not None:
             self._relay.begin()
 
     async def stop(self, grace: float = 10.0) -> None:
         """Hand running tasks back: at their next step, or when the grace is over. No attempt is counted. Nothing begins after this call, and
         the tasks of a claim that is answered later are given back. Every wait is bounded; the log names each one that was in vain."""
-        self._stopping = True
+        self.stopping = True
         self._claiming.wake()
         if not self._chores:
             return
@@ -263,7 +238,7 @@ class Worker:
                 why = str(error) or f"no answer within {STOP_TIMEOUT_S:g} s"
                 log.warning("could not leave the store, the lease will end by itself: %s", why)
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = self._spawn_bare(coroutine, name)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.__delitem__)
@@ -286,7 +261,7 @@ class Worker:
         )
         self._claiming.gets_nudges = bool(row.address)
         sent, self._joining = self.clock.monotonic(), name
-        self._sync(await self.store.workers.join(row, self.lease.duration), sent)
+        self.sync(await self.store.workers.join(row, self.lease.duration), sent)
         self.id, self._joining = name, ""
         self.writer.worker = name
         self.lease.renew(sent)
@@ -299,7 +274,7 @@ class Worker:
     def due(self, at: float) -> None:
         self._claiming.due(at - self._offset)
 
-    def _sync(self, store_now: float, sent: float) -> None:
+    def sync(self, store_now: float, sent: float) -> None:
         offset = store_now - sent
         if abs(offset - self._offset) > self.lease.duration / 4:
             self.lease.doubt()  # its clock has jumped: leases that were prolonged before prove nothing now
@@ -316,7 +291,7 @@ class Worker:
         CURRENT_WORKER.set(self)  # also for all tasks that begin from here
         await self._claiming.run()
 
-    def _begin(self, claimed: list[Claimed]) -> None:
+    def begin(self, claimed: list[Claimed]) -> None:
         make = TracedShift if watching() else Shift
         self._claims += 1
         for task in claimed:
@@ -324,7 +299,7 @@ class Worker:
             # Under limits a claim is several commits, each at its time.
             shift.hold.claim = (self._claims, task.claimed_at)
             self._shifts[task.id] = shift
-            self._spawn(self._run_shift(shift), f"onward-task-{task.id}")
+            self.spawn(self._run_shift(shift), f"onward-task-{task.id}")
 
     async def _run_shift(self, shift: Shift) -> None:
         try:
@@ -353,7 +328,7 @@ class Worker:
             self._declared_dead()
             return
         self.lease.renew(sent)
-        self._sync(beat.now, sent)
+        self.sync(beat.now, sent)
         self._compare(sent, beat)
 
     def _compare(self, sent: float, beat: Beat) -> None:
@@ -370,7 +345,7 @@ class Worker:
     def _hurry(self) -> None:
         """Send a heartbeat now: a task was paused, and it may be one of this worker."""
         if self._shifts and self.store.inline:
-            self._spawn(self._heart.beat_once(), "onward-beat")
+            self.spawn(self._heart.beat_once(), "onward-beat")
         elif self._shifts:
             self._heart.hurry()
 
@@ -418,10 +393,10 @@ class Worker:
         for shift in list(self._shifts.values()):
             shift.stop(Fenced(), now=True)
         self.id = ""
-        self._spawn(self._rejoin(), "onward-rejoin")
+        self.spawn(self._rejoin(), "onward-rejoin")
 
     async def _rejoin(self) -> None:
-        while not self._stopping:
+        while not self.stopping:
             try:
                 await self._join()
             except Exception as error:
