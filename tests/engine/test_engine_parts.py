@@ -48,7 +48,7 @@ async def test_waiting_for_the_lease(clock: HandClock) -> None:
     waiting = asyncio.ensure_future(lease.until_held())
     await calm()
     assert not waiting.done()
-    lease.renew(clock.time - 20)  # an answer that came too late is none
+    lease.renew(clock.time - 20)  # an answer that came too late does not count
     await calm()
     assert not waiting.done()
     lease.renew(clock.time)
@@ -78,7 +78,7 @@ async def test_no_verdict_on_others_after_trouble_of_our_own(clock: HandClock) -
 
 
 class FakeStore:
-    """Just enough of a store for a heart."""
+    """Just enough of a store for a heartbeat."""
 
     inline = False
 
@@ -188,14 +188,14 @@ async def test_the_death_of_a_process_is_seen_at_once() -> None:
 async def test_a_process_that_is_not_there_is_dead() -> None:
     dead: list[str] = []
     watch = PresenceWatch(dead.append, one_machine=False)
-    gone = process("")
-    gone.wait()
-    watch.watch([row("gone", machine=machine_id(), pid=gone.pid), row("elsewhere", machine="other/ns", pid=gone.pid)])
+    ended = process("")
+    ended.wait()
+    watch.watch([row("gone", machine=machine_id(), pid=ended.pid), row("elsewhere", machine="other/ns", pid=ended.pid)])
     assert dead == ["gone"], "of another machine a pid says nothing"
     watch.close()
 
 
-async def test_a_file_has_one_machine_so_who_wrote_before_the_reboot_is_gone() -> None:
+async def test_a_file_has_one_machine_so_workers_from_before_the_reboot_are_dead() -> None:
     dead: list[str] = []
     watch = PresenceWatch(dead.append, one_machine=True)
     boot = machine_id().partition("/")[0]
@@ -229,7 +229,7 @@ async def test_threads_are_kept_for_the_next() -> None:
 
 
 @pytest.mark.parametrize("error", [StopIteration("x"), GeneratorExit("x")])
-async def test_what_no_coroutine_can_be_given_comes_as_something_else(error: BaseException) -> None:
+async def test_an_exception_that_no_coroutine_can_receive_is_wrapped(error: BaseException) -> None:
     threads = Threads()
 
     def fail() -> None:
@@ -257,8 +257,8 @@ async def test_a_thread_that_hangs_is_counted_until_it_comes_back() -> None:
 # ── replay ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def journal(*told: tuple[str, str, bytes]) -> list[Record]:
-    return [Record(n + 1, 2, kind, key, data, float(n)) for n, (kind, key, data) in enumerate(told)]
+def journal(*entries: tuple[str, str, bytes]) -> list[Record]:
+    return [Record(n + 1, 2, kind, key, data, float(n)) for n, (kind, key, data) in enumerate(entries)]
 
 
 DONE, FAILED = b'{"result":1}', b'{"error":{"type":"E","message":"m","attempts":1}}'
@@ -286,7 +286,7 @@ def test_branches_have_their_own_order() -> None:
 
 
 @pytest.mark.parametrize("again", [r.RETRY, r.RESUMED])
-def test_a_failure_that_ended_the_attempt_is_forgotten_and_one_that_was_got_over_is_not(again: str) -> None:
+def test_a_failure_that_ended_the_attempt_is_forgotten_and_a_caught_one_is_not(again: str) -> None:
     replay = Replay(
         journal(
             (r.STEP_FAILED, "caught", FAILED),
@@ -336,7 +336,7 @@ async def test_datagrams_between_processes() -> None:
 
 
 async def test_a_store_in_front_of_a_store() -> None:
-    """The tests' own tool: what is replaced is replaced, the rest goes through."""
+    """`Through` of the tests: it replaces the given verbs and passes all others on."""
     store = FakeStore()
     assert Through(store, inline=True).inline is True
     assert (await Through(store).workers.heartbeat("w", 1, 0)).alive
@@ -348,7 +348,7 @@ async def test_a_store_in_front_of_a_store() -> None:
 async def test_work_that_fails_in_the_moment_of_its_cancellation_leaves_no_error_behind(clock: HandClock) -> None:
     """Found by seed 3073 of the simulator."""
     unhandled: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: unhandled.append(told))
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
     go = asyncio.Event()
 
     async def fails() -> None:
@@ -359,7 +359,7 @@ async def test_work_that_fails_in_the_moment_of_its_cancellation_leaves_no_error
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     go.set()
-    await asyncio.sleep(0)  # it has failed, and nobody was told yet
+    await asyncio.sleep(0)  # it has failed, and no callback has run yet
     within.cancel()
     with pytest.raises(asyncio.CancelledError):
         await within

@@ -22,14 +22,14 @@ from tests.engine.test_engine_parts import journal as journal_of
 from tests.kit import not_memory
 
 SLACK, SLACK_OF_FEW = 1.2, 1.6
-"""Ten times the children may cost twelve times as much; where there are few, what a worker does beside them shows."""
+"""Ten times the children may cost twelve times as much; with few children, the fixed work of a worker counts more."""
 
 STEP = 1_000
-"""Instructions of SQLite's machine between two counts."""
+"""Instructions of SQLite's virtual machine between two counts."""
 
 
 class Counted:
-    """What was asked of the database: calls of verbs, and on SQLite the instructions of its machine."""
+    """Counts the load of the database: calls of verbs, and on SQLite the instructions of its virtual machine."""
 
     def __init__(self) -> None:
         self.verbs: collections.Counter[str] = collections.Counter()
@@ -149,12 +149,12 @@ def test_mail_is_found_by_its_address_in_the_order_of_its_numbers() -> None:
     assert mail.take(1)["n"] == 1
     assert [mail.first(at)["n"] for at in (("signal", "go"), ("signal", "stop"), ("child", "c1"), 12)] == [3, 2, 5, 6]  # type: ignore[index]
     assert mail.first(("signal", "never")) is None
-    assert [one["n"] for one in mail.take_all(("signal", "go"), ("signal", "stop"))] == [2, 3, 4]
+    assert [item["n"] for item in mail.take_all(("signal", "go"), ("signal", "stop"))] == [2, 3, 4]
     assert mail.first(("signal", "go")) is None
-    assert [one["n"] for one in mail.all()] == [5, 6]
+    assert [item["n"] for item in mail.all()] == [5, 6]
 
 
-def test_more_budget_is_nobodys_message() -> None:
+def test_more_budget_is_no_message_of_a_wait() -> None:
     mail = Mail()
     mail.add(message(1, "budget", ""))
     assert (mail.last_raise, mail.last, mail.all()) == (1, 1, [])
@@ -175,5 +175,5 @@ def test_a_journal_in_which_a_message_was_copied_twice_is_replayed_as_it_was() -
         assert known is not None
         values.append(known.data.get("value") if known.over else "open")
     assert values == ["v1", "v1", "open"]
-    assert [one["n"] for one in replay.mail.all()] == [2], "what was taken does not come back"
+    assert [message["n"] for message in replay.mail.all()] == [2], "a message that was taken does not come back"
     assert replay.inbox == 2

@@ -101,8 +101,8 @@ async def test_each_child_of_a_map_is_one_message(app: Onward) -> None:
         return number
 
     async def work(ctx: Any, count: int) -> Any:
-        found, _ = await ctx.gather(ctx.map("child", range(count)), ctx.step(asyncio.sleep, 2, name="busy"))
-        return sum(found)
+        numbers, _ = await ctx.gather(ctx.map("child", range(count)), ctx.step(asyncio.sleep, 2, name="busy"))
+        return sum(numbers)
 
     app.task(name="child")(child)
     app.task(name="work")(work)
@@ -187,8 +187,8 @@ async def test_more_budget_is_for_all_branches_that_lack_some(app: Onward) -> No
 @pytest.mark.parametrize("order", ["answers first", "answers last"])
 async def test_answers_beside_each_other(app: Onward, order: str) -> None:
     async def work(ctx: Any) -> Any:
-        asked = [ctx.ask(f"number {number}?") for number in range(6)]
-        return await ctx.gather(ctx.step(asyncio.sleep, 0.8, name="busy"), *asked)
+        questions = [ctx.ask(f"number {number}?") for number in range(6)]
+        return await ctx.gather(ctx.step(asyncio.sleep, 0.8, name="busy"), *questions)
 
     app.task(name="work")(work)
     async with app.worker():
