@@ -84,7 +84,7 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
     assert max(map(size, model.asked)) <= ROOM
     assert not any("not shown" in request.messages[0]["content"] for request in model.asked)
     assert "They looked at numbers." in model.asked[-1].messages[1]["content"]
-    # what was replaced: the page with its turns, each message of them, and a transcript that the model can search
+    # the replaced parts: the page with its turns, each of their messages, and a transcript that the model can search
     for compaction in compacted:
         replaced = compaction["replaced"]
         (page,) = (await app.service.contents(handle.id, [replaced["page"]])).values()
@@ -119,7 +119,7 @@ async def test_killed_anywhere_it_goes_on_with_the_same_conversation(every: int,
 
 
 @pytest.mark.parametrize("fails", ["refused", "empty"])
-async def test_where_it_fails_older_turns_are_left_out_and_the_model_is_told(lab: Lab, fails: str) -> None:
+async def test_where_it_fails_older_turns_are_left_out_and_the_prompt_says_so(lab: Lab, fails: str) -> None:
     def sum_up(_: Request) -> Reply:
         if fails == "empty":
             return Reply(" ")
@@ -153,7 +153,7 @@ def test_room_that_is_no_room_is_refused(app: Onward) -> None:
         app.agent("x", model="openai:y", context_bytes=10)
 
 
-async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
+async def test_left_out_turns_are_counted_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
     """Pages that are too old to be shown are not read, and yet their turns are missing."""
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
 
@@ -161,7 +161,7 @@ async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeyp
         async def ask(self, request: Request, emit: Any) -> Reply:
             if len(self.asked) == 11:
                 self.asked.append(request)
-                raise ModelBusy("walker", "come back", 30.0)  # so long that the task leaves, and is replayed
+                raise ModelBusy("walker", "come back", 30.0)  # so long that the task leaves memory, and is replayed
             return await super().ask(request, emit)
 
     model = Busy(13)
@@ -221,7 +221,7 @@ def test_turns_come_back_from_pages_and_from_messages(plan: list[tuple[int, list
     assert Conversation(talk.turns).bytes == sum(size + sum(results) for size, results in plan)
 
 
-def test_a_transcript_names_who_said_what() -> None:
+def test_a_transcript_names_the_speakers() -> None:
     talk, store = built([(1, []), (1, [1, 1])])
     messages: Any = [store[ref.id] for turn in talk.turns for ref in turn.messages]
     assert transcript(messages).splitlines() == [

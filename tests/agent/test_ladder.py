@@ -1,4 +1,4 @@
-"""The last part of an agent's time: it is told at 80 %, asked a last time without tools at 90 %, and what it has at the end is kept."""
+"""The last part of an agent's time: a hint at 80 %, a last question without tools at 90 %, and its partial result is kept."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_tool_of_any_length_does_not_push_it_past_its_time(lab: Lab, len
     task = await lab.run("late", "go")
     assert task.finished_at is not None
     assert task.finished_at - task.created_at <= DEADLINE + 2
-    if kind == "once" and length in {85, 150, math.inf}:  # one of its calls is under way when the time is over
+    if kind == "once" and length in {85, 150, math.inf}:  # one of its calls is running when the time is over
         assert (task.state, task.partial) == (State.FAILED, "I have 3 of 5.")
         assert (task.error or {})["type"] == "DeadlineExceeded"
         with pytest.raises(TaskFailed) as failed:
@@ -62,7 +62,7 @@ async def test_a_tool_of_any_length_does_not_push_it_past_its_time(lab: Lab, len
     assert replayed.agrees, replayed.detail
 
 
-async def test_a_last_question_without_an_answer_fails_with_what_there_is(lab: Lab) -> None:
+async def test_a_last_question_without_an_answer_fails_with_the_partial_result(lab: Lab) -> None:
     async def linger() -> str:
         """Take a while."""
         await lab.clock.sleep(60)
@@ -83,7 +83,7 @@ async def test_a_last_question_without_an_answer_fails_with_what_there_is(lab: L
 
 
 @pytest.mark.parametrize("way", ["approval", "question", "model", "flaky"])
-async def test_whatever_it_waits_for_its_time_holds(lab: Lab, way: str) -> None:
+async def test_the_deadline_holds_in_every_wait(lab: Lab, way: str) -> None:
     tried = 0
 
     @tool(risk="write_local", idempotent=True)
@@ -126,7 +126,7 @@ async def test_whatever_it_waits_for_its_time_holds(lab: Lab, way: str) -> None:
     assert replayed.agrees, replayed.detail
 
 
-async def test_a_deadline_that_passed_while_nobody_worked_keeps_what_there_was(lab: Lab) -> None:
+async def test_a_deadline_that_passed_without_a_worker_keeps_the_partial_result(lab: Lab) -> None:
     model = ScriptedModel([says("Halfway.", ("ask_user", '{"question": "well?"}')), says("the end")])
     lab.app.agent("late", model=model, deadline=DEADLINE)
     await lab.start()
@@ -161,7 +161,7 @@ async def test_behind_a_checkpoint_it_is_kept_too(lab: Lab, monkeypatch: Any) ->
     assert (await lab.ended(task_id)).partial == "Halfway."
 
 
-async def test_an_agent_answers_with_what_its_agents_had_by_then(lab: Lab) -> None:
+async def test_an_agent_answers_with_the_partial_results_of_its_agents(lab: Lab) -> None:
     async def linger() -> str:
         """Take very long."""
         await lab.clock.sleep(10_000)
@@ -185,7 +185,7 @@ async def test_an_agent_answers_with_what_its_agents_had_by_then(lab: Lab) -> No
     assert "Dug 3 m." in result
 
 
-async def test_a_spent_budget_keeps_what_children_answered(lab: Lab) -> None:
+async def test_a_spent_budget_keeps_the_answers_of_children(lab: Lab) -> None:
     lab.app.agent("digger", model=ScriptedModel([says("There are 3 GB in /var.")]), description="digs")
     boss = ScriptedModel([says("I ask.", ("digger", '{"goal": "dig"}'), ("digger", '{"goal": "dig"}')), says("never")])
     lab.app.agent("boss", model=boss, tools=["digger"], budget=Budget(max_steps=3, when_spent="finish"))
@@ -195,7 +195,7 @@ async def test_a_spent_budget_keeps_what_children_answered(lab: Lab) -> None:
     assert "(This is not finished: the budget of task" in task.result
 
 
-async def test_a_promised_form_fails_with_what_it_had(lab: Lab) -> None:
+async def test_a_promised_form_fails_with_the_partial_result(lab: Lab) -> None:
     class Report(pydantic.BaseModel):
         size: int
 

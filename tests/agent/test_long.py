@@ -1,4 +1,4 @@
-"""A conversation of 300 turns with outputs of 100 kB: what is stored grows with what is said, and going on at turn 300 reads as
+"""A conversation of 300 turns with outputs of 100 kB: the stored bytes grow with the conversation, and going on at turn 300 reads as
 much as at turn 60. (How long that takes, `python -m bench --only W7` measures.)"""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Reads:
 
 
 class Talker:
-    """A model that looks once more, whatever it is shown, and takes its measures."""
+    """A model that looks once more in every turn, and measures."""
 
     name = "talker"
 
@@ -69,7 +69,7 @@ class Talker:
         self.stored: list[int] = []
         self.memory: dict[int, int] = {}
         self.resumed: list[tuple[int, int]] = []
-        """Records and bytes that were read to go on after a wait, with all that is shown in the next call."""
+        """Records and bytes read to go on after a wait, the messages of the next call included."""
         self.largest = 0
         """Bytes of the largest request."""
 
@@ -146,13 +146,15 @@ def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
 
 
 @not_memory
-async def test_a_long_conversation_costs_what_is_said_in_it(app: Onward, request: pytest.FixtureRequest) -> None:
+async def test_the_cost_of_a_long_conversation_grows_with_its_length(
+    app: Onward, request: pytest.FixtureRequest
+) -> None:
     if app.store.where.startswith("PostgreSQL"):
         request.getfixturevalue("at_length")
     assert judge(*await talk(app)) == {}
 
 
-# ── each of these checks can say no ──────────────────────────────────────────────────────────────────────────────────
+# ── each of these checks can fail ────────────────────────────────────────────────────────────────────────────────────
 
 
 def show_everything(monkeypatch: pytest.MonkeyPatch) -> None:

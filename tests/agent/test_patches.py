@@ -1,4 +1,4 @@
-"""A state that several change: patches from outside count at once, land each once, and survive every crash."""
+"""A state with several writers: patches from outside apply at once, each once, and survive every crash."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_killed_anywhere_a_patch_lands_once() -> None:
 
         @tool
         async def call_in(n: int) -> str:
-            """Somebody changes the state while this runs; what is sent again is one."""
+            """Patch the state while the tool runs; the same patch again changes nothing."""
             await app.service.agent_states.patch(sent[0], fact("n", n), id=f"patch {n}")
             return "told"
 
@@ -114,7 +114,7 @@ async def test_a_handler_takes_patches_where_it_patches() -> None:
         assert noted(await app.state(handle.id)) == ["before it began", "theirs", "mine"]
 
 
-async def test_what_cannot_be_patched_says_why(app: Onward) -> None:
+async def test_a_refused_patch_names_the_reason(app: Onward) -> None:
     handle = await app.submit(app.agent("devops", model=ScriptedModel(["done", "done"])), "x")
     with pytest.raises(TaskNotFound):
         await app.patch("nobody", fact("n", 1))

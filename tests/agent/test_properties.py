@@ -1,5 +1,5 @@
 """Properties of every state, conversation and crash: never over budget, never an unpaired call, the same slice for the
-same input, and a snapshot anywhere changes nothing. Each property is shown a fault, and has to find it."""
+same input, and a snapshot anywhere changes nothing. For each property a test plants a fault, which it must find."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tests.agent.pairing import badly_paired
 from tests.agent.test_state import patches
 
 ROOM = 4_000
-"""Bytes of the conversation that a call is shown: a few turns."""
+"""Bytes of the conversation in a request: a few turns."""
 
 EVERY = 3
 
 FEW = 30
 LIVES = (Phase.explicit, Phase.generate)
-"""Examples of what takes a whole life of a task; to make them smaller would take minutes."""
+"""Without shrinking: each example runs a whole task, and shrinking would take minutes."""
 
 
 def killed_at(number: int) -> MemoryApp:
-    """An app in memory whose worker is killed at the point with this number, if it comes so far; 0 kills no worker."""
+    """An app in memory whose worker is killed at the point with this number, if the worker reaches it; 0 kills no worker."""
     app, passed = memory_app(), itertools.count(1)
 
     def point(name: str) -> None:
@@ -65,7 +65,7 @@ scripts = st.lists(st.lists(st.one_of(looks, plans, facts, writes, strange), min
 
 
 class Counting(ScriptedModel):
-    """Goes on where the latest call that it is shown says, however little that is."""
+    """A model that goes on from the latest call in the request, however short the request is."""
 
     async def ask(self, request: Request, emit: Any) -> Any:
         self.asked.append(request)
@@ -194,7 +194,7 @@ def _snapshots(goal: str, changes: list[Any], kill: int) -> None:
 @pytest.mark.parametrize("holds", ["requests", "snapshots"])
 @pytest.mark.usefixtures("at_length")
 def test_many_lives(holds: str) -> None:
-    """The same, for many more."""
+    """The same properties for many more examples."""
     examples = settings(max_examples=1_000, phases=LIVES)
     (examples(given(*CONVERSATIONS)(_requests)) if holds == "requests" else examples(given(*STATES)(_snapshots)))()
 
@@ -260,7 +260,7 @@ PLANTED: dict[str, tuple[Any, str, Any, Any]] = {
         Conversation,
         "shown",
         drop_a_result,
-        test_conversation.test_what_is_shown_is_always_well_formed,
+        test_conversation.test_shown_messages_are_always_well_formed,
     ),
     "a snapshot on paper without flags": (
         *(AgentState, "model_dump_json", lambda self: JSON(self, exclude={"risk_flags"})),

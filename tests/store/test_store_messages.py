@@ -315,7 +315,7 @@ async def test_a_task_that_is_being_cancelled_asks_nothing(store: Store) -> None
 
 @pytest.mark.parametrize("stop", [r.CANCEL, r.DEADLINE])
 async def test_a_task_that_is_being_stopped_asks_nothing_until_it_is_resumed(store: Store, stop: str) -> None:
-    """A deadline or changed code stopped it, say. After the resume it waits for the same answer as before."""
+    """A cancel or a deadline stops it, and the undo parks. After the resume it waits for the same answer as before."""
     task = await in_a_saga(store)
     await store.save("w1", Batch([entry(task, 2, r.QUESTION, "question", b"{}"), entry(task, 3, stop, "", b"{}")]))
     assert await store.listing.asks() == []

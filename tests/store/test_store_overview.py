@@ -124,7 +124,9 @@ async def test_no_claim_that_begins_after_the_answer_takes_anything(store: Store
     assert 1 in got
 
 
-async def test_a_claim_that_ignores_the_pause_is_found(store: Store, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_claim_that_ignores_the_pause_is_found(
+    store: Store, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without its check, a claim takes a task of a paused queue: so the tests above can fail."""
     module, name = ("postgres.execute", "claim") if kind == "postgres" else ("sqlite.execute", "ready")
     statements = importlib.import_module(f"onward.store.{module}").S
