@@ -162,7 +162,7 @@ async def test_other_arguments_that_do_not_fit_never_run(lab: Lab, wrong: Any) -
 async def test_always_is_for_this_tool_in_this_task_and_outlives_checkpoints_and_crashes(lab: Lab) -> None:
     bank = Bank()
     turns = CHECKPOINT_EVERY_TURNS + 3
-    script = [*[[("pay", {"to": "Ada", "cents": n})] for n in range(turns)], [("remind", {"who": "Ada"})], "done"]
+    script = [*[[("pay", {"to": "Ada", "cents": n})] for n in range(turns)], [("remind", {"name": "Ada"})], "done"]
     model = teller(lab.app, bank, script)
     await lab.start()
     task_id, other = await lab.submit("teller", "Pay Ada."), await lab.submit("teller", "Pay Ada too.")
@@ -211,7 +211,7 @@ async def test_always_after_a_checkpoint_is_remembered_by_the_checkpoint_alone(l
 
 async def test_always_decides_the_open_approvals_of_the_same_tool(lab: Lab) -> None:
     bank = Bank()
-    teller(lab.app, bank, [[*TWO[0], ("remind", {"who": "Kim"})], "done"], approval_timeout="1h")
+    teller(lab.app, bank, [[*TWO[0], ("remind", {"name": "Kim"})], "done"], approval_timeout="1h")
     await lab.start()
     task_id = await lab.submit("teller", "Pay them.")
     first, second, third, other = await open_approvals(lab, task_id)
@@ -232,7 +232,7 @@ async def test_always_decides_the_open_approvals_of_the_same_tool(lab: Lab) -> N
 
 async def test_the_default_counts_after_the_timeout() -> None:
     bank, app = Bank(), memory_app()
-    calls = [("pay", {"to": "Ada"}), ("remind", {"who": "Kim"})]
+    calls = [("pay", {"to": "Ada"}), ("remind", {"name": "Kim"})]
     model = teller(app, bank, [calls, "done"], approval_timeout="1h")
     async with app:
         start = app.clock.now()

@@ -60,7 +60,7 @@ async def test_a_month_of_sleep_takes_milliseconds() -> None:
 
     async with app:
         began, start = time.perf_counter(), app.clock.now()
-        handle = await app.submit(remind, {"who": "Ada"})
+        handle = await app.submit(remind, {"name": "Ada"})
         assert await drain(app) == []
         assert await handle.result(1) == "sent to Ada"
     assert 30 * 86400 <= seen[0] - start < 30 * 86400 + 5
