@@ -1,4 +1,4 @@
-"""Live text through failed attempts: a client that remembers what was withdrawn shows the good text in the end, once.
+"""Live text through failed attempts: a client that drops withdrawn text shows the good text in the end, once.
 
 Workers are killed with -9, the task is paused and resumed, and the provider breaks off. The client follows over HTTP, is cut off
 now and then, and comes back with the last id that it has.
@@ -26,7 +26,7 @@ MINUTE = 60.0
 
 
 class Watcher:
-    """Shows what the model is saying, and never again what was withdrawn."""
+    """Shows the live text of the model, and never withdrawn text again."""
 
     def __init__(self, rng: random.Random) -> None:
         self.shown: dict[tuple[int, int], str] = {}
@@ -124,7 +124,7 @@ async def _rests(client: Client, task_id: str) -> bool:
 
 
 async def _submitted(client: Client) -> Any:
-    """The task, once a worker has said what it does."""
+    """Submits the task, once a worker has registered its handlers."""
     for _ in range(int(MINUTE * 10)):
         with contextlib.suppress(Exception):
             return await client.submit("talker", "speak")
