@@ -26,39 +26,39 @@ SERVICES = 200
 LIMIT = 105
 """Tasks that may wait."""
 HASTY = 20
-"""Those who do not come back when they are refused, but somebody else does for them."""
+"""Submitters that do not retry after a refusal; the test retries for them."""
 
 
 @dataclasses.dataclass
 class Evening:
-    """What was seen of one, and what the database says of it."""
+    """The observations of one evening, and the figures of its database."""
 
     sent: set[str]
     live: list[str]
     refused: int
     waiting: int
-    """When somebody was refused."""
+    """The moments of refusals."""
     heard: dict[str, list[tuple[int, str]]]
     records: dict[str, list[tuple[int, str]]]
     before: int
     """Deploys that waited when the hotfix came."""
     overtaken: int
-    """Deploys that were started between its coming and its start."""
+    """Deploys that were started between the submit of the hotfix and its start."""
     shifts: Counter[str]
     states: Counter[str]
 
     def wrong(self) -> set[str]:
-        """What should not be."""
+        """The names of the faults."""
         facts = {
             "lost": set(self.live) != self.sent or self.states != {"completed": len(self.sent)},
             "doubled": max(Counter(self.live).values()) > 1,
             "there was no evening": self.before < SERVICES // 2,
-            "the hotfix waited": self.overtaken > WORKERS * SLOTS,  # what was being claimed when it came
+            "the hotfix waited": self.overtaken > WORKERS * SLOTS,  # deploys that were just being claimed
             "the queue has no bound": (self.waiting, self.refused) != (LIMIT, HASTY - (LIMIT - SERVICES // 2 - 1)),
             "somebody saw something else": self.heard != self.records,
             "nobody was killed in the middle": max(self.shifts.values()) < 2,
         }
-        return {what for what, is_so in facts.items() if is_so}
+        return {fault for fault, is_so in facts.items() if is_so}
 
 
 class Place:
@@ -86,12 +86,12 @@ class Place:
             return connection.execute(sql.encode()).fetchall()
 
     def at_work(self) -> bool:
-        """Whether the workers have said that they are quick: or those who are refused are sent away for half a minute."""
+        """Whether the store knows the pace of the workers; without it a refusal says to wait for half a minute."""
         ((rate,),) = self.ask("SELECT COALESCE(sum(rate), 0) FROM onward_workers")
         return rate > 2 or len(friday.live()) > SERVICES // 3
 
     def kill_one_in_the_middle(self, workers: list[Child]) -> None:
-        """One that holds tasks while it is killed: it stands still while we look."""
+        """Kills a worker while it holds tasks: it is frozen while the test looks."""
         for worker in [*workers] * 100:
             worker.freeze()
             held = "SELECT count(*) FROM onward_queue q JOIN onward_workers w ON w.id = q.worker WHERE w.pid = "
@@ -117,8 +117,8 @@ def place(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 async def played(place: Place, hotfix_priority: int = 10) -> Evening:
-    """One evening: half of the deploys, the hotfix, more than the queue takes; then the workers come to it, and those who were
-    refused come back, with the rest."""
+    """One evening: half of the deploys, the hotfix, more than the queue takes; then the workers start, and the refused
+    submitters come back, with the rest."""
     app = "examples.friday:app"
     place.start("serve", app, "--no-worker", "--port", str(place.port))
     address = f"http://127.0.0.1:{place.port}"
@@ -174,18 +174,18 @@ def _written(place: Place, hotfix: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @only_postgres
-async def test_the_hotfix_goes_first_nothing_is_lost_and_everybody_sees_progress(place: Place) -> None:
+async def test_the_hotfix_goes_first_nothing_is_lost_and_all_clients_see_progress(place: Place) -> None:
     seen = await played(place)
     print(f"refused {seen.refused} times, {seen.before} when the hotfix came, {seen.overtaken} went before it")
     assert seen.wrong() == set()
     some = next(iter(seen.heard))
-    for what, would_be in {
+    for fault, would_be in {
         "lost": {"live": seen.live[1:]},
         "doubled": {"live": [*seen.live, seen.live[0]]},
         "the queue has no bound": {"refused": 0},
         "somebody saw something else": {"heard": {**seen.heard, some: seen.heard[some][1:]}},
     }.items():
-        assert dataclasses.replace(seen, **would_be).wrong() == {what}, "the judge would not see it"
+        assert dataclasses.replace(seen, **would_be).wrong() == {fault}, "the judge would not see it"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The ledger keeps every line whole, whoever writes and whoever dies."""
+"""The ledger keeps every line whole, with many writers and after kills."""
 
 from __future__ import annotations
 

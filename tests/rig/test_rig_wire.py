@@ -1,4 +1,4 @@
-"""The overhearer gives back every byte it was given, however they are cut up."""
+"""The listener on the wire returns every byte it was given, however they are cut up."""
 
 from __future__ import annotations
 
