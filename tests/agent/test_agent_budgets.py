@@ -154,7 +154,7 @@ async def test_pressure_is_in_the_state_and_goes_with_a_raise(lab: Lab) -> None:
     task_id = await lab.submit(devops, "go")
     await lab.settled(task_id)
     shown = [BUDGET_PRESSURE in str(request.messages[0]["content"]) for request in model.asked]
-    assert shown == [False, False, False, False, True], "the fourth of five reaches the pressure; the fifth is told"
+    assert shown == [False, False, False, False, True], "the fourth of five reaches the pressure; the fifth shows it"
     await lab.app.raise_budget(task_id, max_steps=50)
     assert (await lab.ended(task_id)).result == "done"
     assert BUDGET_PRESSURE not in str(model.asked[-1].messages[0]["content"])
@@ -201,9 +201,7 @@ async def test_a_refused_call_is_free_and_a_cut_off_one_is_charged(lab: Lab) -> 
     task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_llm_tokens=90_000)), "go")
     assert task.result == "done"
     ledger = (await lab.app.budget(task.task_id)).ledger
-    assert (ledger.spent.llm_tokens, ledger.reserved) == (200, {}), (
-        "the one that was cut off costs what the next one did"
-    )
+    assert (ledger.spent.llm_tokens, ledger.reserved) == (200, {}), "the cut off call costs as much as the next one"
 
 
 async def test_a_wrong_budget_is_refused_with_a_sentence(app: Onward) -> None:
@@ -334,7 +332,7 @@ async def test_ten_children_race_one_budget_and_never_exceed_it(url: str) -> Non
     assert len(requests) == CHILDREN * turns > calls, "nothing was asked again"
     assert (ledger.spent.llm_tokens, ledger.reserved, ledger.exceeded) == (whole, {}, {})
     assert ledger.spent.cost_usd == pytest.approx(whole / 1000)
-    assert all(messages.values()), "each that waited was told"
+    assert all(messages.values()), "each waiting task got a message"
 
 
 async def _all_wait(app: Onward, task_id: str, seen: list[float]) -> set[str] | None:

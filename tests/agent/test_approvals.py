@@ -122,7 +122,7 @@ async def test_changed_arguments_run_and_are_shown_to_the_model(lab: Lab) -> Non
         for record in await lab.app.service.journal(task_id)
         if record.kind == r.STEP_DONE and record.key == "pay"
     ]
-    assert step.value["args"] == wire.fingerprint([[decision["arguments"]], {}]), "what ran is what was approved"
+    assert step.value["args"] == wire.fingerprint([[decision["arguments"]], {}]), "the approved call ran"
 
 
 async def test_the_same_arguments_in_another_order_are_no_change(lab: Lab) -> None:
@@ -402,7 +402,7 @@ async def test_a_fork_inherits_decisions(lab: Lab) -> None:
     )
     fork = await lab.app.fork(task_id, at)
     (anew,) = await open_approvals(lab, fork.id)
-    assert (anew.arguments, anew.hash == last.hash) == ({"to": "Kim"}, False), "what comes after it is asked for anew"
+    assert (anew.arguments, anew.hash == last.hash) == ({"to": "Kim"}, False), "later calls need new approvals"
     with pytest.raises(StaleDecision):
         await lab.app.decide(anew.id, "approve", hash=last.hash)
     await lab.app.decide(anew.id, "approve", hash=anew.hash)

@@ -66,7 +66,7 @@ def test_unknown_is_never_nothing() -> None:
     assert BudgetLedger(Budget()).lacking(unknown) is None
     assert (Amount(cost_usd=1.0) + unknown).cost_usd is None
     settled = BudgetLedger(Budget()).reserve("a/1", Amount(llm_tokens=50)).settle("a", Amount(llm_tokens=None))
-    assert settled.spent.llm_tokens == 50, "what was set aside counts where nobody says"
+    assert settled.spent.llm_tokens == 50, "the reservation counts where the usage is unknown"
 
 
 def test_pressure_and_a_raise() -> None:
@@ -103,7 +103,7 @@ def test_a_try_that_was_cut_off_is_charged_like_the_one_that_took_its_place() ->
         .reserve("a/1.1", Amount(llm_tokens=40))
         .reserve("b/1.1", Amount(llm_tokens=9))
     )
-    assert ledger.lacking(Amount(llm_tokens=60)) == "llm_tokens", "the first one counts as long as nobody knows"
+    assert ledger.lacking(Amount(llm_tokens=60)) == "llm_tokens", "the first one counts as long as its usage is unknown"
     ledger = ledger.reserve("a/7.1", Amount(llm_tokens=40)).settle("a", Amount(llm_tokens=10))
     assert (ledger.spent.llm_tokens, list(ledger.reserved)) == (20, ["b/1.1"])
     assert ledger.reserve("c/1.1", Amount(llm_tokens=50)).free("c/1.1").spent.llm_tokens == 20

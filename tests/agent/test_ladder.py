@@ -73,7 +73,7 @@ async def test_a_last_question_without_an_answer_fails_with_the_partial_result(l
     )
     lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE)
     task = await lab.run("late", "go")
-    assert (task.state, task.result) == (State.COMPLETED, "Part 2."), "calls that nobody offered are left alone"
+    assert (task.state, task.result) == (State.COMPLETED, "Part 2."), "calls without an offered tool are left alone"
     silent = ScriptedModel([says("Part 0.", ("linger", "{}")), says("", ("linger", "{}")), says("", ("linger", "{}"))])
     lab.app.agent("silent", model=silent, tools=[linger], deadline=DEADLINE)
     task = await lab.run("silent", "go")
@@ -121,7 +121,7 @@ async def test_the_deadline_holds_in_every_wait(lab: Lab, way: str) -> None:
     assert (task.state, task.result) == (State.COMPLETED, "the end"), task.error
     results = [str(message["content"]) for message in model.asked[-1].messages if message["role"] == "tool"]
     assert "most of the task's time" in results[0]
-    assert "touched" not in results[0], "nobody has said yes"
+    assert "touched" not in results[0], "it has no approval"
     replayed = await lab.app.replay(task.task_id)
     assert replayed.agrees, replayed.detail
 

@@ -165,13 +165,13 @@ async def test_a_tool_that_changes_under_a_task_is_refused(app: Onward, tmp_path
         assert results[0] == "the note a"
         assert "ToolChanged" in results[1]
         assert "so it was not called" in results[1]
-        assert results[2] == "the note b", "what did not change can be used"
+        assert results[2] == "the note b", "unchanged tools can be used"
         assert log(tmp_path) == ["read a", "read b"]
         now = app.agent(
             "later", model=ScriptedModel([[("files_write_note", {"name": "a", "text": "x"})], "done"]), tools=[server]
         )
         assert await (await app.submit(now, "write a note")).result(timeout=60) == "done"
-    assert log(tmp_path)[-1] == "changed a", "who begins later sees what it is now"
+    assert log(tmp_path)[-1] == "changed a", "a task that begins later sees the new tool"
 
 
 @pytest.mark.slow
@@ -367,7 +367,7 @@ async def test_a_failed_call_does_not_close_the_connection_of_others() -> None:
     await begun.wait()
     with pytest.raises(ConnectionError):
         await link.use(fails)
-    assert await link.use(_same) == 2, "who comes after it has a new one"
+    assert await link.use(_same) == 2, "the next call gets a new connection"
     go.set()
     assert await beside == 1
     await _calm(lambda: ends.closed == {1})

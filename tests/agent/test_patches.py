@@ -46,7 +46,7 @@ async def test_patches_that_are_sent_at_once_all_land_in_one_order(app: Onward) 
         await asyncio.wait_for(gate.reached.wait(), 60)
         await asyncio.gather(*[app.patch(handle.id, fact("n", n), by=f"agent {n % 2}") for n in range(40)])
         seen = await app.state(handle.id)
-        assert sorted(noted(seen)) == list(range(40)), "what was taken in counts before the task has come to it"
+        assert sorted(noted(seen)) == list(range(40)), "an accepted patch counts before the task has read it"
         gate.opened.set()
         assert await handle.result(timeout=60) == "done"
     state = await app.state(handle.id)

@@ -77,7 +77,7 @@ def test_your_own_prices_come_first() -> None:
     assert max_cost(mine, 2_000_000, 1_000_000) == pytest.approx(4.0)
     plain = Priced("mine", Prices(1.0, 2.0))
     assert cost(plain, Usage(2_000_000, 1_000_000, cached=1_000_000)) == pytest.approx(4.0)
-    assert cost(Priced("at home", Prices(0.0, 0.0)), Usage(10, 10)) == 0.0, "whoever says that it is free is believed"
+    assert cost(Priced("at home", Prices(0.0, 0.0)), Usage(10, 10)) == 0.0, "a price of zero is accepted as free"
 
 
 @pytest.mark.parametrize("prices", [(-1.0, 1.0), (1.0, math.inf), (1.0, 1.0, math.nan)])

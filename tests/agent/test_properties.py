@@ -138,7 +138,7 @@ def _requests(script: Any, kill: int) -> None:
         assert sum(sizes) <= max(ROOM, sum(sizes[last:]))
     shown = [list(request.messages) for request in killed]
     once = [messages for at, messages in enumerate(shown) if not at or messages != shown[at - 1]]
-    assert once == [list(request.messages) for request in straight], "a kill changed what the model was shown"
+    assert once == [list(request.messages) for request in straight], "a kill changed a request to the model"
     assert len(shown) - len(once) <= 1, "at most the call whose answer died is made again"
 
 

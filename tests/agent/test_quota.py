@@ -325,7 +325,7 @@ async def test_two_workers_and_twenty_tasks_ask_a_provider_whose_quota_is_gone_a
                 return {task.reason for task in tasks} == {"quota"}
 
             await eventually(waiting)
-            assert len(door.seen) <= 4, "two workers with two slots each: nobody asks after the first was told"
+            assert len(door.seen) <= 4, "two workers with two slots each: none asks after the first refusal"
             results = [await handle.result(timeout=60) for handle in handles]
         finally:
             for worker in workers:

@@ -141,7 +141,7 @@ def test_the_most_important_parts_come_first() -> None:
     assert "k19" in slice_.text
     assert "k0 " not in slice_.text
     assert slice_.left_out["facts"] > 0
-    assert f"{slice_.left_out['facts']} facts" in slice_.text, "what was left out is said"
+    assert f"{slice_.left_out['facts']} facts" in slice_.text, "the slice names the left out parts"
 
 
 @pytest.mark.parametrize("step", [None, "look", "clean"])

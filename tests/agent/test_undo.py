@@ -65,7 +65,7 @@ async def test_a_failure_undoes_its_calls_in_reverse(lab: Lab) -> None:
     world = World()
     task = await lab.run(trip(lab.app, world, policy=gives_up), "go")
     assert (task.state, (task.error or {})["type"]) == (State.FAILED, NoAnswer.__name__)
-    assert world.undone == [(name, {"number": f"no {name}"}) for name in REVERSE], "with what the tool returned"
+    assert world.undone == [(name, {"number": f"no {name}"}) for name in REVERSE], "with the result of the tool"
     assert [key.rpartition("]")[2] for key in (task.error or {})["undone"]] == ["book#3", "book#2", "book"]
     replayed = await lab.app.replay(task.task_id)
     assert replayed.agrees, replayed.detail

@@ -138,13 +138,13 @@ async def test_a_waiting_agent_goes_on_waiting_and_reads_it_later(app: Onward) -
         await app.message(handle.id, "one")
         after = await app.get(handle.id)
         assert (after.state, after.reason, after.updated_at) == ("waiting", "approval", waiting.updated_at)
-        assert [open_ask.id for open_ask in await app.asks()] == [ask.id], "a word decides nothing"
+        assert [open_ask.id for open_ask in await app.asks()] == [ask.id], "a message decides nothing"
         await app.decide(ask.id, "approve")
         ask = (await eventually(lambda: app.asks("question")))[0]
         await eventually(lambda: _waiting(app, handle.id))
         await app.message(handle.id, "two")
         assert (await app.get(handle.id)).reason == "question"
-        assert len(await app.asks("question")) == 1, "a word answers nothing"
+        assert len(await app.asks("question")) == 1, "a message answers nothing"
         await app.answer(ask.id, "the second")
         assert await handle.result(timeout=60) == "done"
     assert [user_texts(request) for request in model.asked] == [
@@ -170,7 +170,7 @@ async def test_an_agent_that_waits_for_a_budget_goes_on_waiting(lab: Lab) -> Non
     await lab.app.message(task_id, MESSAGE)
     await lab.clock.until(lab.clock.sleep(60))
     assert (await lab.app.get(task_id)).reason == "budget"
-    assert (await lab.kinds(task_id)).count(r.SHIFT) == shifts, "nobody was woken"
+    assert (await lab.kinds(task_id)).count(r.SHIFT) == shifts, "no shift was started"
     await lab.app.raise_budget(task_id, max_steps=9)
     assert (await lab.ended(task_id)).result == "done"
     assert heard(model) == [0, 1]
@@ -258,7 +258,7 @@ async def test_killed_anywhere_each_message_is_read_once_and_in_its_place(option
         assert task.result == "really done" or (task.result == "done" and app.killed_at), app.killed_at
         assert user_texts(model.asked[-1]) == ["Clean up.", "zero", "one", "two", "three"], app.killed_at
         roles = "".join(message["role"][0] for message in model.asked[-1].messages)
-        assert roles == "suuattuatuau" or app.killed_at, "a turn that is asked for again has what came meanwhile"
+        assert roles == "suuattuatuau" or app.killed_at, "a repeated turn has the messages that came meanwhile"
         assert roles.replace("u", "").startswith("sattat"), app.killed_at
         assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at
         read = [n for record_value in await records(app, task.task_id, r.HEARD) for n in record_value["n"]]

@@ -55,8 +55,8 @@ class Evening:
             "there was no evening": self.before < SERVICES // 2,
             "the hotfix waited": self.overtaken > WORKERS * SLOTS,  # deploys that were just being claimed
             "the queue has no bound": (self.waiting, self.refused) != (LIMIT, HASTY - (LIMIT - SERVICES // 2 - 1)),
-            "somebody saw something else": self.heard != self.records,
-            "nobody was killed in the middle": max(self.shifts.values()) < 2,
+            "a client saw other updates": self.heard != self.records,
+            "no worker was killed in the middle": max(self.shifts.values()) < 2,
         }
         return {fault for fault, is_so in facts.items() if is_so}
 
@@ -183,7 +183,7 @@ async def test_the_hotfix_goes_first_nothing_is_lost_and_all_clients_see_progres
         "lost": {"live": seen.live[1:]},
         "doubled": {"live": [*seen.live, seen.live[0]]},
         "the queue has no bound": {"refused": 0},
-        "somebody saw something else": {"heard": {**seen.heard, some: seen.heard[some][1:]}},
+        "a client saw other updates": {"heard": {**seen.heard, some: seen.heard[some][1:]}},
     }.items():
         assert dataclasses.replace(seen, **would_be).wrong() == {fault}, "the judge would not see it"
 

@@ -335,7 +335,7 @@ def test_an_accepted_value_can_be_read_everywhere() -> None:
         return read(frames - 1) if frames else wire.decode(data)
 
     assert isinstance(read(300), list)
-    assert 100 < data.count(b"[") <= wire.MAX_DEPTH, "and enough for anybody"
+    assert 100 < data.count(b"[") <= wire.MAX_DEPTH, "and deep enough for real values"
 
 
 def test_depth_is_not_width() -> None:

@@ -228,7 +228,9 @@ async def test_live_text_comes_in_pieces_and_is_withdrawn(lab: Lab) -> None:
         assert late.offset == 0, "a reader that comes back gets all of it"
         assert shown[late.turn, late.attempt].startswith(late.text)
         assert cut >= live[0]
-    assert ProgressReader(task.task_id, progress.lead(records)).new_text() is None, "what is over is not said again"
+    assert ProgressReader(task.task_id, progress.lead(records)).new_text() is None, (
+        "text of an ended attempt is not shown again"
+    )
 
 
 async def test_text_from_before_another_shift_is_void() -> None:
@@ -260,7 +262,7 @@ def test_text_that_was_never_shown_is_not_withdrawn() -> None:
     first = ProgressReader("t")
     first.read(text)
     first.read(shift)
-    assert first.withdrawn() == [], "the reader has not been told of it"
+    assert first.withdrawn() == [], "the reader has not got this text"
     back = ProgressReader("t", again=True)
     back.read(text)
     back.read(shift)

@@ -91,7 +91,7 @@ def test_a_turn_ends_when_the_next_begins_although_it_was_recorded_late() -> Non
         (r.COMPLETED, "", {"result": 3}, 5.0),
     )
     turns = [(bar.name, bar.start, bar.end, bar.last) for bar in fall.bars if bar.kind == "turn"]
-    assert turns == [("1", 1.5, 3.0, 5), ("2", 3.0, 5.0, 6)], "and whoever has seen record 4 is told of it"
+    assert turns == [("1", 1.5, 3.0, 5), ("2", 3.0, 5.0, 6)], "and a reader that has seen record 4 gets the bar again"
 
 
 def test_attempts_of_a_step_and_the_pauses_between_them() -> None:

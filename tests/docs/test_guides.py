@@ -36,7 +36,7 @@ def code_of(guide: str, file: str) -> dict[str, Any]:
 def test_every_guide_is_run_by_a_test() -> None:
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for guide in GUIDES.glob("*.md"):
-        assert guide.name in tests, f"nobody runs the code of {guide.name}"
+        assert guide.name in tests, f"no test runs the code of {guide.name}"
 
 
 @pytest.mark.parametrize(

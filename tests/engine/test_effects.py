@@ -183,7 +183,7 @@ async def test_an_effect_that_can_be_asked_is_asked_and_not_announced() -> None:
     async for copy in crashes(app):
         world.clear()
         task = await copy.submit("pay")
-        assert await drain(copy) == [], "nobody is asked but the world"
+        assert await drain(copy) == [], "reconcile answers, and no person is asked"
         assert (await task.get()).result == "paid 5", copy.killed_at
         assert len(world) == 1
         assert r.ANNOUNCED not in [record.kind for record in await copy.service.journal(task.id)]

@@ -63,7 +63,7 @@ async def test_no_verdict_on_others_after_trouble_of_our_own(clock: HandClock) -
     for _ in range(5):
         clock.jump(2)
         lease.renew(clock.time)
-        assert not lease.may_judge(), "an outage that hit everybody must not make the others look dead"
+        assert not lease.may_judge(), "an outage for all workers must not make the others look dead"
     clock.jump(2)
     lease.renew(clock.time)
     assert lease.may_judge()

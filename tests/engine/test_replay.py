@@ -182,7 +182,7 @@ async def test_two_at_once_are_refused_with_a_sentence(lab: Lab, how: str) -> No
     assert task.attempt == 1, "the same code would do the same again"
     lab.clock.jump(5)
     await asyncio.sleep(0.05)
-    assert (await lab.kinds(task.task_id))[-1] == r.FAILED, "what was left running has nothing to say any more"
+    assert (await lab.kinds(task.task_id))[-1] == r.FAILED, "the branch left running writes no record"
     assert await dense(lab.store, task.task_id)
 
 

@@ -642,5 +642,5 @@ async def test_a_plain_handler_left_behind_by_a_deadline_writes_no_record(app: O
             if outcome:
                 break
             await asyncio.sleep(0.02)
-        assert outcome == ["DeadlineExceeded"], "its next step tells it so"
+        assert outcome == ["DeadlineExceeded"], "its next step raises that"
         assert (await app.service.journal(handle.id))[-1].kind == r.FAILED

@@ -231,7 +231,7 @@ async def test_stop_does_not_wait_for_a_step_beyond_its_grace(app: Onward, stubb
     before = await kinds(app.store, handle.id)
     release.set()
     await asyncio.sleep(0.05)
-    assert await kinds(app.store, handle.id) == before, "what was left behind has nothing to say"
+    assert await kinds(app.store, handle.id) == before, "the step left behind writes no record"
     async with app.worker():
         assert await handle.result(timeout=60) == 1
 
@@ -260,7 +260,7 @@ async def test_stop_of_a_worker_with_a_plain_handler_that_hangs(app: Onward) -> 
     assert (await handle.get()).state is State.PENDING
     release.set()
     await eventually(lambda: _is(bool(raised)))
-    assert raised == ["HandBack"], "its next step tells it that its worker has stopped"
+    assert raised == ["HandBack"], "its next step raises that its worker has stopped"
     assert (await kinds(app.store, handle.id))[-1] == r.HANDED_BACK
 
 

@@ -127,7 +127,7 @@ async def test_killed_at_every_boundary(place: Place, prove: bool, print_proof: 
     for finding in findings.values():
         finding.must_be_clean()
     assert not orphans
-    assert deaths == len(wishes), "somebody else died than those who were to"
+    assert deaths == len(wishes), "a worker died that should not have"
     assert not workers.unexpected_errors, workers.unexpected_errors
 
 

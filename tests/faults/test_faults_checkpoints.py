@@ -102,7 +102,7 @@ async def test_each_strategy_repeats_no_more_than_it_may(
     print_proof("checkpoints", place.kind, f"{died} kills", f"{len(ids)} tasks", f"reads done again: {dict(again)}")
     assert wrong == []
     assert died >= kills
-    assert sum(again.values()) > kills / 20, "VOID: the kills hit nobody who read"
+    assert sum(again.values()) > kills / 20, "VOID: the kills hit no worker that read"
     rotated = 0
     for label, task_id in ids.items():
         rows = place.rows(f"SELECT kind, data FROM onward_journal WHERE task_id = '{task_id}' ORDER BY seq")
@@ -111,7 +111,7 @@ async def test_each_strategy_repeats_no_more_than_it_may(
             whole = [number for number, data in enumerate(saved, 1) if b"dropped" not in data]
             assert len(saved) == ROUNDS
             assert whole[-KEEP:] == [ROUNDS - 1, ROUNDS], "the last are whole"
-            assert len(whole) <= KEEP + 1, "one more, where somebody died between the last checkpoint and its rotation"
+            assert len(whole) <= KEEP + 1, "one more, where a worker died between the last checkpoint and its rotation"
             rotated += 1
     assert rotated >= 10
 

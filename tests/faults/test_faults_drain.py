@@ -138,7 +138,7 @@ async def test_hung_loop_loses_its_tasks_safely(place: Place, print_proof: Calla
     verdict = await place.judge(client.acked)
     print_proof("loop hung for 6 leases", place.kind, verdict)
     verdict.must_be_clean()
-    assert len(place.look().journals[hung]) > 5, "VOID: nobody took it over"
+    assert len(place.look().journals[hung]) > 5, "VOID: no worker took it over"
     assert sum(after[pid] != before[pid] for pid in before) == 1
 
 
@@ -171,4 +171,4 @@ async def test_sigterm_while_the_database_is_away(
     print_proof(f"SIGTERM while the database {away}", f"exit {status} after {took:.1f} s", verdict)
     verdict.must_be_clean()
     assert status == 0
-    assert took < 30, "whoever stops a container waits for half a minute at most"
+    assert took < 30, "the stop of a container takes half a minute at most"

@@ -15,7 +15,7 @@ import pytest
 from tests.faults.band import Client, Crew, Place, until_all_ended
 
 
-@pytest.mark.parametrize("error", [RuntimeError("nobody thought of this"), ValueError("nor of this")])
+@pytest.mark.parametrize("error", [RuntimeError("unexpected"), ValueError("unexpected too")])
 async def test_heart_survives_a_strange_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

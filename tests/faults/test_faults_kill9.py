@@ -49,4 +49,4 @@ async def test_kill9_at_random_moments(place: Place, prove: bool, print_proof: C
     verdict.must_be_clean()
     assert not crew.unexpected_errors, crew.unexpected_errors
     assert len(died) == kills
-    assert verdict.resumed > kills / 4, "VOID: the kills hit nobody at work"
+    assert verdict.resumed > kills / 4, "VOID: the kills hit no worker with a task"

@@ -96,7 +96,7 @@ async def test_database_away_for_longer_than_the_lease(own: Place, print_proof: 
     verdict = await own.judge(client.acked)
     print_proof("PostgreSQL away for 5 s, lease 2 s", verdict, f"{len(crew.names) - WORKERS} living taken for dead")
     verdict.must_be_clean()
-    assert after == before, f"somebody living was taken for dead\n{crew.log}"
+    assert after == before, f"a living worker was declared dead\n{crew.log}"
 
 
 async def test_all_connections_cut(postgres_place: Place, prove: bool, print_proof: Callable[..., None]) -> None:
@@ -137,4 +137,4 @@ async def test_slow_database(postgres_place: Place, print_proof: Callable[..., N
     verdict = await postgres_place.judge(client.acked)
     print_proof("slow database (600 ms for an answer)", f"120 steps in {took:.1f} s", verdict)
     verdict.must_be_clean()
-    assert after == before, f"somebody living was taken for dead\n{crew.log}"
+    assert after == before, f"a living worker was declared dead\n{crew.log}"

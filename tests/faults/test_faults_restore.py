@@ -88,4 +88,4 @@ async def test_a_restore_under_living_workers(place: Place, prove: bool, print_p
     assert gaps == 0
     assert (ends, waiting) == ({"completed": TASKS}, []), log
     assert not crew.unexpected_errors, crew.unexpected_errors
-    assert any("lost its last commits" in line for line in crew.leader.errors), "VOID: nobody wrote after the loss"
+    assert any("lost its last commits" in line for line in crew.leader.errors), "VOID: no worker wrote after the loss"

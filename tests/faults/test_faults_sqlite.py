@@ -155,7 +155,7 @@ async def _goes_on(place: Place) -> int:
     async with place.app(poll_s=0.02) as app:
         before = place.look()
         assert acked.keys() <= before.tasks, "an acknowledged task is gone"
-        assert completed <= before.outcomes.keys(), "a result that somebody saw is gone"
+        assert completed <= before.outcomes.keys(), "a result that a client read is gone"
         async with app.worker(slots=5):
             for task_id in before.tasks:
                 await app.handle(task_id).result(timeout=60)

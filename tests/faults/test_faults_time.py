@@ -72,7 +72,7 @@ async def test_worker_cut_off_for_longer_than_its_lease(
     )
     verdict.must_be_clean()
     assert late == 0
-    assert taken, "VOID: nobody took its tasks"
+    assert taken, "VOID: no worker took its tasks"
     assert verdict.repeated, "VOID: it had done nothing that was refused"
 
 

@@ -88,7 +88,7 @@ async def test_tree_under_random_kills(place: Place, prove: bool, print_proof: C
         try:
             root = await app.submit("tree", {"widths": widths})
             assert await root.result(240) == total
-            assert await _count(app, State.COMPLETED) == total, "nobody was started twice"
+            assert await _count(app, State.COMPLETED) == total, "no task was started twice"
             await _cancelled(app, widths, total)
             assert await app.store.health.census() == []
         finally:

@@ -158,7 +158,7 @@ async def test_sqlite_writer_frozen_in_a_commit(sqlite: Place, times: int, print
         f"{len(crew.names) - 4} taken for dead",
     )
     verdict.must_be_clean()
-    assert after == before, "somebody living was taken for dead"
+    assert after == before, "a living worker was declared dead"
     assert client.refused == 0
 
 

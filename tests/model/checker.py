@@ -48,12 +48,12 @@ def broken(state: State) -> str:
     if bool(row) == bool(state.outcome):
         return "it has ended and has a queue row" if row else "it has neither a queue row nor an outcome"
     if not row:
-        return "somebody holds a task that has ended" if state.held else ""
+        return "a worker holds a task that has ended" if state.held else ""
     due, reason = row
     if state.held:
         holders = [worker for worker in state.workers if worker.holds]
         if len(holders) > 1 or not holders[0].row:
-            return "it is held by two" if len(holders) > 1 else "it is held by a worker that nobody will judge"
+            return "it is held by two" if len(holders) > 1 else "it is held by a worker that no rescue will judge"
         return "it is held, and not due" if due != NOW else ""
     if state.paused:
         return "" if (due, reason) == (NEVER, "paused") else f"it is paused, and {reason}"

@@ -463,8 +463,8 @@ class Protocol(NamedTuple):
     def _outside(self, state: State) -> Iterator[Move]:
         if state.late.entries:
             after, verdict, wrong = self.commit(state, *state.late)
-            yield Move(OUTSIDE, f"a commit that nobody waits for is {verdict}", after._replace(late=Late()), wrong)
-            yield Move(OUTSIDE, "a commit that nobody waits for is lost", state._replace(late=Late()))
+            yield Move(OUTSIDE, f"an abandoned commit is {verdict}", after._replace(late=Late()), wrong)
+            yield Move(OUTSIDE, "an abandoned commit is lost", state._replace(late=Late()))
         if state.row:
             yield from self._cancel(state)
             if state.row[0] == LATER and not state.held:  # wake

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = Protocol(("a", "wait"), messages=1)
 
 MET = {
-    "a commit that nobody waits for is written",
+    "an abandoned commit is written",
     "a rescue buries it: its lease has ended",
     "a rescue buries it: its process is gone",
     "asks again, and its records are there",

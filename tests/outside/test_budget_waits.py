@@ -94,7 +94,7 @@ async def test_a_hundred_tokens_say_how_many_are_needed_at_every_door(url: str, 
         handle = await app.submit("worker", "go", budget=Budget(max_llm_tokens=100))
         await eventually(lambda: _all_wait(app, 1))
         needs = (await app.budget(handle.id)).needs[handle.id]["llm_tokens"]
-        assert 100 < needs < 1500, "about what it will take, and not thousands more"
+        assert 100 < needs < 1500, "about its real cost, and not thousands more"
         sentence = f"has not enough tokens for the next call: it needs {needs:,}, and 100 of 100 are left"
         shown = await asyncio.to_thread(_onward, url, "show", handle.id)
         flat = re.sub(r"\s+", " ", shown)
@@ -114,7 +114,7 @@ async def test_a_hundred_tokens_say_how_many_are_needed_at_every_door(url: str, 
         assert (await app.get(handle.id)).state is State.COMPLETED
     assert model.taken <= needs
     assert model.allowed[-1] is not None
-    assert model.allowed[-1] < 4096, "the answer was bounded by what was left"
+    assert model.allowed[-1] < 4096, "the answer was bounded by the rest of the budget"
 
 
 @not_memory

@@ -113,7 +113,7 @@ async def test_a_task_in_doubt_ends_and_its_doubt_is_answered_later(url: str, bl
         await app.resolve(task.id, "undo")
         await _until(lambda: world.did["refund 7"])
         assert await app.doubts(task.id) == []
-        assert len({key.split()[1] for key in world.keys}) == 1, "the undo has the effect key of what it takes back"
+        assert len({key.split()[1] for key in world.keys}) == 1, "the undo has the key of the effect that it undoes"
         again = await app.get(task.id)
         assert (again.state, again.error, again.finished_at) == (ended.state, ended.error, ended.finished_at)
         with pytest.raises(StateConflict, match="no effect of it is in doubt"):
@@ -193,7 +193,7 @@ async def test_a_requested_undo_runs_once_in_any_order_of_events(url: str, prove
             _, answered = await asyncio.gather(cancel(), answer())
             await _ended(app, task.id)
             if not answered:
-                assert await app.doubts(task.id) == [], "only what is not in doubt takes no answer"
+                assert await app.doubts(task.id) == [], "only a step that is not in doubt refuses a verdict"
                 continue
             if verdict == "undo":
                 await _until(lambda: world.did["refund 7"])

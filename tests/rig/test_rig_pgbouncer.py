@@ -44,7 +44,7 @@ def test_two_transactions_of_one_connection_on_two_backends(bouncer: PgBouncer, 
     with psycopg.connect(through) as first_connection, psycopg.connect(through) as other:
         first = backend(first_connection)
         assert backend(first_connection) == first, "within a transaction there is one backend"
-        assert backend(other) != first, "and it is nobody else's"
+        assert backend(other) != first, "and no other connection has it"
         first_connection.commit()
         other.commit()
         seen = set()

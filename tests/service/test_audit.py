@@ -75,7 +75,7 @@ async def test_every_change_of_a_caller_is_recorded_with_actor_and_subject(app: 
     assert b'"priority":0' in data_of["prioritize"]
     assert b'"max_llm_tokens":7000000' in data_of["raise_budget"]
     assert not any(b"secret" in data or b"/dev" in data for data in data_of.values()), (
-        "hashes of what was said, not the words"
+        "hashes of the texts, not the texts"
     )
     assert (await app.service.audit.verify()).sound
 
@@ -186,7 +186,7 @@ async def test_a_noted_head_reveals_a_chain_that_was_cut_off_or_made_anew(app: O
     await app.store.audit.append(AuditEvent("cancel", "more"))
     assert (await app.service.audit.verify(head)).sound
     await tamper(app.store, "DELETE FROM onward_audit WHERE number > 5")
-    assert (await app.service.audit.verify()).sound, "a chain cannot tell of its own end"
+    assert (await app.service.audit.verify()).sound, "a chain alone does not show that its end is missing"
     verdict = await app.service.audit.verify(head)
     assert (verdict.broken, verdict.why) == (6, "entry 12 was there, and is gone")
     for n in range(20):

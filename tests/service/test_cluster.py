@@ -35,7 +35,7 @@ async def test_a_paused_queue_is_left_alone_by_a_worker_that_runs(app: Onward) -
         second = await app.submit(mail, 2)
         assert await (await app.submit(work)).result(timeout=60) == "done", "other queues go on"
         gate.opened.set()
-        assert await first.result(timeout=60) == 1, "what runs goes on"
+        assert await first.result(timeout=60) == 1, "running tasks go on"
         assert await (await app.submit(work)).result(timeout=60) == "done"
         assert began == [1]
         (counts,) = [row for row in await app.queues() if row.name == "mail"]

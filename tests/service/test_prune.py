@@ -199,7 +199,7 @@ async def test_all_matching_tasks_are_pruned_and_the_others_name_the_reason(app:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
         acted = await service.bulk.act("prune", ids)
-    assert (acted.matched, acted.done) == (7, 6), "children are gone with those that started them"
+    assert (acted.matched, acted.done) == (7, 6), "children are pruned with their parents"
     assert [refused.task_id for refused in acted.refused] == [waiting.id]
     assert [task.task_id for task in (await app.list())[0]] == [waiting.id]
 

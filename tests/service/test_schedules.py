@@ -171,8 +171,10 @@ def test_no_tick_comes_twice_and_missed_all_fires_all(rhythm: Rhythm, missed: st
 def test_missed_ticks_are_skipped_fired_once_or_all_fired() -> None:
     rhythm, hour = every(3600), 3600.0
     first, now, after = hour, 5.5 * hour, 6 * hour
-    assert due(rhythm, "skip", first, now, alive_since=now) == ([], after), "nobody was there"
-    assert due(rhythm, "skip", first, now, alive_since=0.5 * hour) == ([5 * hour], after), "somebody was: the last"
+    assert due(rhythm, "skip", first, now, alive_since=now) == ([], after), "no worker was alive"
+    assert due(rhythm, "skip", first, now, alive_since=0.5 * hour) == ([5 * hour], after), (
+        "a worker was alive: the last one is fired"
+    )
     assert due(rhythm, "once", first, now, alive_since=now) == ([5 * hour], after)
     assert due(rhythm, "all", first, now, alive_since=now) == ([n * hour for n in range(1, 6)], after)
 
@@ -475,7 +477,7 @@ async def test_a_change_in_code_is_changed_in_the_store(clock: HandClock) -> Non
         clock.time = moment("2026-07-02T12:00")
         changed = await saved(store, cron="0 3 * * *", input=[1], missed="once", queue="slow", deadline=9)
         assert (changed.input, changed.missed, changed.queue, changed.deadline) == ([1], "once", "slow", 9.0)
-        assert changed.next_at == plain.next_at, "it ticks as before, and a tick that nobody did is still to be done"
+        assert changed.next_at == plain.next_at, "it ticks as before, and a missed tick is still to be fired"
 
         assert (await saved(store, cron="0 4 * * *")).next_at == moment("2026-07-03T04:00")
         assert (await saved(store, cron="0 4 * * *", timezone=BERLIN)).next_at == moment("2026-07-03T02:00")

@@ -107,7 +107,7 @@ async def test_the_same_key_with_the_same_everything(shop: Onward) -> None:
     }
     first = await shop.submit("double", {"n": 1}, **options)
     same = options | {"deadline": 3600, "delay": "1m", "labels": {"c": "d", "a": "b"}}
-    assert (await shop.submit("double", {"n": 1}, **same)).id == first.id, "said in other words"
+    assert (await shop.submit("double", {"n": 1}, **same)).id == first.id, "the same options, spelled differently"
     for other in [{"priority": 4}, {"queue": "p"}, {"deadline": "2h"}, {"delay": 61}, {"labels": {}}, {"expires": 5}]:
         with pytest.raises(KeyConflict, match=f"'k' belongs to task {first.id}"):
             await shop.submit("double", {"n": 1}, **options | other)
@@ -204,7 +204,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back(url: str) -> None
         await app.submit_many("nothing", range(8))  # type: ignore[arg-type]
         with pytest.raises(QueueFull) as full:
             await app.submit_many("nothing", range(3))  # type: ignore[arg-type]
-        assert full.value.retry_after == 30, "nobody works, so nobody knows"
+        assert full.value.retry_after == 30, "no worker runs, so the pace is unknown"
         assert (full.value.queue, full.value.limit) == ("default", 10)
         assert await count(app) == 8, "nothing of it was submitted"
         await app.submit_many("nothing", range(2), delay=60)  # type: ignore[arg-type]

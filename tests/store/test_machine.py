@@ -62,7 +62,7 @@ MUST_BE_MET = (
     "a crash, number 1",
     "a crash, number 2",
     "a holder cancelled",
-    "a save of a zombie that nobody followed",
+    "a save of a zombie before another claim",
     "a stale save refused",
     "a stale save refused beside a good one",
     "completed",
@@ -289,7 +289,7 @@ class Machine(RuleBasedStateMachine):
 
     def settled(self, held: Held, kinds: list[str], ending: str) -> None:
         task = self.tasks[held.id]
-        MET["a save of a zombie that nobody followed"] += task.worker != held.worker
+        MET["a save of a zombie before another claim"] += task.worker != held.worker
         MET["crashes forgiven by a wait"] += bool(task.crashes) and ending not in {"step", "completed", "failed"}
         task.journal += [(held.shift, kind) for kind in kinds]
         held.seq += len(kinds)

@@ -170,7 +170,7 @@ async def test_never_two_holders(store: Store, open_another: Any, kind: str) -> 
     await asyncio.gather(*[work(n) for n in range(12)])
     assert sorted(task_id for task_id, _ in got) == sorted(ids)
     holders = dict(await sql(store, "SELECT task_id, worker FROM onward_queue"))
-    assert holders == dict(got), "the store agrees with what each worker was told"
+    assert holders == dict(got), "the store agrees with the answers of the claims"
     assert await sql(store, "SELECT count(*) FROM onward_journal WHERE kind = 'shift.started'") == [(400,)]
 
 

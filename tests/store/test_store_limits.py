@@ -416,7 +416,7 @@ async def test_tasks_held_already_count_for_a_new_limit(store: Store) -> None:
     assert held.gate is None
     await finish(store, held)
     await store.wake()
-    assert [task.id for task in await claim(store)] == [waits], "nobody told, but the next look around sees it"
+    assert [task.id for task in await claim(store)] == [waits], "without a nudge, the next look finds it"
 
 
 async def test_the_same_limit_again_changes_nothing(store: Store) -> None:

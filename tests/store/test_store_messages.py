@@ -163,7 +163,9 @@ async def test_a_task_that_has_ended_hears_nothing(store: Store, ended: State) -
     else:
         await store.save("w1", completion(held, state=ended))
     assert await store.send(held.id, message("after")) == Sent(None)
-    assert (await store.send(held.id, message("before", ref=3))).number == 1, "but what was sent was sent"
+    assert (await store.send(held.id, message("before", ref=3))).number == 1, (
+        "but a message that was sent before is known"
+    )
     assert (await store.send(held.id, message("later", ref=3))).first is False
     assert await store.send("nobody", message()) == Sent(None)
     assert [m.id for m in await store.inbox(held.id)] == ["before"]
@@ -301,7 +303,9 @@ async def test_a_question_of_a_saga_that_was_given_up_is_no_ask(
     assert [ask.key for ask in await store.listing.asks()] == keys
     rest = [entry(held, len(keys) + 1, r.UNDOING, saga, b"{}"), entry(held, len(keys) + 2, r.QUESTION, void[0], b"{}")]
     await store.save("w1", Batch(rest))
-    assert [ask.key for ask in await store.listing.asks()] == [*open_, void[0]], "but what is asked anew is"
+    assert [ask.key for ask in await store.listing.asks()] == [*open_, void[0]], (
+        "but a question that is asked again is an ask"
+    )
 
 
 async def test_a_task_that_is_being_cancelled_asks_nothing(store: Store) -> None:

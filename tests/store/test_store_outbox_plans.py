@@ -90,7 +90,7 @@ async def test_a_take_goes_through_no_more_than_it_needs(store: Any) -> None:
             "SELECT count(*) FROM (SELECT 1 FROM onward_outbox WHERE state = 'pending' FOR UPDATE SKIP LOCKED) AS free"
         )
         ((free,),) = await sql(store, left)
-    assert free == 5000 // 3 - 8, "nobody else has to do without those that we do not take"
+    assert free == 5000 // 3 - 8, "the rows that are not taken stay free for others"
 
 
 async def test_a_record_does_not_pay_for_the_subscriptions_of_other_tenants(store: Any) -> None:

@@ -31,7 +31,7 @@ async def test_no_worker_claims_from_a_paused_queue(store: Store) -> None:
     assert await claim(store, alone=True) == []
     assert len(await claim(store, queue="other")) == 1, "others are not concerned"
     assert await store.queues.limits() == {"default": (None, True)}
-    assert await store.save("w1", completion(held)) == set(), "what runs goes on"
+    assert await store.save("w1", completion(held)) == set(), "running tasks go on"
     await store.queues.pause("default", paused=False)
     await store.queues.pause("default", paused=False)
     assert len(await claim(store)) == 2
@@ -59,7 +59,7 @@ async def test_a_pause_and_a_limit_do_not_know_each_other(store: Store) -> None:
 
 async def test_a_pause_survives_restarts_and_is_for_every_store(store: Store, open_another: Any, kind: str) -> None:
     if kind == "sqlite memory":
-        pytest.skip("it has nobody else")
+        pytest.skip("a database in memory has one store")
     await store.queues.pause("default", paused=True)
     await store.close()
     for _ in range(2):

@@ -42,7 +42,7 @@ async def test_of_several_times_the_longest_counts(store: Store, time: Time) -> 
     assert (await store.quotas.shut("m", None, "c")).until == until
     assert (await store.quotas.shut("m", 90.0, "d")).until == until + 30
     time.move(91)
-    assert round((await store.quotas.shut("m", 5.0, "e")).left, 6) == 5.0, "what is over does not count"
+    assert round((await store.quotas.shut("m", 5.0, "e")).left, 6) == 5.0, "a time that has passed does not count"
 
 
 async def test_without_a_time_the_pauses_grow(store: Store, time: Time) -> None:

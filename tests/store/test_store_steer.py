@@ -62,7 +62,7 @@ async def test_cancel_fences_the_worker_that_holds_the_task(store: Store) -> Non
     await store.save("w1", Batch([entry(held, 1)]))
     assert await store.cancel(held.id)
     assert await store.save("w1", Batch([entry(held, 2)])) == {held.id}
-    assert (await store.workers.heartbeat("w1", 10, 0)).held == frozenset(), "the heartbeat tells the worker"
+    assert (await store.workers.heartbeat("w1", 10, 0)).held == frozenset(), "the heartbeat no longer lists the task"
     assert await kinds(store, held.id) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE, r.CANCEL, r.CANCELLED]
 
 
@@ -311,7 +311,9 @@ async def test_a_pause_waits_for_a_worker_that_lives_and_has_not_confirmed_it(st
     assert await store.pause(held.id) is True
     assert await store.unconfirmed_pauses([held.id]) == [held.id]
     assert (await store.workers.heartbeat("w1", 10, 0)).paused == {held.id}
-    assert await store.unconfirmed_pauses([held.id]) == [held.id], "to be told is not to confirm"
+    assert await store.unconfirmed_pauses([held.id]) == [held.id], (
+        "a heartbeat that shows the pause does not confirm it"
+    )
     await store.workers.heartbeat("w2", 10, 0, [held.id])
     assert await store.unconfirmed_pauses([held.id]) == [held.id], "nor does another worker confirm it"
     await store.workers.heartbeat("w1", 10, 0, [held.id])
@@ -319,7 +321,7 @@ async def test_a_pause_waits_for_a_worker_that_lives_and_has_not_confirmed_it(st
     task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.worker) == (State.RUNNING, "w1")
-    assert await store.save("w1", Batch([entry(held, 1)])) == set(), "what runs is still recorded"
+    assert await store.save("w1", Batch([entry(held, 1)])) == set(), "the running step is still recorded"
 
 
 async def test_a_pause_does_not_wait_for_a_worker_whose_lease_has_ended(store: Store, time: Time) -> None:
@@ -378,5 +380,5 @@ async def test_a_cancel_lifts_the_pause_of_a_task_with_an_open_saga(store: Store
     await store.save("w1", Batch([entry(held, 1, kind=r.SAGA, key="saga")]))
     await store.pause(held.id)
     assert (await store.cancel(held.id)).requested
-    assert [again.id for again in await claim(store)] == [held.id], "the next shift undoes what is owed"
+    assert [again.id for again in await claim(store)] == [held.id], "the next shift runs the owed undo steps"
     assert (await store.workers.heartbeat("w1", 10, 0)).paused == frozenset()

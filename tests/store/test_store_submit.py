@@ -180,7 +180,7 @@ async def test_depth_counts_the_tasks_that_wait_for_a_start(store: Store, time: 
     await submit(store, new(), new(), new(delay=100.0), new(queue="other"))
     await store.save("w1", waiting(held, time.now + 50, "asleep"))
     depth = await store.queues.depth("default")
-    assert depth.waiting == 3, "two ready and one delayed; what sleeps on its own account is not waiting to be started"
+    assert depth.waiting == 3, "two ready and one delayed; a task that called sleep does not wait for a start"
     assert (await store.queues.depth("other")).waiting == 1
     assert depth.rate == 0
     await store.workers.heartbeat("w1", 10, 5.0)

@@ -118,7 +118,7 @@ async def test_rescue_of_ended_leases(store: Store, time: Time) -> None:
     time.move(9)
     assert await store.workers.rescue([], 5) == 0
     time.move(2)
-    assert await store.workers.rescue([]) == 0, "nobody was named, and leases are only judged where asked for"
+    assert await store.workers.rescue([]) == 0, "no worker is named, and leases are judged only with `lease`"
     assert await store.workers.rescue([], 5) == 1
     assert [w.id for w in await store.workers.list()] == ["alive"]
 
@@ -200,7 +200,7 @@ async def test_rescue_against_settle(store: Store, open_another: Any, kind: str)
     for n in range(30):
         held = await begun(store, f"w{n}")
         refused, freed = await asyncio.gather(store.save(f"w{n}", completion(held)), other.workers.rescue([f"w{n}"]))
-        assert refused == set(), "nobody else was at its journal"
+        assert refused == set(), "no other worker wrote to its journal"
         assert freed in {0, 1}
         assert (await store.get(held.id)).state is State.COMPLETED  # type: ignore[union-attr]
         assert await claim(store, "next") == []
@@ -353,7 +353,7 @@ async def test_several_workers_of_one_process_are_all_present(store: Any, open_a
     await eventually(all_back)
     await other.workers.leave("w2")
     await store.workers.join(row("w2", address="lock"), 10)
-    assert await store.workers.absent(0.0) == {"w2"}, "whoever has left is not held any more"
+    assert await store.workers.absent(0.0) == {"w2"}, "the lock of a worker that left is free"
 
 
 @only_postgres

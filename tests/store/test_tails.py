@@ -77,7 +77,7 @@ async def test_a_commit_is_announced_in_the_same_process(store: Store) -> None:
     store.tails.announce()
     assert len(heard) > before
     store.nudge("ended")
-    assert len(heard) > before + 1, "what outsiders append is told by their nudges"
+    assert len(heard) > before + 1, "records of callers outside are announced by their nudges"
     stop()
     after = len(heard)
     store.tails.announce()
@@ -150,5 +150,5 @@ async def test_news_are_sent_at_most_fifty_times_a_second_and_only_for_a_while()
     news._until -= FOLLOWED_S
     await asyncio.sleep(0.03)
     news.tell()
-    assert len(sent) == 2, "what was under way, and nothing since"
+    assert len(sent) == 2, "the pending announcement, and none since"
     news.close()
