@@ -19,7 +19,7 @@ from onward.errors import InvalidInput, NoState, StateConflict, TaskFailed, Task
 from onward.service.submission import SubmitRequest
 from onward.testing import crashes, drain
 from tests.agent.pairing import badly_paired
-from tests.agent.test_compaction import ROOM, Walker, look
+from tests.agent.test_compaction import ROOM_BYTES, Walker, look
 from tests.kit import Lab, eventually, sql
 
 FACT = ("record_fact", {"key": "name", "value": "Ada", "source": "user"})
@@ -129,7 +129,7 @@ async def test_killed_anywhere_it_goes_on_with_the_same() -> None:
 
 @pytest.mark.parametrize("turns", [2, CHECKPOINT_EVERY_TURNS + 3], ids=["short", "with a checkpoint"])
 async def test_it_works_after_checkpoints_and_compactions_and_for_another_agent(lab: Lab, turns: int) -> None:
-    lab.app.agent("walker", model=(model := Walker(turns)), tools=[look], context_bytes=ROOM)
+    lab.app.agent("walker", model=(model := Walker(turns)), tools=[look], context_bytes=ROOM_BYTES)
     first = await lab.run("walker", "Look.")
     kinds = await lab.kinds(first.task_id)
     assert (r.CHECKPOINT in kinds) == (turns > CHECKPOINT_EVERY_TURNS)

@@ -25,7 +25,7 @@ from tests.agent import hostile
 from tests.kit import only_file
 
 TEXT = "a" * 60 + "!"
-SECONDS = 5.0
+MAX_CPU_S = 5.0
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_hostile_schema_takes_little_time(name: str) -> None:
     schema, arguments = SCHEMAS[name]
     began = time.thread_time()
     errors = schemas.schema_errors(schema, arguments)
-    assert time.thread_time() - began < SECONDS
+    assert time.thread_time() - began < MAX_CPU_S
     assert len(errors) < 2_000
     assert schemas.schema_errors(schema, arguments) == errors, "a replay says the same"
 
@@ -303,5 +303,5 @@ def test_a_header_with_a_time_is_parsed_quickly() -> None:
     for name in ("retry-after", "retry-after-ms", "x-ratelimit-reset-tokens"):
         for text in ("1" * 60_000 + "x", "1h" * 30_000, " ," * 30_000, "(" * 60_000, rng.randbytes(30_000).hex()):
             seconds_to_wait({name: text, "x-ratelimit-remaining-tokens": "0"})
-    assert time.thread_time() - began < SECONDS
+    assert time.thread_time() - began < MAX_CPU_S
     assert seconds_to_wait({"x-ratelimit-reset-tokens": "6m0s", "x-ratelimit-remaining-tokens": "0"}) == 360

@@ -15,7 +15,7 @@ from onward.core import record as r
 from onward.errors import TaskFailed
 from tests.kit import Lab
 
-DEADLINE = 100
+DEADLINE_S = 100
 
 
 def says(text: str, *calls: tuple[str, str]) -> Any:
@@ -42,10 +42,10 @@ async def test_a_tool_of_any_length_does_not_push_it_past_its_time(lab: Lab, len
         return "lingered"
 
     model = ScriptedModel([says("I have 3 of 5.", ("linger", "{}")), *[answers_when_asked_last] * 300])
-    lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE)
+    lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE_S)
     task = await lab.run("late", "go")
     assert task.finished_at is not None
-    assert task.finished_at - task.created_at <= DEADLINE + 2
+    assert task.finished_at - task.created_at <= DEADLINE_S + 2
     if kind == "once" and length in {85, 150, math.inf}:  # one of its calls is running when the time is over
         assert (task.state, task.partial) == (State.FAILED, "I have 3 of 5.")
         assert (task.error or {})["type"] == "DeadlineExceeded"
@@ -71,11 +71,11 @@ async def test_a_last_question_without_an_answer_fails_with_the_partial_result(l
     model = ScriptedModel(
         [says(f"Part {number}.", ("linger", "{}")) for number in range(3)] + [says("", ("linger", "{}"))]
     )
-    lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE)
+    lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE_S)
     task = await lab.run("late", "go")
     assert (task.state, task.result) == (State.COMPLETED, "Part 2."), "calls without an offered tool are left alone"
     silent = ScriptedModel([says("Part 0.", ("linger", "{}")), says("", ("linger", "{}")), says("", ("linger", "{}"))])
-    lab.app.agent("silent", model=silent, tools=[linger], deadline=DEADLINE)
+    lab.app.agent("silent", model=silent, tools=[linger], deadline=DEADLINE_S)
     task = await lab.run("silent", "go")
     assert (task.state, task.partial) == (State.FAILED, "Part 0.")
     assert (task.error or {})["type"] == "TimeUp"
@@ -111,10 +111,10 @@ async def test_the_deadline_holds_in_every_wait(lab: Lab, way: str) -> None:
     model = Slow([says("So far.", called.get(way, ("touch", "{}"))), says("the end")])
     approve = ["write_local"] if way == "approval" else []
     options: dict[str, Any] = {"approval_timeout": "1h", "approval_default": "approve"} if approve else {}
-    lab.app.agent("late", model=model, tools=[touch, flaky], approve=approve, deadline=DEADLINE, **options)
+    lab.app.agent("late", model=model, tools=[touch, flaky], approve=approve, deadline=DEADLINE_S, **options)
     task = await lab.run("late", "go")
     assert task.finished_at is not None
-    assert task.finished_at - task.created_at <= DEADLINE + 2
+    assert task.finished_at - task.created_at <= DEADLINE_S + 2
     if way == "model":
         assert (task.state, task.partial) == (State.FAILED, "So far.")
         return
@@ -128,12 +128,12 @@ async def test_the_deadline_holds_in_every_wait(lab: Lab, way: str) -> None:
 
 async def test_a_deadline_that_passed_without_a_worker_keeps_the_partial_result(lab: Lab) -> None:
     model = ScriptedModel([says("Halfway.", ("ask_user", '{"question": "well?"}')), says("the end")])
-    lab.app.agent("late", model=model, deadline=DEADLINE)
+    lab.app.agent("late", model=model, deadline=DEADLINE_S)
     await lab.start()
     task_id = await lab.submit("late", "go")
     await lab.settled(task_id)
     await lab.stop()
-    lab.clock.jump(DEADLINE * 3)
+    lab.clock.jump(DEADLINE_S * 3)
     await lab.start()
     task = await lab.ended(task_id)
     assert (task.state, task.partial, (task.error or {})["type"]) == (State.FAILED, "Halfway.", "DeadlineExceeded")
@@ -150,13 +150,13 @@ async def test_behind_a_checkpoint_it_is_kept_too(lab: Lab, monkeypatch: Any) ->
         """Note."""
         return "noted"
 
-    lab.app.agent("late", model=model, tools=[note], deadline=DEADLINE)
+    lab.app.agent("late", model=model, tools=[note], deadline=DEADLINE_S)
     await lab.start()
     task_id = await lab.submit("late", "go")
     await lab.settled(task_id)
     assert r.CHECKPOINT in await lab.kinds(task_id)
     await lab.stop()
-    lab.clock.jump(DEADLINE * 3)
+    lab.clock.jump(DEADLINE_S * 3)
     await lab.start()
     assert (await lab.ended(task_id)).partial == "Halfway."
 
@@ -177,7 +177,7 @@ async def test_an_agent_answers_with_the_partial_results_of_its_agents(lab: Lab)
         "digger", model=ScriptedModel([says("Dug 3 m.", ("hang", "{}")), says("Dug 3 m in all.")]), tools=[hang]
     )
     boss = ScriptedModel([says("", ("digger", '{"goal": "dig"}')), says("We dug.")])
-    lab.app.agent("boss", model=boss, tools=["digger"], deadline=DEADLINE)
+    lab.app.agent("boss", model=boss, tools=["digger"], deadline=DEADLINE_S)
     task = await lab.run("boss", "go")
     assert (task.state, task.result) == (State.COMPLETED, "We dug.")
     (result,) = [str(message["content"]) for message in boss.asked[-1].messages if message["role"] == "tool"]

@@ -27,10 +27,10 @@ from tests.agent import test_conversation, test_state
 from tests.agent.pairing import badly_paired
 from tests.agent.test_state import patches
 
-ROOM = 4_000
-"""Bytes of the conversation in a request: a few turns."""
+ROOM_BYTES = 4_000
+"""The size of the conversation in a request: a few turns."""
 
-EVERY = 3
+CHECKPOINT_EVERY = 3
 
 FEW = 30
 LIVES = (Phase.explicit, Phase.generate)
@@ -95,7 +95,7 @@ async def converse(script: Any, kill: int) -> list[Request]:
 
     model = Counting([*script, "done"])
     agent = Agent(
-        "talk", lambda: model, tools=tools_by_name([look, write]), context_bytes=ROOM, instructions="Be brief."
+        "talk", lambda: model, tools=tools_by_name([look, write]), context_bytes=ROOM_BYTES, instructions="Be brief."
     )
     app = killed_at(kill)
     async with app:
@@ -126,7 +126,7 @@ def test_every_request_fits_is_paired_and_is_the_same_after_a_kill(script: Any, 
 
 def _requests(script: Any, kill: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "CHECKPOINT_EVERY_TURNS", EVERY)
+        patch.setattr(loop, "CHECKPOINT_EVERY_TURNS", CHECKPOINT_EVERY)
         straight = asyncio.run(converse(script, 0))
         killed = asyncio.run(converse(script, kill))
     assert len(straight) == len(script) + 1
@@ -135,7 +135,7 @@ def _requests(script: Any, kill: int) -> None:
         assert len(str(request.messages[0]["content"]).encode()) <= STATE_BYTES + 200
         sizes = [len(wire.encode(dict(message))) for message in request.messages[1:]]
         last = max(at for at, message in enumerate(request.messages[1:]) if message["role"] != "tool")
-        assert sum(sizes) <= max(ROOM, sum(sizes[last:]))
+        assert sum(sizes) <= max(ROOM_BYTES, sum(sizes[last:]))
     shown = [list(request.messages) for request in killed]
     once = [messages for at, messages in enumerate(shown) if not at or messages != shown[at - 1]]
     assert once == [list(request.messages) for request in straight], "a kill changed a request to the model"
@@ -212,7 +212,7 @@ def cut_through_turns(messages: Any, most: int) -> Shown:
 
 
 def one_turn_too_many(messages: Any, most: int) -> Shown:
-    return slices.conversation_slice(messages, most + ROOM)
+    return slices.conversation_slice(messages, most + ROOM_BYTES)
 
 
 def drop_a_result(self: Conversation, most: int, *artifacts: Any) -> Any:

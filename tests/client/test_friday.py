@@ -23,9 +23,9 @@ from tests.kit import only_postgres
 
 WORKERS, SLOTS = 3, 2
 SERVICES = 200
-LIMIT = 105
+QUEUE_LIMIT = 105
 """Tasks that may wait."""
-HASTY = 20
+HASTY_SUBMITTERS = 20
 """Submitters that do not retry after a refusal; the test retries for them."""
 
 
@@ -54,7 +54,8 @@ class Evening:
             "doubled": max(Counter(self.live).values()) > 1,
             "there was no evening": self.before < SERVICES // 2,
             "the hotfix waited": self.overtaken > WORKERS * SLOTS,  # deploys that were just being claimed
-            "the queue has no bound": (self.waiting, self.refused) != (LIMIT, HASTY - (LIMIT - SERVICES // 2 - 1)),
+            "the queue has no bound": (self.waiting, self.refused)
+            != (QUEUE_LIMIT, HASTY_SUBMITTERS - (QUEUE_LIMIT - SERVICES // 2 - 1)),
             "a client saw other updates": self.heard != self.records,
             "no worker was killed in the middle": max(self.shifts.values()) < 2,
         }
@@ -71,7 +72,7 @@ class Place:
             self.port = free.getsockname()[1]
         self._env = {
             "ONWARD_DB": url,
-            "ONWARD_QUEUE_LIMIT": str(LIMIT),
+            "ONWARD_QUEUE_LIMIT": str(QUEUE_LIMIT),
             "ONWARD_HEARTBEAT_S": "1",
             "FRIDAY": str(tmp_path / "friday.log"),
             "ROLL_OUT_S": "0.1",
@@ -141,7 +142,7 @@ async def played(place: Place, hotfix_priority: int = 10) -> Evening:
         await asyncio.gather(*(deploy(client, name) for name in names[: SERVICES // 2]))
         hotfix = await deploy(client, "hotfix", priority=hotfix_priority)
         refused = 0
-        for name in names[SERVICES // 2 :][:HASTY]:
+        for name in names[SERVICES // 2 :][:HASTY_SUBMITTERS]:
             try:
                 await deploy(hasty, name)
             except QueueFull:

@@ -16,7 +16,7 @@ from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import Replay
 from tests.kit import Lab, value
 
-LONG = 100
+LONG_SLEEP_S = 100
 
 
 class World:
@@ -48,7 +48,7 @@ Body = Callable[[Any, World], Awaitable[Any]]
 
 async def _wait(ctx: Any) -> None:
     """The wait in which the task is when the code is changed."""
-    await ctx.sleep(LONG, name="a long time")
+    await ctx.sleep(LONG_SLEEP_S, name="a long time")
 
 
 def line(*names: Any) -> Body:
@@ -155,7 +155,7 @@ def stumbles(name: str) -> Body:
                 raise OSError("not yet")
             return name
 
-        await ctx.step(happen, name=name, retry=Retry(attempts=3, first=LONG, jitter=0))
+        await ctx.step(happen, name=name, retry=Retry(attempts=3, first=LONG_SLEEP_S, jitter=0))
 
     return body
 
@@ -291,7 +291,7 @@ HARMLESS: dict[str, tuple[Body, Body]] = {
         bare(do("a", retry=5, timeout=9, effect="idempotent"), nap, do("b", effect="once")),
     ),
     "an undo added to a step": (bare(saga(a, nap), b), bare(saga(do("a", undo=World.undo), nap), b)),
-    "a longer sleep": (bare(a, nap, b), bare(a, lambda ctx, w: ctx.sleep(LONG * 9, name="a long time"), b)),
+    "a longer sleep": (bare(a, nap, b), bare(a, lambda ctx, w: ctx.sleep(LONG_SLEEP_S * 9, name="a long time"), b)),
     "a loop that runs once more": (bare(a, a, nap, a), bare(a, a, nap, a, a)),
     "a marked change, that the task has passed": (bare(a, b, nap, x), bare(a, versioned(c), b, nap, x)),
     "a marked change, the old way kept": (bare(a, b, nap, x), bare(a, versioned(c, b), nap, x)),
@@ -336,7 +336,7 @@ async def _edited(lab: Lab, before: Body, after: Body) -> tuple[Any, Any, World,
     world.wrong.clear()
     for number in range(3):
         await lab.app.signal(task_id, "go", number)
-    lab.clock.jump(LONG * 2)
+    lab.clock.jump(LONG_SLEEP_S * 2)
     return await lab.clock.until(_until(lab, task_id, _is_over)), finding, world, done
 
 

@@ -23,7 +23,7 @@ WORKERS, AT_ONCE, LEASE_S = 3, 40, 1.0
 SETTINGS = {"lease_s": LEASE_S, "heartbeat_s": 0.2, "poll_s": 0.1, "slots": 40}
 PROGRAM = "tests.faults.branching"
 HANG_TIMEOUT_S = 120
-"""Seconds after which a program that has not ended hangs."""
+"""A program that has not ended after this time hangs."""
 
 
 class Run:

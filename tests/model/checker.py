@@ -33,7 +33,7 @@ from tests.model.words import (
 TAKEN = Record(0, "taken")
 """A number whose details no move needs any more."""
 
-FAR = 6
+MAX_AHEAD = 6
 """Numbers after its own that a worker may write to, when faults are planted."""
 
 
@@ -134,10 +134,10 @@ def _kept(state: State, workers: list[Worker], late: Late, *, planted: bool) -> 
     head, kept = len(state.journal), set[int]()
     for worker in workers:
         if worker.view and worker.acked < head:
-            far = FAR if planted else len(worker.sent) + len(worker.line) + 1
+            far = MAX_AHEAD if planted else len(worker.sent) + len(worker.line) + 1
             kept.update(range(worker.acked + 1, min(head, worker.acked + far) + 1))
     if planted and late.entries:
-        kept.update(range(late.first, min(head, late.first + FAR) + 1))
+        kept.update(range(late.first, min(head, late.first + MAX_AHEAD) + 1))
     return sorted(kept)
 
 

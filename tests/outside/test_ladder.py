@@ -17,11 +17,11 @@ from onward.errors import TaskFailed
 from rig.processes import Child
 from tests.kit import not_memory
 
-TIME = 3.0
-"""Seconds until the deadline."""
+DEADLINE_S = 3.0
+"""The deadline of the agents."""
 
 SLACK_S = 20.0
-"""Seconds that a busy machine may add before the test fails."""
+"""The time that a busy machine may add before the test fails."""
 
 
 class Worker:
@@ -47,18 +47,18 @@ def tools_of(part: float) -> list[Any]:
 
     async def linger() -> str:
         """Take a while."""
-        await asyncio.sleep(TIME * part)
+        await asyncio.sleep(DEADLINE_S * part)
         return "lingered"
 
     def block() -> str:
         """Take a while in a thread."""
-        time.sleep(min(TIME * part, 2 * TIME))
+        time.sleep(min(DEADLINE_S * part, 2 * DEADLINE_S))
         return "blocked"
 
     @tool(risk="external_action")
     async def send() -> str:
         """Take a while, once."""
-        await asyncio.sleep(TIME * part)
+        await asyncio.sleep(DEADLINE_S * part)
         return "sent"
 
     return [linger, block, send]
@@ -71,14 +71,14 @@ async def test_tools_of_every_length(url: str, part: float) -> None:
     app = Onward(url, lease_s=5.0, heartbeat_s=0.5, poll_s=0.05, slots=10)
     models = {name: Worker(name) for name in ("linger", "block", "send")}
     for name, model in models.items():
-        app.agent(name, model=model, tools=tools_of(part), deadline=TIME)
+        app.agent(name, model=model, tools=tools_of(part), deadline=DEADLINE_S)
     async with app.worker():
         handles = {name: await app.submit(name, "go") for name in models}
         for name, handle in handles.items():
-            answer = await handle.result(timeout=TIME + SLACK_S, partial=True)
+            answer = await handle.result(timeout=DEADLINE_S + SLACK_S, partial=True)
             task = await app.get(handle.id)
             assert task.finished_at is not None
-            assert task.finished_at - task.created_at < TIME + SLACK_S
+            assert task.finished_at - task.created_at < DEADLINE_S + SLACK_S
             if task.state is State.COMPLETED:
                 assert answer.startswith("answer after "), (name, answer)
                 assert "This is the last question" in models[name].prompts[-1]

@@ -25,7 +25,7 @@ from tests.sim.weather import BRANCHES, CALM, Weather, forecast
 from tests.sim.work import Ledger, register
 
 MAX_TURNS = 3_000_000
-ROUNDS = 120
+MAX_ROUNDS = 120
 
 
 class Machine:
@@ -202,7 +202,7 @@ class Cluster:
         """Waits until all tasks have ended; skips the time while only sleepers are left."""
         process = Process(self.loop, "person")
         person = Person(self.app(Door(self.network, process), self.wall, "person"), self.watch)
-        for number in range(ROUNDS):
+        for number in range(MAX_ROUNDS):
             self.rounds = number
             await asyncio.wait({process.spawn(person.look())})
             await asyncio.sleep(self.weather.lease)

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-STUCK = 200_000
+MAX_CALLBACKS_PER_INSTANT = 200_000
 """After so many callbacks in one instant the loop raises TimeStandsStill."""
 
 
@@ -126,8 +126,8 @@ class SimLoop(asyncio.BaseEventLoop):
             handle._run()
             if self._stopping:
                 return
-        if self._instant > STUCK:
-            raise TimeStandsStill(f"more than {STUCK} callbacks at {self._time:.3f}")
+        if self._instant > MAX_CALLBACKS_PER_INSTANT:
+            raise TimeStandsStill(f"more than {MAX_CALLBACKS_PER_INSTANT} callbacks at {self._time:.3f}")
 
     def _pick(self) -> asyncio.Handle:
         ready = self._ready

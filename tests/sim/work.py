@@ -15,7 +15,7 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.watch import Watch
 
 Op = list[Any]
-STUBBORN = 5
+STUBBORN_S = 5
 """A step of this many seconds ignores a cancellation."""
 
 
@@ -105,7 +105,7 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
             try:
                 await clock.sleep(seconds)
             except asyncio.CancelledError:
-                if seconds != STUBBORN:
+                if seconds != STUBBORN_S:
                     raise
                 await clock.sleep(seconds)
             if len(ledger.effects[ctx.task_id, entry.key]) <= fails:
@@ -184,7 +184,7 @@ def draw(rng: random.Random, poison: float) -> tuple[str, list[Op], dict[str, An
     ops: list[Op] = []
     for number in range(rng.randint(1, 6)):
         name = rng.choice(["fetch", "write", f"s{number}"])
-        seconds = rng.choice([0, 0, 0, 0.05, 0.05, 0.3, 0.3, 2, 2, 7, STUBBORN])
+        seconds = rng.choice([0, 0, 0, 0.05, 0.05, 0.3, 0.3, 2, 2, 7, STUBBORN_S])
         kind = rng.random()
         if kind < 0.55:
             ops.append(["step", name, seconds, 0, 1, None])

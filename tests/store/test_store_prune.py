@@ -14,7 +14,7 @@ from onward.store.port.core import Batch, Claimed, Content, Store
 from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD
 from tests.kit import Time, begun, claim, completion, entry, join, kinds, new, next_id, only_postgres, sql, submit
 
-AGE = 100.0
+PRUNE_AGE_S = 100.0
 TABLES = ("tasks", "outcomes", "inbox", "contents", "purses", "outbox", "subscriptions", "queue", "journal")
 
 
@@ -49,14 +49,14 @@ async def _tree(store: Store) -> tuple[str, str, str, Claimed]:
     return parent, child, grandchild, held
 
 
-async def _prune(store: Store, *ids: str, age: float = AGE) -> Any:
+async def _prune(store: Store, *ids: str, age: float = PRUNE_AGE_S) -> Any:
     return await store.pruning.prune(ids, age)
 
 
 async def test_nothing_is_left_of_a_task(store: Store, time: Time) -> None:
     await join(store, "w1")
     task_id, other = await _ended(store, key="order-7"), await _ended(store)
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     result = await _prune(store, task_id)
     assert (result.gone, result.kept) == ([task_id], {})
     assert await _left(store, task_id) == {}
@@ -72,7 +72,7 @@ async def test_nothing_is_left_of_a_task(store: Store, time: Time) -> None:
 async def test_a_young_task_stays(store: Store, time: Time) -> None:
     await join(store, "w1")
     task_id = await _ended(store)
-    time.move(AGE - 1)
+    time.move(PRUNE_AGE_S - 1)
     assert (await _prune(store, task_id)).kept == {task_id: RECENT}
     time.move(1)
     assert (await _prune(store, task_id)).gone == [task_id]
@@ -81,12 +81,12 @@ async def test_a_young_task_stays(store: Store, time: Time) -> None:
 async def test_a_tree_goes_as_a_whole_or_stays(store: Store, time: Time) -> None:
     await join(store, "w1", lease=10_000)
     parent, child, grandchild, held = await _tree(store)
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     result = await _prune(store, parent, child, grandchild)
     assert result.kept == {parent: UNFINISHED, child: CHILD, grandchild: CHILD}
     await store.save("w1", completion(held))
     assert (await _prune(store, parent)).kept == {parent: RECENT}
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     result = await _prune(store, grandchild, parent, child)
     assert (result.gone, result.kept) == (sorted([parent, child, grandchild]), {})
     assert await _left(store, parent, child, grandchild) == {}
@@ -100,9 +100,9 @@ async def test_an_unfinished_task_stays(store: Store, time: Time, how: str) -> N
         (task_id,) = await submit(store, new())
     else:
         task_id = await _ended(store, State.FAILED)
-        time.move(AGE)
+        time.move(PRUNE_AGE_S)
         await store.resume(task_id)
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     before = await store.journal(task_id)
     assert (await _prune(store, task_id)).kept == {task_id: UNFINISHED}
     assert await store.journal(task_id) == before
@@ -117,7 +117,7 @@ async def test_a_task_with_undelivered_events_stays(store: Store, time: Time) ->
         "INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at) "
         f"VALUES ('{task_id}', 4, 's', 'task.completed', 'l', 0, 0)",
     )
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     assert (await _prune(store, task_id)).kept == {task_id: UNTOLD}
     await sql(store, "UPDATE onward_outbox SET state = 'delivered', done_at = 1")
     assert (await _prune(store, task_id)).gone == [task_id]
@@ -133,7 +133,7 @@ async def _taken_over(store: Store, time: Time) -> tuple[str, Claimed]:
     await join(store, "w2")
     (second,) = await claim(store, "w2")
     await store.save("w2", completion(second))
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     return asleep.id, asleep
 
 
@@ -171,7 +171,7 @@ async def test_a_worker_whose_task_was_cancelled_finds_the_number_taken(store: S
     await join(store, "w1")
     asleep = await begun(store, "w1")
     await store.cancel(asleep.id)
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     assert (await _prune(store, asleep.id)).gone == [asleep.id]
     assert await store.save("w1", Batch([entry(asleep, 1)])) == {asleep.id}
     assert await _left(store, asleep.id) == {"journal": 2}
@@ -188,7 +188,7 @@ async def test_a_pruned_task_gets_no_children(store: Store, time: Time) -> None:
     await join(store, "w1")
     parent = await _ended(store)
     await _ended(store, parent=parent, key=f"{parent}:step")
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     assert len((await _prune(store, parent)).gone) == 2
     for group in (None, "g"):
         for child in (
@@ -205,7 +205,7 @@ async def test_a_fork_stays_whole_and_a_pruned_task_has_no_forks(store: Store, t
     await join(store, "w1")
     origin, fork = await _ended(store), next_id()
     await store.fork(fork, origin, 3, input=b"null", inbox=0)
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     before = await store.journal(fork)
     await _prune(store, origin)
     assert await store.journal(fork) == before
@@ -219,11 +219,11 @@ async def test_the_old_ones_are_found_in_order(store: Store, time: Time) -> None
     await join(store, "w1", lease=10_000)
     parent, _, _, _ = await _tree(store)
     old = [parent, *[await _ended(store) for _ in range(3)]]
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     await _ended(store)
-    assert await store.pruning.prunable(AGE, "", "z", 10) == sorted(old)
-    assert await store.pruning.prunable(AGE, old[1], "z", 1) == [old[2]]
-    assert await store.pruning.prunable(AGE, "", old[2], 10) == old[:2]
+    assert await store.pruning.prunable(PRUNE_AGE_S, "", "z", 10) == sorted(old)
+    assert await store.pruning.prunable(PRUNE_AGE_S, old[1], "z", 1) == [old[2]]
+    assert await store.pruning.prunable(PRUNE_AGE_S, "", old[2], 10) == old[:2]
 
 
 @only_postgres
@@ -233,7 +233,7 @@ async def test_a_key_that_is_pruned_while_it_is_submitted_again(
     """The insert meets the key, and the lookup after it finds no such key any more."""
     await join(store, "w1")
     task_id = await _ended(store, key="k")
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     look = store._submitted
 
     async def pruned_first(*args: Any) -> Any:
@@ -256,7 +256,7 @@ async def test_against_resume_and_fork_a_prune_leaves_no_half_task(
     await join(store, "w1")
     other = await open_another()
     task_id = await _ended(store, State.FAILED)
-    time.move(AGE)
+    time.move(PRUNE_AGE_S)
     fork = next_id()
     calls = [_prune(store, task_id), other.resume(task_id), other.fork(fork, task_id, 3, input=b"null", inbox=0)]
     answers = await asyncio.wait_for(asyncio.gather(*(calls if turn % 2 else calls[::-1]), return_exceptions=True), 60)

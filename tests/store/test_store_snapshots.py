@@ -87,7 +87,7 @@ def test_a_slot_counts_by_transactions() -> None:
 
 # ── claims while the server cannot clean up ──────────────────────────────────────────────────────────────────────────
 
-CHURN = 1_500
+CHURNED_TASKS = 1_500
 
 
 @pytest.fixture
@@ -136,9 +136,9 @@ async def test_a_claim_does_not_read_rows_that_were_claimed_before(server: Postg
     with psycopg.connect(url) as holder:
         holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         holder.execute("SELECT count(*) FROM onward_queue")
-        await churn(store, CHURN)
+        await churn(store, CHURNED_TASKS)
         few = await pages(store, "claim")
-        await churn(store, CHURN * 2)
+        await churn(store, CHURNED_TASKS * 2)
         assert await pages(store, "claim") > few * 2, "VOID: the snapshot holds nothing back"
         store._marks = store._nudges._marks = postgres_marks.Marks()
         assert await claim(store) == []
@@ -159,7 +159,7 @@ async def test_a_list_and_a_nudge_look_queue_rows_up_by_their_ids(server: Postgr
     with psycopg.connect(url) as holder:
         holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         holder.execute("SELECT count(*) FROM onward_queue")
-        await churn(store, CHURN * 3)
+        await churn(store, CHURNED_TASKS * 3)
         await sql(store, "ANALYZE")
         (task_id,) = await submit(store)
         ((name, values),) = listings(20, None, {})
