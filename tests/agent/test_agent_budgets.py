@@ -135,7 +135,7 @@ async def test_the_wall_time_is_one_of_the_limits(lab: Lab) -> None:
     assert (await lab.ended(task_id)).result == "done"
 
 
-async def test_it_can_end_with_what_it_has(lab: Lab) -> None:
+async def test_it_can_end_with_its_partial_result(lab: Lab) -> None:
     script = [Reply("So far: 3 GB.", (ToolCall("c", "look", "{}"),), Usage(5, 5), "tool_calls"), LOOK, LOOK, "done"]
     model = ScriptedModel([(lambda _, reply=reply: reply) if isinstance(reply, Reply) else reply for reply in script])
     budget = Budget(max_steps=2, when_spent="finish")
@@ -423,7 +423,7 @@ async def test_a_limit_that_is_set_later_holds_from_then_on(lab: Lab) -> None:
     assert (ledger.spent.llm_tokens, ledger.spent.steps, ledger.reserved) == (200, 2, {})
 
 
-async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
+async def test_a_child_has_its_own_budget_and_that_of_its_parent(lab: Lab) -> None:
     lab.app.agent(
         "small", model=spender([LOOK] * 9 + ["done"]), tools=[look], budget=Budget(max_steps=2, when_spent="finish")
     )

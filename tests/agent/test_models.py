@@ -26,7 +26,7 @@ class Words(list[str]):
 # ── scripted ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_script_is_said_from_the_place_that_the_conversation_is_at() -> None:
+async def test_a_script_goes_on_from_the_place_of_the_conversation() -> None:
     model = ScriptedModel([[("get_weather", {"city": "Oslo"})], "It rains.", RuntimeError("boo")])
     words = Words()
     first = await model.ask(Request([ASK]), words)

@@ -82,7 +82,7 @@ def run(app: Onward, door: Strict, world: World) -> Callable[..., Any]:
 # ── without trouble ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_agent_streams_calls_tools_and_knows_what_it_cost(
+async def test_an_agent_streams_calls_tools_and_knows_its_cost(
     run: Callable[..., Any], door: Strict, openai_server: AIMock, world: World
 ) -> None:
     openai_server.script(SCRIPT)

@@ -105,31 +105,31 @@ def test_the_error_of_a_process_without_the_code(function: Callable[..., None], 
     assert "sk-in-clear" not in str(refused.value)
 
 
-async def test_a_process_without_the_code_refuses_what_no_worker_would_take(lab: Lab) -> None:
+async def test_a_process_without_the_code_refuses_inputs_that_no_worker_takes(lab: Lab) -> None:
     async def greet(ctx: Any, name: str) -> None: ...
     async def greet_twice(ctx: Any, name: str, other: str) -> None: ...
 
     lab.app.task(greet)
     await lab.start()
-    afar = Onward(store=lab.store, clock=lab.clock)
+    client_app = Onward(store=lab.store, clock=lab.clock)
     with pytest.raises(InvalidInput, match=r"task 'greet' takes an object with name: string, and the input is"):
-        await afar.submit("greet", {"nmae": "you"})
+        await client_app.submit("greet", {"nmae": "you"})
     assert (await lab.app.list())[0] == []
-    await afar.submit("greet", {"name": "you"})
+    await client_app.submit("greet", {"name": "you"})
 
     two = {"name": "you", "other": "me"}
     newer = Lab(lab.clock, store=lab.store)
     newer.app.task(name="greet", queue="new")(greet_twice)
     await newer.start()
     # before it refuses an input, the process reads the registrations again
-    (task_id,) = await afar.service.submit([SubmitRequest("greet", two)])
-    assert (await afar.get(task_id)).queue == "new"
+    (task_id,) = await client_app.service.submit([SubmitRequest("greet", two)])
+    assert (await client_app.get(task_id)).queue == "new"
 
     newest = Lab(lab.clock, store=lab.store)
     newest.app.task(name="greet", queue="newest")(greet_twice)
     await newest.start()
     await lab.clock.until(lab.clock.sleep(REGISTRATIONS_TTL_S + 1))
-    (task_id,) = await afar.service.submit([SubmitRequest("greet", two)])
-    assert (await afar.get(task_id)).queue == "newest", "registrations are read again after their TTL"
+    (task_id,) = await client_app.service.submit([SubmitRequest("greet", two)])
+    assert (await client_app.get(task_id)).queue == "newest", "registrations are read again after their TTL"
     await newest.stop()
     await newer.stop()

@@ -183,7 +183,7 @@ async def test_plain_functions_have_checkpoints_too(app: Onward) -> None:
     assert keys == ["step", "[@1]step", "[@2]step"]
 
 
-async def test_many_threads_keep_what_they_return(app: Onward) -> None:
+async def test_many_threads_keep_contents(app: Onward) -> None:
     """The writer takes kept contents while threads keep more: no content may be lost between two commits."""
 
     def write(ctx: Any, number: int) -> Any:
@@ -208,7 +208,7 @@ async def test_a_name_that_nothing_was_kept_under(lab: Lab) -> None:
     assert "keeps nothing under 'nothing'" in (task.error or {})["message"]
 
 
-async def test_a_fork_has_what_was_kept(app: Onward) -> None:
+async def test_a_fork_has_the_kept_contents(app: Onward) -> None:
     @app.task(retry=1)
     async def work(ctx: Any) -> Any:
         name = await ctx.step(lambda: ctx.keep("text"), name="keep")

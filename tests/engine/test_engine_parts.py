@@ -305,7 +305,7 @@ def test_a_failure_that_ended_the_attempt_is_forgotten_and_a_caught_one_is_not(a
     assert replay.take_failures("b") == 0
 
 
-def test_a_sleep_is_over_when_it_says_so() -> None:
+def test_a_sleep_is_over_after_its_record() -> None:
     began = (r.SLEEP, "sleep", b'{"until":9}')
     assert Replay(journal(began)).next("sleep", frozenset({r.SLEEP})).over is False  # type: ignore[union-attr]
     assert Replay(journal(began, (r.SLEPT, "sleep", b"{}"))).next("sleep", frozenset({r.SLEEP})).over is True  # type: ignore[union-attr]

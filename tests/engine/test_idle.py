@@ -329,7 +329,7 @@ async def test_where_the_kernel_watches_no_worker_takes_turns() -> None:
     upkeep.close()
 
 
-async def test_a_look_tells_what_upkeep_has_to_do(store: Store, time: Any) -> None:
+async def test_a_look_returns_the_work_of_maintenance(store: Store, time: Any) -> None:
     first = await store.wake()
     assert (first.crew[0], first.lost, first.children, first.next_tick_in) == (0, False, False, None)
     await join(store, "w1")

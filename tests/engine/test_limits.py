@@ -298,15 +298,15 @@ async def test_the_group_of_a_task(lab: Lab) -> None:
         lab.app.task(name="wrong", group="nobody")(work)
 
 
-async def test_a_submit_from_afar_knows_the_group(lab: Lab) -> None:
+async def test_a_submit_of_another_process_knows_the_group(lab: Lab) -> None:
     """A process without the handler reads its group from a worker's registration."""
 
     @lab.app.task(group="number")
     async def work(ctx: Any, number: int) -> None: ...
 
     await lab.start()
-    afar = Onward(store=lab.store, clock=lab.clock)
-    ids = await afar.service.submit(
+    client_app = Onward(store=lab.store, clock=lab.clock)
+    ids = await client_app.service.submit(
         [SubmitRequest("work", 7), SubmitRequest("work", {"number": 8}), SubmitRequest("work", 9, group="mine")]
     )
     assert [(await lab.app.get(task_id)).group for task_id in ids] == ["7", "8", "mine"]

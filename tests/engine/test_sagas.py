@@ -221,7 +221,7 @@ async def test_a_saga_that_went_well_undoes_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", ["cancel", "deadline"])
-async def test_cancel_and_deadline_undo_what_is_owed(stop: str) -> None:
+async def test_cancel_and_deadline_undo_finished_steps(stop: str) -> None:
     """Stopped in the middle of a saga, with a crash at every point before and after that."""
     log: list[str] = []
     app = memory_app()

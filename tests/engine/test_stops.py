@@ -262,7 +262,7 @@ async def test_a_claim_that_is_answered_after_the_stop_began_is_given_back(
 
 
 @not_memory
-async def test_a_stop_names_what_it_waits_for_and_goes_on(
+async def test_a_stop_logs_its_waits_and_goes_on(
     slow: Onward, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A handler swallows its cancellation, a claim gets no answer, and the store does not answer when the worker leaves."""

@@ -242,7 +242,7 @@ async def test_results_have_the_type_that_the_annotation_names_now_and_in_a_repl
     assert list(map(type, first)) == list(map(type, again))
 
 
-async def test_a_result_that_is_not_what_its_annotation_names_fails_the_step(lab: Lab) -> None:
+async def test_a_result_that_does_not_fit_its_annotation_fails_the_step(lab: Lab) -> None:
     @lab.app.task(retry=1)
     async def give(ctx: Any) -> Any:
         return await ctx.step(annotated(list[Order], [{"no": "order"}]))

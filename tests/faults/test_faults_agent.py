@@ -35,9 +35,9 @@ class Errands:
         self._goals: dict[str, str] = {}
         self._seen: set[str] = set()
 
-    async def submit(self, wish: str) -> str:
-        handle = await self._app.submit("errand", wish)
-        self._goals[handle.id] = wish
+    async def submit(self, goal_text: str) -> str:
+        handle = await self._app.submit("errand", goal_text)
+        self._goals[handle.id] = goal_text
         return handle.id
 
     async def until_all_ended(self, timeout: float) -> None:
@@ -75,8 +75,8 @@ class Errands:
         """The verdict on each boundary."""
         picture, ledger = self._place.look(), self._place.ledger.read()
         by: dict[str, dict[str, str]] = {}
-        for task, wish in self._goals.items():
-            by.setdefault(errands.read_goal(wish)[1], {})[task] = wish
+        for task, goal_text in self._goals.items():
+            by.setdefault(errands.read_goal(goal_text)[1], {})[task] = goal_text
         return {where: judge(picture, ledger, self._place.home, goals, answer) for where, goals in by.items()}
 
     def passed(self, task: str) -> Mapping[str, int]:
@@ -109,14 +109,14 @@ async def test_killed_at_every_boundary(place: Place, prove: bool, print_proof: 
             answer = str(await app.handle(whole).result(timeout=1))
             passed = work.passed(whole)
             assert set(passed) == set(BOUNDARIES), "VOID: the errand does not come to every boundary"
-            wishes = [
+            kill_points = [
                 (boundary, number % passed[boundary] + 1)
                 for boundary in BOUNDARIES
                 for number in range(max(kills, passed[boundary] if prove else 1))
             ]
-            for number, (boundary, passing) in enumerate(wishes, start=1):
+            for number, (boundary, passing) in enumerate(kill_points, start=1):
                 await work.submit(goal(number, boundary, passing))
-            await work.until_all_ended(60 + 4 * len(wishes))  # a busy machine is no fault
+            await work.until_all_ended(60 + 4 * len(kill_points))  # a busy machine is no fault
             await asyncio.to_thread(workers.stop)
             deaths = sum(status == -signal.SIGKILL for _, status in workers.ends)
     findings = work.judged(answer)
@@ -127,7 +127,7 @@ async def test_killed_at_every_boundary(place: Place, prove: bool, print_proof: 
     for finding in findings.values():
         finding.must_be_clean()
     assert not orphans
-    assert deaths == len(wishes), "a worker died that should not have"
+    assert deaths == len(kill_points), "a worker died that should not have"
     assert not workers.unexpected_errors, workers.unexpected_errors
 
 

@@ -95,11 +95,11 @@ async def test_the_answer_of_a_statement_is_lost(
 
 
 async def test_the_answer_of_a_submit_of_many_is_lost(app: Onward, proxied_place: Place, proxy: Proxy) -> None:
-    wishes = [SubmitRequest("story", {"acts": STORY}, key=f"k{number}") for number in range(20)]
+    requests = [SubmitRequest("story", {"acts": STORY}, key=f"k{number}") for number in range(20)]
     proxy.cut_after_commit(1, matching=STATEMENTS["submit"], any=True)
     with pytest.raises(StoreUnavailable):
-        await app.service.submit(wishes)
-    ids = await app.service.submit(wishes)
+        await app.service.submit(requests)
+    ids = await app.service.submit(requests)
     assert proxy.fired == 1
     assert proxied_place.look().tasks == set(ids)
 

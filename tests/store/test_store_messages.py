@@ -155,7 +155,7 @@ async def test_twenty_signals_at_once_from_two_connections(store: Store, open_an
 
 
 @pytest.mark.parametrize("ended", [State.COMPLETED, State.FAILED, State.CANCELLED])
-async def test_a_task_that_has_ended_hears_nothing(store: Store, ended: State) -> None:
+async def test_a_task_that_has_ended_gets_no_message(store: Store, ended: State) -> None:
     held = await begun(store)
     assert await store.send(held.id, message("before", ref=3)) == Sent(1)
     if ended is State.CANCELLED:

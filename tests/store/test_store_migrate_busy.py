@@ -271,9 +271,9 @@ async def test_an_older_program_works_on_newer_tables(fresh_url: str) -> None:
     await ahead.open(migrate=True)
     await submit(ahead, new(key="a"))
     await ahead.close()
-    for wish in (None, True, False):
+    for migrate_option in (None, True, False):
         old = open_store(fresh_url)
-        await old.open(migrate=wish)
+        await old.open(migrate=migrate_option)
         assert await old.version() == (NEXT, NEXT - 1)
         await join(old, "w1")
         (task_id,) = await submit(old)
@@ -293,12 +293,12 @@ async def test_a_program_that_is_too_old_is_refused(fresh_url: str) -> None:
     )
     await ahead.open(migrate=True)
     await ahead.close()
-    for wish in (None, True, False):
+    for migrate_option in (None, True, False):
         old = open_store(fresh_url)
         with pytest.raises(
             SchemaMismatch, match=rf"newer Onward.*{NEXT + 1}.*{NEXT}.*{NEXT - 1}.*upgrade this program"
         ):
-            await old.open(migrate=wish)
+            await old.open(migrate=migrate_option)
         with pytest.raises(StoreUnavailable, match="not open"):
             await old.get("x")
     almost = plus_one(open_store(fresh_url))

@@ -241,9 +241,9 @@ async def test_a_key_that_is_pruned_while_it_is_submitted_again(
         return await look(*args)
 
     monkeypatch.setattr(store, "_submitted", pruned_first)
-    wish = new(key="k")
-    ((submitted_id, created, _),) = await store.submit([wish])
-    assert (submitted_id, created) == (wish.id, True)
+    task = new(key="k")
+    ((submitted_id, created, _),) = await store.submit([task])
+    assert (submitted_id, created) == (task.id, True)
     assert await store.get(task_id) is None
     assert await store.health.census() == []
 

@@ -144,7 +144,7 @@ async def test_the_same_again_with_neighbours_that_are_new(store: Store) -> None
     assert [x.seq for x in await store.journal(two.id)] == [1, 2, 3]
 
 
-async def test_a_settle_sent_again_does_not_undo_what_came_after(store: Store) -> None:
+async def test_a_settle_sent_again_does_not_undo_later_changes(store: Store) -> None:
     """The wait was written, its answer was lost, and another worker holds the task by now: a repeat must not free it."""
     held = await begun(store)
     batch = waiting(held, None, "queued")

@@ -218,7 +218,7 @@ async def test_a_task_that_sends_much_waits_before_it_begins_more(app: Onward) -
 
 @pytest.mark.slow
 @only_postgres
-async def test_a_slow_line_slows_down_only_those_who_send_much(
+async def test_a_slow_line_slows_down_only_tasks_that_send_much(
     postgres: Postgres, url: str, prove: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results of many megabytes over a line of 10 MB/s, which all of them together take longer than a statement may."""
