@@ -212,8 +212,8 @@ class World:
         doors = [self.doors[n % len(self.doors)] for n in range(len(say))]
         accepted = await asyncio.gather(
             *[
-                self.attempt(kind, asks[0], word, door=door, **more)
-                for (word, more), door in zip(say, doors, strict=True)
+                self.attempt(kind, asks[0], decision, door=door, **more)
+                for (decision, more), door in zip(say, doors, strict=True)
             ]
         )
         self.must(sum(accepted) == 1, f"{sum(accepted)} of a race were accepted")
@@ -254,8 +254,8 @@ class World:
             self.must(
                 not await self.attempt(kind, text.replace("{id}", asks[0].task_id), "approve"), f"what is {text!r}?"
             )
-        word = self.rng.choice(["", "yes", "APPROVE", "approve ", "perhaps"])
-        self.must(not await self.attempt(kind, asks[0], word), f"what is {word!r}?")
+        decision = self.rng.choice(["", "yes", "APPROVE", "approve ", "perhaps"])
+        self.must(not await self.attempt(kind, asks[0], decision), f"what is {decision!r}?")
         self.must(not await self.attempt(kind, asks[0], "deny", always=True), "no, always?")
         await self.rest(asks)
 
@@ -267,8 +267,8 @@ class World:
             return [ask for ask in await self.doors[0].asks("question") if ask.task_id == asks[0].task_id]
 
         (question,) = await eventually(look, 60)
-        for word in ("approve", "deny"):
-            self.must(not await self.attempt(kind, question.id, word), "a question is no approval")
+        for decision in ("approve", "deny"):
+            self.must(not await self.attempt(kind, question.id, decision), "a question is no approval")
         await self.doors[0].answer(question.id, "approve")
 
     async def always(self, kind: str, asks: list[Ask]) -> None:

@@ -144,19 +144,19 @@ async def test_agents_that_call_themselves_come_to_an_end(lab: Lab) -> None:
         name = "shirker"
 
         def __init__(self) -> None:
-            self.heard: list[str] = []
+            self.results: list[str] = []
 
         async def ask(self, request: Request, emit: Any) -> Reply:
             last = request.messages[-1]
             if last["role"] == "tool":
-                self.heard.append(last["content"])
+                self.results.append(last["content"])
                 return Reply("nobody wanted to")
             return Reply("", (ToolCall("c", "shirker", '{"goal": "you do it"}'),))
 
     lab.app.agent("shirker", model=(model := Shirker()), tools=["shirker"])
     task = await lab.run("shirker", "Do it.")
     assert task.result == "nobody wanted to"
-    assert model.heard[0] == (
+    assert model.results[0] == (
         "error: the agent 'shirker' was not asked: agents have handed this work on 5 times, and no further; "
         "do it yourself, or answer with what you have"
     )

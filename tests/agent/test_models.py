@@ -19,8 +19,8 @@ ASK = {"role": "user", "content": "What is the weather in Oslo?"}
 class Words(list[str]):
     """Collects what is emitted."""
 
-    def __call__(self, word: str) -> None:
-        self.append(word)
+    def __call__(self, piece: str) -> None:
+        self.append(piece)
 
 
 # ── scripted ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -31,8 +31,8 @@ def get_weather(city: str) -> str:
 class Words(list[str]):
     """Collects what is emitted."""
 
-    def __call__(self, word: str) -> None:
-        self.append(word)
+    def __call__(self, piece: str) -> None:
+        self.append(piece)
 
 
 async def ask(door: Strict, request: Request | None = None, words: Words | None = None, **options: Any) -> Reply:

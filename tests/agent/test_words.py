@@ -41,9 +41,9 @@ def user_texts(request: Any) -> list[str]:
     return [str(message["content"]) for message in request.messages if message["role"] == "user"]
 
 
-def heard(model: ScriptedModel, word: str = MESSAGE) -> list[int]:
+def message_counts(model: ScriptedModel, text: str = MESSAGE) -> list[int]:
     """How often the message stands in each request."""
-    return [user_texts(request).count(word) for request in model.asked]
+    return [user_texts(request).count(text) for request in model.asked]
 
 
 async def records(app: Onward, task_id: str, kind: str) -> list[Any]:
@@ -74,7 +74,7 @@ async def test_it_is_read_at_the_next_turn_between_whole_turns(app: Onward) -> N
     model.task_id = handle.id
     async with app.worker():
         assert await handle.result(timeout=60) == "as you wish"
-    assert heard(model) == [0, 1]
+    assert message_counts(model) == [0, 1]
     roles = [message["role"] for message in model.asked[1].messages]
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
     assert all(badly_paired(request.messages) == [] for request in model.asked)
@@ -124,7 +124,7 @@ async def test_a_message_that_was_accepted_at_the_last_moment_is_read(app: Onwar
     async with app.worker():
         assert await handle.result(timeout=60) == "read it"
     assert len(sent) == 1
-    assert heard(model) == [0, 1]
+    assert message_counts(model) == [0, 1]
     assert await app.store.health.census() == []
 
 
@@ -173,7 +173,7 @@ async def test_an_agent_that_waits_for_a_budget_goes_on_waiting(lab: Lab) -> Non
     assert (await lab.kinds(task_id)).count(r.SHIFT) == shifts, "no shift was started"
     await lab.app.raise_budget(task_id, max_steps=9)
     assert (await lab.ended(task_id)).result == "done"
-    assert heard(model) == [0, 1]
+    assert message_counts(model) == [0, 1]
 
 
 async def test_a_resumed_agent_reads_earlier_messages(lab: Lab) -> None:
@@ -302,7 +302,7 @@ async def test_a_task_that_completes_with_an_unread_message_is_found(
     app.store.save = late  # type: ignore[method-assign]
     async with app.worker():
         assert await handle.result(timeout=60) == "all done"
-    assert heard(model) == [0]
+    assert message_counts(model) == [0]
 
 
 def _no_check(*_: Any) -> None: ...

@@ -38,7 +38,7 @@ class Evening:
     refused: int
     waiting: int
     """The moments of refusals."""
-    heard: dict[str, list[tuple[int, str]]]
+    updates: dict[str, list[tuple[int, str]]]
     records: dict[str, list[tuple[int, str]]]
     before: int
     """Deploys that waited when the hotfix came."""
@@ -56,7 +56,7 @@ class Evening:
             "the hotfix waited": self.overtaken > WORKERS * SLOTS,  # deploys that were just being claimed
             "the queue has no bound": (self.waiting, self.refused)
             != (QUEUE_LIMIT, HASTY_SUBMITTERS - (QUEUE_LIMIT - SERVICES // 2 - 1)),
-            "a client saw other updates": self.heard != self.records,
+            "a client saw other updates": self.updates != self.records,
             "no worker was killed in the middle": max(self.shifts.values()) < 2,
         }
         return {fault for fault, is_so in facts.items() if is_so}
@@ -124,18 +124,18 @@ async def played(place: Place, hotfix_priority: int = 10) -> Evening:
     place.start("serve", app, "--no-worker", "--port", str(place.port))
     address = f"http://127.0.0.1:{place.port}"
     names = [f"service-{n}" for n in range(SERVICES)]
-    heard: dict[str, list[tuple[int, str]]] = {}
+    updates: dict[str, list[tuple[int, str]]] = {}
 
     async def deploy(client: Client, service: str, **options: Any) -> str:
         task = await client.submit("deploy", service, key=service, **options)
-        if task.id not in heard:
-            heard[task.id] = []
+        if task.id not in updates:
+            updates[task.id] = []
             watching.append(asyncio.ensure_future(watch(task)))
         return str(task.id)
 
     async def watch(task: Any) -> None:
         async for record in task.tail():
-            heard[task.id].append((record.seq, record.kind))
+            updates[task.id].append((record.seq, record.kind))
 
     async with Client(address, patience=60) as client, Client(address, patience=0) as hasty:
         watching: list[asyncio.Task[Any]] = []
@@ -155,7 +155,7 @@ async def played(place: Place, hotfix_priority: int = 10) -> Evening:
         await asyncio.to_thread(place.kill_one_in_the_middle, workers)
         await asyncio.gather(*coming)
         await asyncio.gather(*watching)
-    return Evening({"hotfix", *names}, friday.live(), refused, waiting, heard, **_written(place, hotfix))
+    return Evening({"hotfix", *names}, friday.live(), refused, waiting, updates, **_written(place, hotfix))
 
 
 def _written(place: Place, hotfix: str) -> dict[str, Any]:
@@ -179,12 +179,12 @@ async def test_the_hotfix_goes_first_nothing_is_lost_and_all_clients_see_progres
     seen = await played(place)
     print(f"refused {seen.refused} times, {seen.before} when the hotfix came, {seen.overtaken} went before it")
     assert seen.wrong() == set()
-    some = next(iter(seen.heard))
+    some = next(iter(seen.updates))
     for fault, would_be in {
         "lost": {"live": seen.live[1:]},
         "doubled": {"live": [*seen.live, seen.live[0]]},
         "the queue has no bound": {"refused": 0},
-        "a client saw other updates": {"heard": {**seen.heard, some: seen.heard[some][1:]}},
+        "a client saw other updates": {"updates": {**seen.updates, some: seen.updates[some][1:]}},
     }.items():
         assert dataclasses.replace(seen, **would_be).wrong() == {fault}, "the judge would not see it"
 

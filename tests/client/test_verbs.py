@@ -421,7 +421,7 @@ def test_a_key_is_never_shown() -> None:
 
 
 def test_the_verbs_are_those_of_the_app() -> None:
-    words = {word for word in set(dir(Verbs)) - set(dir(BaseClient)) if not word.startswith("_")}
+    verbs = {verb for verb in set(dir(Verbs)) - set(dir(BaseClient)) if not verb.startswith("_")}
     own = {"tasks", "approvals", "questions", "follow"} | {
         *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for readers of streams
         *("handlers", "children", "fork_plan", "usage", "system", "drain_queue"),
@@ -429,6 +429,6 @@ def test_the_verbs_are_those_of_the_app() -> None:
         "tail",
         "journal",
     }  # the last are a handle's, the service's
-    assert words - own <= set(dir(Onward))
+    assert verbs - own <= set(dir(Onward))
     for kind in (Client, SyncClient):
-        assert [word for word in dir(Verbs) if not word.startswith("_") and not getattr(kind, word).__doc__] == []
+        assert [verb for verb in dir(Verbs) if not verb.startswith("_") and not getattr(kind, verb).__doc__] == []

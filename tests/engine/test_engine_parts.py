@@ -102,7 +102,9 @@ class FakeStore:
 async def _give_up(*_: Any) -> None: ...
 
 
-def heart(store: Any, lease: float = 1.0, heard: Any = lambda *_: None, watchdog: Watchdog | None = None) -> Heartbeat:
+def heart(
+    store: Any, lease: float = 1.0, on_beat: Any = lambda *_: None, watchdog: Watchdog | None = None
+) -> Heartbeat:
     clock = SystemClock()
     return Heartbeat(
         store,
@@ -111,7 +113,7 @@ def heart(store: Any, lease: float = 1.0, heard: Any = lambda *_: None, watchdog
         interval_s=0.02,
         worker=lambda: "w",
         rate=lambda: 0.0,
-        on_beat=heard,
+        on_beat=on_beat,
         watchdog=watchdog or Watchdog(clock, 0.02),
         on_stuck=_give_up,
     )
@@ -142,16 +144,16 @@ async def test_a_heart_stops_when_the_loop_is_taken_for_hung() -> None:
 
 
 async def test_a_heart_survives_an_outage() -> None:
-    store, heard = FakeStore(), []
+    store, workers = FakeStore(), []
     store.away = True
-    beating = heart(store, heard=lambda sent, worker, beat: heard.append(worker))
+    beating = heart(store, on_beat=lambda sent, worker, beat: workers.append(worker))
     beating.start()
     await asyncio.sleep(0.1)
-    assert not heard
+    assert not workers
     store.away = False
-    await eventually(lambda: _is(bool(heard)))
+    await eventually(lambda: _is(bool(workers)))
     await beating.stop()
-    assert set(heard) == {"w"}
+    assert set(workers) == {"w"}
 
 
 async def _is(value: bool) -> bool:
@@ -327,12 +329,12 @@ async def test_a_busy_process_sends_few_nudges() -> None:
 
 
 async def test_datagrams_between_processes() -> None:
-    heard: list[str] = []
-    ears = Datagrams(heard.append)
-    address = await ears.open()
+    topics: list[str] = []
+    listener = Datagrams(topics.append)
+    address = await listener.open()
     send_datagrams({"ready"}, [address, "udp:1", "udp:999999", "udp:nonsense"])
-    await eventually(lambda: _is(heard == ["ready"]))
-    ears.close()
+    await eventually(lambda: _is(topics == ["ready"]))
+    listener.close()
 
 
 async def test_a_store_in_front_of_a_store() -> None:

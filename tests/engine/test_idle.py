@@ -225,24 +225,24 @@ async def test_a_task_with_a_delay_is_started_in_time_by_idle_workers(url: str) 
 @only_postgres
 async def test_the_end_of_a_task_wakes_only_processes_that_wait_for_one(url: str) -> None:
     async with Onward(url) as idle, Onward(url) as waiting, Onward(url) as ending:
-        heard: dict[str, list[str]] = {"idle": [], "waiting": []}
+        topics: dict[str, list[str]] = {"idle": [], "waiting": []}
         for name, app in (("idle", idle), ("waiting", waiting)):
             nudges = app.store._nudges  # type: ignore[attr-defined]
-            nudges.hub.heard = heard[name].append
+            nudges.hub.heard = topics[name].append
             app.store.listen("outbox", lambda *_: None)
 
         async def listens(name: str, topic: str) -> bool:
-            return topic in heard[name]
+            return topic in topics[name]
 
         await eventually(lambda: listens("idle", "ready"))
         waiting.store.listen("ended", lambda *_: None)
         await eventually(lambda: listens("waiting", "ended"))  # nudges before it listened may have been missed
-        heard["waiting"].clear()
+        topics["waiting"].clear()
         ending.store.nudge("ended")
         ending.store.nudge("outbox")
         await eventually(lambda: listens("waiting", "ended"))
         await eventually(lambda: listens("idle", "outbox"))
-        assert "ended" not in heard["idle"]
+        assert "ended" not in topics["idle"]
 
 
 @only_postgres

@@ -138,11 +138,11 @@ async def test_the_wait_that_began_first_has_it_whatever_branch_it_is_in(app: On
 
 async def test_messages_that_two_branches_ask_for(app: Onward) -> None:
     async def listen(ctx: Any) -> list[Any]:
-        heard: list[Any] = []
+        messages: list[Any] = []
         for _ in range(12):
-            heard += await ctx.messages()
+            messages += await ctx.messages()
             await ctx.step(asyncio.sleep, 0.02, name="busy")
-        return heard
+        return messages
 
     async def work(ctx: Any) -> Any:
         return await ctx.gather(*(listen(ctx) for _ in range(4)))
@@ -153,8 +153,8 @@ async def test_messages_that_two_branches_ask_for(app: Onward) -> None:
         for number in range(10):
             await app.signal(task.id, "message", number)
             await asyncio.sleep(0.01)
-        heard = await task.result(TIMEOUT_S)
-        assert sorted(itertools.chain(*heard)) == list(range(10))
+        messages = await task.result(TIMEOUT_S)
+        assert sorted(itertools.chain(*messages)) == list(range(10))
         await check_once(app, task.id)
 
 

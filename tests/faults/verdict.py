@@ -191,9 +191,7 @@ def _fate(verdict: Verdict, picture: Picture, task: str, acts: list[Act], poison
     if task in poison:
         verdict.wrong.append(f"{task} was meant to be quarantined and is {state}")
     elif state != "completed" or ending is None or json.loads(ending.data).get("result") != expected_answers(acts):
-        verdict.wrong.append(
-            f"{task} is {state} with {ending and ending.data!r}, expected {expected_answers(acts)}"
-        )
+        verdict.wrong.append(f"{task} is {state} with {ending and ending.data!r}, expected {expected_answers(acts)}")
     elif attempt != 1 + sum(act["times"] for act in acts if act["act"] == "trip"):
         verdict.wrong.append(f"{task} needed {attempt} attempts: something burned one")
 

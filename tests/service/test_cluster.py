@@ -145,16 +145,16 @@ async def test_a_search_for_a_label_has_a_bound_and_a_cursor(app: Onward, monkey
 
     for n in range(45):
         await app.submit(work, n, labels={"rare": "yes"} if n in {3, 4, 30} else {"rare": "no", "other": "yes"})
-    for which in ({"labels": {"rare": "yes"}}, {"labels": {"rare": "yes"}, "state": "pending"}):
+    for filters in ({"labels": {"rare": "yes"}}, {"labels": {"rare": "yes"}, "state": "pending"}):
         seen, pages, cursor = [], 0, None
         while True:
-            page, cursor = await app.list(limit=2, cursor=cursor, **which)  # type: ignore[arg-type]
+            page, cursor = await app.list(limit=2, cursor=cursor, **filters)  # type: ignore[arg-type]
             seen += [task.input for task in page]
             pages += 1
             if cursor is None:
                 break
         assert seen == [30, 4, 3]
-        assert pages == (5 if "state" not in which else 2)
+        assert pages == (5 if "state" not in filters else 2)
 
 
 async def test_children_of_a_task(app: Onward) -> None:

@@ -199,20 +199,20 @@ async def test_leaving_and_giving_back_free_places(store: Store) -> None:
     assert [task.id for task in await claim(store)] == [first]
 
 
-@pytest.mark.parametrize("which", [0, 1, 2])
-async def test_cancelling_frees_the_place_for_the_next(store: Store, which: int) -> None:
+@pytest.mark.parametrize("cancelled_index", [0, 1, 2])
+async def test_cancelling_frees_the_place_for_the_next(store: Store, cancelled_index: int) -> None:
     """Whether the cancelled task was held, let in, or waiting."""
     await join(store, "w1")
     await limited(store, concurrency=1)
     ids = await groups(store, *["web"] * 4)
     (held,) = await claim(store)
     assert held.id == ids[0]
-    if which == 1:
+    if cancelled_index == 1:
         await finish(store, held)
-    assert await store.cancel(ids[which])
-    if which == 2:
+    assert await store.cancel(ids[cancelled_index])
+    if cancelled_index == 2:
         await finish(store, held)
-    left = [task_id for task_id in ids if task_id not in {ids[0], ids[which]}]
+    left = [task_id for task_id in ids if task_id not in {ids[0], ids[cancelled_index]}]
     for wanted in left:
         (held,) = await claim(store)
         assert held.id == wanted

@@ -729,7 +729,7 @@ async def all_ends_received(store: Store, parents: Sequence[Claimed], children: 
     """Every unfinished parent has one message of every child that has ended."""
     for parent in parents:
         if not (await store.get(parent.id)).ended:  # type: ignore[union-attr]
-            heard = [name for kind, name, _ in await child_messages(store, parent.id) if kind == "child"]
+            received = [name for kind, name, _ in await child_messages(store, parent.id) if kind == "child"]
             ended = [task.id for task in children if task.parent == parent.id and (await store.get(task.id)).ended]  # type: ignore[union-attr]
-            assert sorted(heard) == sorted(ended)
+            assert sorted(received) == sorted(ended)
             assert await counter(store, parent.id) == len(await store.inbox(parent.id))

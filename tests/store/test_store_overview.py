@@ -221,8 +221,8 @@ async def test_children_ended_or_not(store: Store) -> None:
 # ── lists ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def listed(store: Store, **which: Any) -> list[str]:
-    return [task.task_id for task in await store.listing.list(limit=100, before=None, **which)]
+async def listed(store: Store, **filters: Any) -> list[str]:
+    return [task.task_id for task in await store.listing.list(limit=100, before=None, **filters)]
 
 
 async def test_lists_by_parent_reason_and_label(store: Store) -> None:

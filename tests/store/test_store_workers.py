@@ -290,31 +290,31 @@ async def test_handlers_are_registered_and_updated(store: Store) -> None:
 
 
 async def test_a_nudge_reaches_the_listeners_of_its_topic(store: Store) -> None:
-    heard: list[str] = []
-    stop = store.listen("ready", lambda: heard.append("ready"))
-    store.listen("ended", lambda: heard.append("ended"))
+    topics: list[str] = []
+    stop = store.listen("ready", lambda: topics.append("ready"))
+    store.listen("ended", lambda: topics.append("ended"))
     await asyncio.sleep(0.2)  # the listener on PostgreSQL calls once when it has connected
-    heard.clear()
+    topics.clear()
     store.nudge("ready")
-    assert heard == ["ready"], "in this process at once"
+    assert topics == ["ready"], "in this process at once"
     stop()
-    heard.clear()
+    topics.clear()
     store.nudge("ready")
-    assert heard == []
+    assert topics == []
 
 
 @pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indirect=True)
 async def test_a_nudge_reaches_other_processes(store: Store, open_another: Any) -> None:
     other = await open_another()
-    heard = asyncio.Event()
+    nudged = asyncio.Event()
     address = await other.workers.attend("w9")
     assert address
     await other.workers.join(row("w9", address=address), 10)
-    other.listen("ready", heard.set)
+    other.listen("ready", nudged.set)
     await asyncio.sleep(0.2)
-    heard.clear()
+    nudged.clear()
     store.nudge("ready")
-    await asyncio.wait_for(heard.wait(), 60)
+    await asyncio.wait_for(nudged.wait(), 60)
 
 
 @only_postgres

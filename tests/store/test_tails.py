@@ -71,17 +71,17 @@ async def test_heads(store: Store) -> None:
 
 
 async def test_a_commit_is_announced_in_the_same_process(store: Store) -> None:
-    heard: list[int] = []
-    stop = store.tails.follow(lambda: heard.append(1))
-    before = len(heard)
+    calls: list[int] = []
+    stop = store.tails.follow(lambda: calls.append(1))
+    before = len(calls)
     store.tails.announce()
-    assert len(heard) > before
+    assert len(calls) > before
     store.nudge("ended")
-    assert len(heard) > before + 1, "records of callers outside are announced by their nudges"
+    assert len(calls) > before + 1, "records of callers outside are announced by their nudges"
     stop()
-    after = len(heard)
+    after = len(calls)
     store.tails.announce()
-    assert len(heard) == after
+    assert len(calls) == after
 
 
 async def _is_followed(store: Any) -> bool:
@@ -93,16 +93,16 @@ async def test_a_commit_is_announced_to_another_process(store: Store, open_anoth
     held = await begun(store)
     await store.workers.attend("w1")  # as a worker does
     far = await open_another()
-    heard = asyncio.Event()
-    stop = far.tails.follow(heard.set)
+    called = asyncio.Event()
+    stop = far.tails.follow(called.set)
     if store.receives_nudges:
         await eventually(lambda: _is_followed(store))
     for ahead in range(1, 6):
         await asyncio.sleep(0.1)  # the first announcements are over
-        heard.clear()
+        called.clear()
         await store.save("w1", Batch([entry(held, ahead)]))
         store.tails.announce()
-        await asyncio.wait_for(heard.wait(), 60)
+        await asyncio.wait_for(called.wait(), 60)
     stop()
 
 
@@ -128,11 +128,11 @@ async def test_news_are_sent_only_while_another_process_follows(store: Store, op
 @only_postgres
 async def test_behind_a_pooler_a_follower_polls_often(store: Any) -> None:
     store._db.pooled = True
-    heard = asyncio.Event()
-    stop = store.tails.follow(heard.set)
+    called = asyncio.Event()
+    stop = store.tails.follow(called.set)
     for _ in range(3):
-        heard.clear()
-        await asyncio.wait_for(heard.wait(), 60)
+        called.clear()
+        await asyncio.wait_for(called.wait(), 60)
     stop()
     assert store._nudges._listener is None, "there is no session that could LISTEN"
 
