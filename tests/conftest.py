@@ -89,7 +89,7 @@ AVOIDABLE = (
     "conformance suite",
     "no OpenAI-compatible",
 )
-"""Words of skips that CI can avoid: `.ci/prepare` and the dev requirements install what those tests need."""
+"""Words of skips that CI can avoid: `.ci/prepare` and the dev requirements install the tools of those tests."""
 
 _skipped: list[str] = []
 

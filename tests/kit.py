@@ -275,7 +275,7 @@ class Gate:
 
 
 class Lab:
-    """An app in memory whose whole life runs in the test's loop, on a clock moved by hand: an hour is a moment."""
+    """An app in memory whose whole life runs in the test's loop, on a clock moved by hand, so that an hour passes at once."""
 
     def __init__(self, clock: HandClock, **settings: Any) -> None:
         self.clock, self.app = clock, inline_app(clock, **settings)

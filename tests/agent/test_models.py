@@ -17,7 +17,7 @@ ASK = {"role": "user", "content": "What is the weather in Oslo?"}
 
 
 class Words(list[str]):
-    """Collects what is emitted."""
+    """Collects the emitted pieces."""
 
     def __call__(self, piece: str) -> None:
         self.append(piece)

@@ -29,7 +29,7 @@ def get_weather(city: str) -> str:
 
 
 class Words(list[str]):
-    """Collects what is emitted."""
+    """Collects the emitted pieces."""
 
     def __call__(self, piece: str) -> None:
         self.append(piece)

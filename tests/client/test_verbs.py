@@ -1,4 +1,4 @@
-"""Every verb of both clients, against a real server, on every store: the same words, dataclasses and errors as the app's."""
+"""Every verb of both clients, against a real server, on every store: the same names, dataclasses and errors as the app's."""
 
 from __future__ import annotations
 

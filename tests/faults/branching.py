@@ -112,7 +112,7 @@ def _draw(rng: random.Random, deep: bool = False) -> Act:
 
 
 def signals(branches: list[list[Act]]) -> list[str]:
-    """The names of the signals to send: one for each wait, and so many that every wait without a time has one."""
+    """The names of the signals to send: one for each wait, and enough for every wait without a timeout."""
     return [act[1] for act in _all(branches) if act[0] == "take"]
 
 

@@ -3,7 +3,7 @@
     python -m tests.faults.crew '{"mode": "lead", "db": "sqlite:///…", "ledger": "…", "workers": 8}'
 
 lead     forks `workers` workers and forks another for each that dies, until SIGTERM; then all of them take their leave
-submit   submits `count` stories and says which were acknowledged
+submit   submits `count` stories and prints the acknowledged ones
 once     submits and works in one process, then ends: small enough to be crashed at every single write
 
 All tasks are stories: a list of acts, given as input, so that a test knows the result of each beforehand (`expected_answers`)

@@ -13,7 +13,7 @@ import gc
 from array import array
 
 from tests.model.model import OUTSIDE, Move, Protocol
-from tests.model.words import (
+from tests.model.state import (
     GONE,
     HANDED_BACK,
     LATER,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.model.words import (
+from tests.model.state import (
     AGREED,
     AWAITED,
     CANCEL,
@@ -419,7 +419,7 @@ class Protocol(NamedTuple):
             yield self._settles(state, actor, f"fails in step {name}, to try again later", RETRY, LATER, "retrying")
 
     def _may_know(self, state: State, actor: int) -> bool:
-        """Whether the journal has what this worker knows of it. One whose records the database has lost goes on until it writes, or
+        """Whether the journal has all records that this worker knows. A worker whose records the database has lost goes on until it writes, or
         until its heartbeat shows the loss: other workers begin its new steps again."""
         worker = state.workers[actor]
         return not self.forgets or self._has_predecessor(state, worker.shift, worker.acked + 1)
@@ -522,7 +522,7 @@ class Protocol(NamedTuple):
         yield Move(OUTSIDE, "cancels the task", after, wrong, helps=False)
 
     def _pause(self, state: State) -> Iterator[Move]:
-        """pause, unconfirmed_pauses, and a resume of what is paused (unpark)."""
+        """pause, unconfirmed_pauses, and a resume of a paused task (unpark)."""
         if state.row and not state.paused:
             after = state._replace(paused="asked")
             after = after if state.held else after._replace(row=(NEVER, "paused"))

@@ -32,7 +32,7 @@ from tests.model.model import (
     SEVERAL_READERS,
     Protocol,
 )
-from tests.model.words import Known
+from tests.model.state import Known
 
 ROOT = Path(__file__).parents[2]
 SMALL = Protocol(("a", "wait"), messages=1)

@@ -1,4 +1,4 @@
-"""An event loop whose time is a number and whose order is a dice roll.
+"""An event loop with virtual time and a random order of callbacks.
 
 Nothing ever waits: when no callback is ready, time jumps to the next timer. Which of the ready callbacks goes next is
 drawn from a seeded generator, so one seed is one history. Every callback belongs to a simulated process, which its

@@ -1,4 +1,4 @@
-"""The watch: looks at the store after every verb, and knows what each may change.
+"""The watch: reads the store after every verb, and knows the changes that each verb may make.
 
 It keeps its own picture of every task, made from nothing but the rows it saw before. A row that does not follow from that
 picture and from the verb that was just carried out is a fault, reported at once.

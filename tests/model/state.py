@@ -22,7 +22,7 @@ NOW, LATER, NEVER = "now", "later", "never"
 
 AGREED = ("saga", "wait", "waits", "close")
 """The parts of a program besides steps: a saga begins, a signal is awaited (by two branches at once), the saga ends. Any other
-word is a step."""
+name is a step."""
 
 WAITS = {"wait": 1, "waits": 2}
 """How many branches wait."""
@@ -171,7 +171,7 @@ def due(state: State, when: str, reason: str) -> tuple[str, str]:
 
 
 def requeued(state: State, actor: int) -> State:
-    """worker = NULL, reason = 'queued'; due_at is left alone, but for what is paused."""
+    """worker = NULL, reason = 'queued'; due_at is left alone, except for a paused task."""
     worker = state.workers[actor]._replace(holds=False)
     row = state.row and due(state, state.row[0], "queued")
     return put(state, actor, worker)._replace(row=row, confirmed=False)
