@@ -1,4 +1,4 @@
-"""Approvals of an agent's tool calls: for exactly the arguments that were shown, decided once, with other arguments, always, or too late."""
+"""Approvals of an agent's tool calls: for the shown arguments, decided once, with other arguments, always, or too late."""
 
 from __future__ import annotations
 

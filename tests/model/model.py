@@ -419,8 +419,8 @@ class Protocol(NamedTuple):
             yield self._settles(state, actor, f"fails in step {name}, to try again later", RETRY, LATER, "retrying")
 
     def _may_know(self, state: State, actor: int) -> bool:
-        """Whether the journal has all records that this worker knows. A worker whose records the database has lost goes on until it writes, or
-        until its heartbeat shows the loss: other workers begin its new steps again."""
+        """Whether the journal has all records that this worker knows. A worker whose records the
+        database has lost goes on until it writes, or until its heartbeat shows the loss: other workers begin its new steps again."""
         worker = state.workers[actor]
         return not self.forgets or self._has_predecessor(state, worker.shift, worker.acked + 1)
 
@@ -485,8 +485,8 @@ class Protocol(NamedTuple):
         yield from self._forget(state)
 
     def _forget(self, state: State) -> Iterator[Move]:
-        """A restore, or a failover to a replica that lagged behind, under living workers. The model does not follow the rows of the workers:
-        a worker that the queue row names has one again, and is dead or alive like any other."""
+        """A restore, or a failover to a replica that lagged behind, under living workers. The model does not follow the
+        rows of the workers: a worker that the queue row names has one again, and is dead or alive like any other."""
         if state.epoch >= self.forgets:
             return
         if not state.backup:

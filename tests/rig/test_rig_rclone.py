@@ -1,4 +1,4 @@
-"""The S3-compatible server that the tests use: it accepts requests with the right key, keeps objects over a restart, and refuses wrong keys."""
+"""The S3-compatible server that the tests use: it keeps objects over a restart, and refuses wrong keys."""
 
 from __future__ import annotations
 
