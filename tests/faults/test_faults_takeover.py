@@ -58,9 +58,8 @@ async def test_takeover_after_kill9(place: Place, prove: bool, print_proof: Call
 async def _one_round(place: Place, client: Client, died: dict[str, float]) -> tuple[float, float]:
     """Seconds until the first task went on, and until all were done, after their worker was killed."""
     with Crew(place, 1).ready(1) as crew:
-        ids = await asyncio.gather(
-            *(client.submit(STORY) for _ in range(TASKS))
-        )  # all at once, so that they run side by side
+        # all at once, so that they run side by side
+        ids = await asyncio.gather(*(client.submit(STORY) for _ in range(TASKS)))
         await _until_all_in(place, ids, "second")
         with Crew(place, 1).ready(1) as other:
             await _until_all_in(place, ids, "last")

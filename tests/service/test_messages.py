@@ -57,7 +57,7 @@ async def test_there_is_no_such_question(lab: Lab, asking_task: str, ask_id: str
         await lab.app.answer(ask_id.format(id=asking_task), "eu")
 
 
-async def test_messages_to_ended_and_unknown_tasks_are_refused(app: Onward) -> None:
+async def test_messages_to_an_unknown_task_are_refused(app: Onward) -> None:
     for say in (
         app.signal("nobody", "go"),
         app.doubts("nobody"),

@@ -96,7 +96,7 @@ async def test_eight_workers_fire_each_tick_once(store: Store, open_another: Any
 
 @not_memory
 async def test_the_judge_finds_ticks_that_come_twice(store: Store, open_another: Any, time: Time) -> None:
-    """The planted fault: workers look first and turn every schedule they find, without keys."""
+    """The planted fault: workers submit the tasks of a tick without keys, before they turn the schedule."""
 
     def careless(real: Store) -> Any:
         async def turn(name: str, seen: str | None, to: Any, tasks: Any = ()) -> bool:

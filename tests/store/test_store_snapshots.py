@@ -194,7 +194,8 @@ def _blocks(plan: dict[str, Any], table: str) -> int:
 @only_postgres
 @pytest.mark.usefixtures("marked")
 async def test_a_task_that_becomes_ready_behind_a_mark_is_found(store: Any, time: Time) -> None:
-    """Slept, rescued, resumed by its own process, or with another priority: after the marks are dropped, claims find them in the right order."""
+    """Slept, rescued, resumed by its own process, or with another priority: after the marks are dropped, claims find
+    them in the right order."""
     await join(store, "w1", "w2")
     old = await submit(store, *[new() for _ in range(3)])
     held = await claim(store, room=3)
