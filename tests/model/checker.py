@@ -13,7 +13,7 @@ import gc
 from array import array
 
 from tests.model.model import OUTSIDE, Move, Protocol
-from tests.model.state import (
+from tests.model.values import (
     GONE,
     HANDED_BACK,
     LATER,
@@ -123,7 +123,7 @@ def _doomed(state: State, worker: Worker) -> Worker:
     if next_ > worker.acked + 1:
         if worker.sent[-1].ending:
             return _FRESH
-        worker = worker._replace(told=next_ - 1, sent=())
+        worker = worker._replace(acked=next_ - 1, sent=())
     if not worker.lease or awaits(worker):
         return _FRESH
     return worker._replace(sent=(), line=()) if worker.sent or worker.line else worker

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.model.state import (
+from tests.model.values import (
     AGREED,
     AWAITED,
     CANCEL,
@@ -279,7 +279,7 @@ class Protocol(NamedTuple):
         after, wrong = self._append(state, [Record(name, CLAIMED)])
         after = after._replace(row=(NOW, "running"), confirmed=False)
         shift = worker._replace(
-            life="shift", holds=True, shift=name, told=number, view=after.now, unread=state.inbox > after.now.copied
+            life="shift", holds=True, shift=name, acked=number, view=after.now, unread=state.inbox > after.now.copied
         )
         yield Move(actor, "claims the task", put(after, actor, shift), wrong)
         yield Move(actor, "claims the task, but the answer is lost", put(after, actor, worker._replace(holds=True)))
@@ -343,7 +343,7 @@ class Protocol(NamedTuple):
         written = last <= len(state.journal) and state.journal[last - 1].shift == worker.shift
         wrong = "" if written or self.planted == NO_FENCE else f"record {last} was acknowledged, and it is not there"
         settled = bool(worker.sent[-1].ending)
-        return rested(idle(worker)) if settled else worker._replace(told=last, sent=()), wrong
+        return rested(idle(worker)) if settled else worker._replace(acked=last, sent=()), wrong
 
     # ── the handler, through ctx ─────────────────────────────────────────────────────────────────────────────────
 
@@ -438,7 +438,7 @@ class Protocol(NamedTuple):
         elif view.undo == 1:
             yield self._writes(state, actor, "has undone the saga", [Entry(UNDONE)])
         elif view.stop:
-            yield self._ends(state, actor, "ends as it was told to", CANCELLED)
+            yield self._ends(state, actor, "ends as requested", CANCELLED)
         else:
             yield self._ends(state, actor, "fails", FAILED)
             yield self._settles(state, actor, "fails, to try again later", RETRY, LATER, "retrying")

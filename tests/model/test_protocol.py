@@ -13,7 +13,7 @@ import pytest
 
 from onward.core import record
 from onward.core.task import Reason
-from tests.model import words
+from tests.model import values
 from tests.model.checker import Search, broken, canonical
 from tests.model.model import (
     BARE_NUMBER,
@@ -32,7 +32,7 @@ from tests.model.model import (
     SEVERAL_READERS,
     Protocol,
 )
-from tests.model.state import Known
+from tests.model.values import Known
 
 ROOT = Path(__file__).parents[2]
 SMALL = Protocol(("a", "wait"), messages=1)
@@ -46,7 +46,7 @@ MET = {
     "claims the task, but the answer is lost",
     "decides to hand the task back",
     "dies",
-    "ends as it was told to",
+    "ends as requested",
     "fails in step b, and gives the saga up",
     "finds that its code was changed",
     "its records are refused, it drops the work",
@@ -204,7 +204,7 @@ def _life(protocol: Protocol, seed: int, met: set[str]) -> str:
 
 def _follows(bare: Search, most: int) -> int:
     """Checks that each move of a state is a move, or nothing, for its canonical state. Returns how many it compared."""
-    compared, seen = 0, dict[words.State, set[words.State]]()
+    compared, seen = 0, dict[values.State, set[values.State]]()
     for state in bare.states[:most]:
         stands = canonical(state)
         if stands not in seen:
@@ -223,7 +223,7 @@ def test_the_parts_that_the_search_forgets_cannot_matter() -> None:
 
 
 def test_the_model_uses_the_names_of_the_code() -> None:
-    texts = {text for name, text in vars(words).items() if name.isupper() and isinstance(text, str)}
+    texts = {text for name, text in vars(values).items() if name.isupper() and isinstance(text, str)}
     kinds = {text for text in texts if "." in text}
     assert len(kinds) == 18
     assert kinds <= {text for name, text in vars(record).items() if name.isupper() and isinstance(text, str)}
