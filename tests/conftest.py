@@ -1,7 +1,7 @@
 """One suite, every store: a file, memory, and a real PostgreSQL, each test with a database of its own.
 
-`url` and everything above it run once for each kind of database; a test that is about one kind says so with
-`only_postgres` and its like from `tests.kit`. Each process of pytest-xdist has its own PostgreSQL.
+`url` and all fixtures that use it run once for each kind of database; a test of one kind is marked with
+`only_postgres` or a similar mark of `tests.kit`. Each process of pytest-xdist has its own PostgreSQL.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ settings.register_profile(
 )
 settings.load_profile("onward")
 
-# Hypothesis draws from the constants of all modules that happen to be loaded: which examples it tries would depend on which
-# tests ran before in the same process. This says that there are none.
+# Hypothesis draws from the constants of all loaded modules: its examples would depend on the tests that ran before in the
+# same process. This line gives it none.
 providers._get_local_constants = lambda: providers._local_constants
 
-# A shell that starts us in the background has us ignore Ctrl-C, and every process we start would inherit that.
+# A shell that starts pytest in the background makes it ignore Ctrl-C, and every process of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -55,8 +55,8 @@ FULL_ONLY = ("outside", "rig")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Says which tests are for `make test-full` (mark `slow`), and which of those run one at a time (mark `alone`). `make test` tries a
-    test that can run on several databases on SQLite's file, and those of the store on PostgreSQL too. `make test-full` adds
+    """Marks the tests for `make test-full` (`slow`), and those of them that run one at a time (`alone`). `make test` runs a
+    test for several databases on SQLite's file, and the tests of the store on PostgreSQL too. `make test-full` adds
     PostgreSQL everywhere, and `make prove` SQLite in memory, which is the code of the file without the file."""
     kinds: dict[str, set[str]] = {}
     for item in items:
@@ -75,9 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if part == "faults" and item.get_closest_marker("slow"):
             item.add_marker("alone")
     if left_out:
-        gone = set(map(id, left_out))
+        left_out_ids = set(map(id, left_out))
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if id(item) not in gone]
+        items[:] = [item for item in items if id(item) not in left_out_ids]
 
 
 AVOIDABLE = (
@@ -89,7 +89,7 @@ AVOIDABLE = (
     "conformance suite",
     "no OpenAI-compatible",
 )
-"""Words of skips that CI can avoid: `.ci/prepare` and the dev requirements install what those tests need."""
+"""Words of skips that CI can avoid: `.ci/prepare` and the dev requirements install the tools of those tests."""
 
 _skipped: list[str] = []
 
@@ -128,7 +128,7 @@ def prove(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture
 def at_length(prove: bool) -> None:
-    """For what is tried at a smaller size, on another store or in other light as well: this is for `make prove`."""
+    """Skips a test outside `make prove`: another test covers the same at a smaller size or on one store."""
     if not prove:
         pytest.skip("tried at a smaller size, or on one store; the whole of it is for `make prove`")
 
@@ -140,8 +140,8 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_counts() -> Iterator[None]:
-    """Whoever asked a server for its metrics has switched the counters of this process on."""
+def _counters_off() -> Iterator[None]:
+    """A test that asked a server for its metrics has switched the counters of this process on."""
     yield
     counters.on = False
     counters.clear()
@@ -149,7 +149,7 @@ def _nobody_counts() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_secrets_from_outside() -> Iterator[None]:
-    """What one test calls a secret is a word like any other in the next, and each begins where nobody has named one."""
+    """Clears the mask after each test: a secret of one test is an ordinary string in the next. Each test begins without secrets."""
     secret.used = False
     yield
     mask.clear()
@@ -157,7 +157,7 @@ def _no_secrets_from_outside() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """Nothing here pulls the plug, so nothing has to reach the disk; tests that crash a server start their own."""
+    """A server without fsync, as no test crashes it; tests that crash a server start their own."""
     try:
         server = Postgres(settings={"fsync": "off", "max_connections": "400"}).start()
     except Unavailable as reason:
@@ -209,9 +209,9 @@ async def _open_and_close(url: str) -> None:
 
 @pytest.fixture(scope="session")
 def recycled(postgres: Postgres) -> Iterator[Recycled]:
-    found = Recycled(postgres)
-    yield found
-    found.connection.close()
+    database = Recycled(postgres)
+    yield database
+    database.connection.close()
 
 
 @pytest.fixture(params=KINDS)
@@ -257,7 +257,7 @@ def time(clock: HandClock, kind: str, url: str, request: pytest.FixtureRequest) 
 
 @pytest.fixture
 async def open_another(url: str, clock: HandClock) -> AsyncIterator[Any]:
-    """Call it for one more store on the same database, opened. (In memory that is a database of its own.)"""
+    """A function that opens one more store on the same database. (In memory that is a database of its own.)"""
     opened: list[Store] = []
 
     async def another(**options: Any) -> Store:
@@ -274,8 +274,8 @@ async def open_another(url: str, clock: HandClock) -> AsyncIterator[Any]:
 @pytest.fixture
 async def store(open_another: Any, time: Time) -> Store:
     """An opened store whose time is moved by hand (`time.move(seconds)`)."""
-    found: Store = await open_another()
-    return found
+    opened: Store = await open_another()
+    return opened
 
 
 @pytest.fixture

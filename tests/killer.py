@@ -1,7 +1,7 @@
-"""Kill a worker inside its own process, at a point of our choice, on any store; another goes on.
+"""Kills a worker inside its own process, at a chosen point, on any store; another goes on.
 
-The dead one writes nothing more: every crash point that it comes to raises. What is left of it is cancelled, and it is
-declared dead, as a neighbour would do. `tests/faults` does the same with real processes and a real kill -9.
+The dead worker writes nothing more: every crash point that it comes to raises. The killer cancels its asyncio tasks and
+declares it dead, as another worker would do. `tests/faults` does the same with real processes and a real kill -9.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onward.testing import Killed
 
 
 class Killer:
-    """Runs an app's work and kills its first worker at the point with this number; 0 kills nobody."""
+    """Runs an app's work and kills its first worker at the point with this number; 0 kills none."""
 
     def __init__(self, app: Onward, number: int) -> None:
         self._app, self._number = app, number
@@ -36,7 +36,7 @@ class Killer:
             raise Killed(name)
 
     async def until(self, done: Callable[[], Awaitable[Any]]) -> Any:
-        """Work until `done` is, with whatever it takes."""
+        """Works until `done` returns; after the kill, a second worker goes on."""
         crash.install(self._point)
         tasks: list[asyncio.Task[Any]] = []
 

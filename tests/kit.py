@@ -1,4 +1,4 @@
-"""What the tests share: small makers of the store's words, a clock that is moved by hand, and a raw way into a database."""
+"""Helpers of the tests: small makers of the store's values, a clock that is moved by hand, and raw SQL."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ next_id = Ids(time.time, random.Random(1))
 _numbers = itertools.count(1)
 SEEDS = itertools.count(1)
 """For apps that share a store and a clock: two with the same seed would give two tasks the same id. Here and not in a `conftest.py`,
-which is loaded once as a plugin and once by whoever imports from it."""
+which is loaded once as a plugin and once by each import."""
 
 
-# ── the store's words ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the store's values ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def new(task: str = "work", **over: Any) -> NewTask:
-    """A task on its way in. Its fingerprint is its input, as far as the store is concerned."""
+    """A task to submit. For the store its fingerprint stands for its input."""
     values: dict[str, Any] = {
         "id": next_id(),
         "task": task,
@@ -91,14 +91,14 @@ async def begun(store: Store, worker: str = "w1") -> Claimed:
     """A task that this worker has just claimed."""
     await join(store, worker)
     await submit(store)
-    (one,) = await claim(store, worker, 1)
-    return one
+    (claimed,) = await claim(store, worker, 1)
+    return claimed
 
 
 def entry(
     held: Claimed, ahead: int = 1, kind: str = r.STEP_DONE, key: str = "s", data: bytes = b'{"result":1}'
 ) -> Entry:
-    """The record `ahead` numbers after the start of the shift. Made again it is the same: a commit that is asked for again."""
+    """The record `ahead` numbers after the start of the shift. A second call makes the same record, as a repeated commit has it."""
     return (held.id, held.shift + ahead, held.shift, kind, key, data, held.claimed_at)
 
 
@@ -132,11 +132,11 @@ async def dense(store: Store, task_id: str) -> bool:
 
 
 async def sql(store: Any, statement: str) -> list[tuple[Any, ...]]:
-    """Past the port, into the tables: to plant what must not be there, and to look at what no verb tells."""
+    """Runs SQL past the port: to plant rows that must not exist, and to read columns that no verb returns."""
     if isinstance(store, SqliteStore):
-        return await store._db.writing(lambda c: [tuple(found) for found in c.execute(statement)])
+        return await store._db.writing(lambda c: [tuple(row) for row in c.execute(statement)])
     async with store._db.connection() as connection:
-        return [tuple(found) for found in await connection.fetch(statement)]
+        return [tuple(row) for row in await connection.fetch(statement)]
 
 
 async def crashes(store: Store, task_id: str) -> int:
@@ -148,7 +148,7 @@ async def crashes(store: Store, task_id: str) -> int:
 
 
 class HandClock:
-    """A clock that stands still until it is moved. What sleeps on it is woken in the order of its time."""
+    """A clock that stands still until it is moved. It wakes its sleepers in the order of their times."""
 
     def __init__(self, start: float = 2_000_000_000.0) -> None:
         self.time = start
@@ -169,7 +169,7 @@ class HandClock:
         await future
 
     def jump(self, seconds: float) -> None:
-        """All at once, as when a laptop wakes."""
+        """Moves the time at once, as when a laptop wakes."""
         self.time += seconds
         while self._sleepers and self._sleepers[0][0] <= self.time:
             self._ring()
@@ -181,7 +181,7 @@ class HandClock:
             future.set_result(None)
 
     async def until(self, awaited: Awaitable[T], at_most: float = 600.0) -> T:
-        """Let time pass from one sleeper to the next, as fast as the machine can, until this is done."""
+        """Moves the time from one sleeper to the next, without real waits, until `awaited` is done."""
         task = asyncio.ensure_future(awaited)
         end = self.time + at_most
         while True:
@@ -195,7 +195,7 @@ class HandClock:
 
 
 async def calm() -> None:
-    """Until everything that can run has run (now and then, threads get a moment too)."""
+    """Waits until all callbacks that can run have run (now and then, threads get a moment too)."""
     for _ in range(12):
         await asyncio.sleep(0)
     if next(_numbers) % 5 == 0:
@@ -205,8 +205,8 @@ async def calm() -> None:
 class Time:
     """The database's time, movable on every store."""
 
-    def __init__(self, clock: HandClock, tell: Callable[[float], None] | None = None) -> None:
-        self._clock, self._tell = clock, tell
+    def __init__(self, clock: HandClock, on_move: Callable[[float], None] | None = None) -> None:
+        self._clock, self._on_move = clock, on_move
 
     @property
     def now(self) -> float:
@@ -214,8 +214,8 @@ class Time:
 
     def move(self, seconds: float) -> None:
         self._clock.jump(seconds)
-        if self._tell is not None:
-            self._tell(self._clock.time)
+        if self._on_move is not None:
+            self._on_move(self._clock.time)
 
 
 # ── apps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,7 +229,7 @@ def inline_app(clock: HandClock, store: Store | None = None, **settings: Any) ->
 
 
 async def eventually(check: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> Any:
-    """The first answer of the check that is true."""
+    """The first true value of `check`."""
     end = time.monotonic() + seconds
     while not (answer := await check()):
         if time.monotonic() > end:
@@ -247,7 +247,7 @@ def value(record: r.Record) -> Any:
 
 
 class Through:
-    """A store in front of another: every verb goes through, but for those that a test replaces with its own. A verb of another port
+    """A store in front of another: it passes every verb on, except those that a test replaces with its own. A verb of another port
     has a dotted name, as `workers.join`."""
 
     def __init__(self, store: Any, **verbs: Any) -> None:
@@ -264,7 +264,7 @@ class Through:
 
 @dataclasses.dataclass
 class Gate:
-    """Somewhere to wait until a test opens it, and to see that somebody waits."""
+    """A caller waits here until the test opens the gate; the test sees in `reached` that a caller waits."""
 
     reached: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     opened: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
@@ -275,7 +275,7 @@ class Gate:
 
 
 class Lab:
-    """An app in memory whose whole life runs in the test's loop, on a clock moved by hand: an hour is a moment."""
+    """An app in memory whose whole life runs in the test's loop, on a clock moved by hand, so that an hour passes at once."""
 
     def __init__(self, clock: HandClock, **settings: Any) -> None:
         self.clock, self.app = clock, inline_app(clock, **settings)
@@ -303,7 +303,7 @@ class Lab:
         return worker
 
     async def crash(self) -> None:
-        """The last worker is gone between two instructions, and somebody has noticed."""
+        """Ends the last worker between two instructions, and declares it dead."""
         worker, tasks = self.workers.pop()
         for task in [*tasks, worker._heart._task]:
             if task is not None:
@@ -325,7 +325,7 @@ class Lab:
         return await self.clock.until(self.app.service.wait(task_id), within)
 
     async def settled(self, task_id: str, within: float = 600.0, no_more: str = "") -> Task:
-        """The task once nobody runs it and nothing but a person or a clock will, for another reason than `no_more`."""
+        """The task once it has ended or waits for a person or a time, with another reason than `no_more`."""
 
         async def look() -> Task:
             while True:
@@ -338,7 +338,7 @@ class Lab:
         return await self.clock.until(look(), within)
 
     async def run(self, handler: Any, value: Any = None, **options: Any) -> Task:
-        """Submit and see how it ends."""
+        """Submits the task and returns it when it has ended."""
         if not self.workers:
             await self.start()
         return await self.ended(await self.submit(handler, value, **options))

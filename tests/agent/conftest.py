@@ -23,7 +23,7 @@ def openai_server() -> Iterator[AIMock]:
 
 @pytest.fixture
 def door(openai_server: AIMock) -> Iterator[Strict]:
-    """The way to that server. What comes through it, in any test, has a history that the strictest provider takes."""
+    """A proxy to that server. It checks in every test that the strictest provider would accept the history of each request."""
     with Strict(openai_server.url) as door:
         yield door
     assert door.refused == []

@@ -1,4 +1,4 @@
-"""An MCP server that means harm, over HTTP: `python -m tests.agent.hostile` prints its address. What it does is in the path.
+"""A hostile MCP server over HTTP: `python -m tests.agent.hostile` prints its address. The path says how it attacks.
 
 `/mcp/KIND` is a server of its own: it introduces itself, offers tools and answers calls in the way that `KIND` says.
 """
@@ -41,7 +41,7 @@ def offered(kind: str, cursor: str | None) -> dict[str, Any]:
 
 
 def given(kind: str, rng: random.Random) -> dict[str, Any]:
-    """The result of a call of its tool, where the JSON is whole."""
+    """The result of a call of its tool, for the kinds with valid JSON."""
     if kind == "a pattern of the output":
         return {**TEXT, "structuredContent": {"a": "a" * 40 + "!"}}
     if kind == "deep":
@@ -59,7 +59,7 @@ def given(kind: str, rng: random.Random) -> dict[str, Any]:
 
 
 class Server:
-    """One connection after the other, and every answer in bytes."""
+    """Serves one connection after the other, and writes every answer as bytes."""
 
     def __init__(self, seed: int = 1) -> None:
         self.rng = random.Random(seed)

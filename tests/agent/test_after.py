@@ -1,4 +1,4 @@
-"""Going on after an earlier task: with what it knew and what was said, whatever became of it since."""
+"""Going on after an earlier task: with its state and its conversation, also after the task failed or was cancelled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onward.errors import InvalidInput, NoState, StateConflict, TaskFailed, Task
 from onward.service.submission import SubmitRequest
 from onward.testing import crashes, drain
 from tests.agent.pairing import badly_paired
-from tests.agent.test_compaction import ROOM, Walker, look
+from tests.agent.test_compaction import ROOM_BYTES, Walker, look
 from tests.kit import Lab, eventually, sql
 
 FACT = ("record_fact", {"key": "name", "value": "Ada", "source": "user"})
@@ -32,7 +32,7 @@ def logs() -> str:
 
 
 def shown_texts(request: Request) -> list[Any]:
-    """The contents of the messages that a model was shown, or the names of the calls in them."""
+    """The contents of the messages in a request, or the names of the calls in them."""
     return [
         message.get("content") or [call["function"]["name"] for call in message["tool_calls"]]
         for message in request.messages[1:]
@@ -63,7 +63,7 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
             app.store, f"DELETE FROM onward_contents WHERE task_id = '{first.id}'"
         )  # nothing of it matters any more
         third = await app.submit(agent, "Thanks.", after=second.id)
-        with pytest.raises(TaskFailed):  # the script has no more to say
+        with pytest.raises(TaskFailed):  # the script has no more lines
             await third.result(timeout=60)
     assert (await second.get()).input == {"goal": "Which line has a 77?", "after": first.id}
     assert shown_texts(model.asked[2])[0] == "I am Ada."
@@ -129,11 +129,11 @@ async def test_killed_anywhere_it_goes_on_with_the_same() -> None:
 
 @pytest.mark.parametrize("turns", [2, CHECKPOINT_EVERY_TURNS + 3], ids=["short", "with a checkpoint"])
 async def test_it_works_after_checkpoints_and_compactions_and_for_another_agent(lab: Lab, turns: int) -> None:
-    lab.app.agent("walker", model=(model := Walker(turns)), tools=[look], context_bytes=ROOM)
+    lab.app.agent("walker", model=(model := Walker(turns)), tools=[look], context_bytes=ROOM_BYTES)
     first = await lab.run("walker", "Look.")
     kinds = await lab.kinds(first.task_id)
     assert (r.CHECKPOINT in kinds) == (turns > CHECKPOINT_EVERY_TURNS)
-    if turns > CHECKPOINT_EVERY_TURNS:  # what rotation may drop
+    if turns > CHECKPOINT_EVERY_TURNS:  # records that rotation may drop
         last = len(kinds) - kinds[::-1].index(r.CHECKPOINT)
         await sql(
             lab.store,
@@ -149,7 +149,7 @@ async def test_it_works_after_checkpoints_and_compactions_and_for_another_agent(
     assert another.asked[0].messages[-1] == {"role": "user", "content": "Go on."}
 
 
-async def test_a_task_that_was_cancelled_in_the_middle_of_a_call_can_be_gone_on_from(lab: Lab) -> None:
+async def test_a_task_goes_on_after_one_that_was_cancelled_in_the_middle_of_a_call(lab: Lab) -> None:
     lab.app.agent("asker", model=ScriptedModel([[FACT], [("ask_user", {"question": "Who?"}), FACT], "never"]))
     await lab.start()
     first = await lab.submit("asker", "Ask.")
@@ -171,7 +171,7 @@ async def test_a_task_that_was_cancelled_in_the_middle_of_a_call_can_be_gone_on_
     assert (await lab.app.state(second.task_id)).open_questions == ("Who?",)
 
 
-async def test_one_that_ended_right_after_a_checkpoint(lab: Lab, monkeypatch: Any) -> None:
+async def test_a_task_goes_on_after_one_that_ended_right_after_a_checkpoint(lab: Lab, monkeypatch: Any) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
     app = lab.app
 
@@ -191,8 +191,8 @@ async def test_one_that_ended_right_after_a_checkpoint(lab: Lab, monkeypatch: An
     assert [message["role"] for message in model.asked[0].messages[1:]] == ["user", *["assistant", "tool"] * 2, "user"]
 
 
-async def test_what_was_done_before_it_failed_is_not_told_as_undone(lab: Lab) -> None:
-    """Or the next one would do it again."""
+async def test_calls_that_were_done_before_the_failure_keep_their_results(lab: Lab) -> None:
+    """Without them the next task would repeat the calls."""
     sent = 0
 
     @tool(risk="external_action")
@@ -214,8 +214,8 @@ async def test_what_was_done_before_it_failed_is_not_told_as_undone(lab: Lab) ->
     assert shown_texts(model.asked[0])[-3:] == ["sent to Ada", "sent to Bob", "Go on."]
 
 
-async def test_an_empty_reply_is_not_gone_on_from(lab: Lab) -> None:
-    """Some providers refuse a whole history for it."""
+async def test_an_empty_reply_is_not_inherited(lab: Lab) -> None:
+    """Some providers refuse a whole history with an empty reply."""
     lab.app.agent("silent", model=ScriptedModel([""] * 3))
     first = await lab.run("silent", "Speak.")
     assert first.state is State.FAILED
@@ -224,7 +224,7 @@ async def test_an_empty_reply_is_not_gone_on_from(lab: Lab) -> None:
     assert all(message["content"] for message in model.asked[0].messages)
 
 
-async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any) -> None:
+async def test_results_shown_as_excerpts_are_inherited_too(lab: Lab, monkeypatch: Any) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 3)
     few = Budget(max_artifact_bytes_in_context=1_500)
 
@@ -242,7 +242,7 @@ async def test_what_is_told_briefly_is_inherited_too(lab: Lab, monkeypatch: Any)
     assert ["there is no room to show them" in text for text in results] == [True, True, False]
 
 
-async def test_what_cannot_be_gone_on_from_is_said_at_once(lab: Lab) -> None:
+async def test_an_unusable_after_is_refused_at_once(lab: Lab) -> None:
     agent = lab.app.agent("helper", model=ScriptedModel(["hi"]))
 
     @lab.app.task
@@ -286,7 +286,7 @@ async def test_the_pressure_of_an_earlier_budget_is_not_inherited(lab: Lab) -> N
     assert (await lab.app.state(second.task_id)).risk_flags == ("tired",)
 
 
-async def test_the_state_of_a_running_task_and_of_a_handler_of_ones_own(app: Onward) -> None:
+async def test_the_state_of_a_running_task_and_of_an_own_handler(app: Onward) -> None:
     @app.task
     async def mine(ctx: Any) -> None:
         await ctx.patch(AgentState(goal="g"))

@@ -1,4 +1,4 @@
-"""Budgets of living agents: nothing is spent beyond them, nothing is charged twice, and who waits goes on after a raise."""
+"""Budgets of living agents: no agent spends more, no call is charged twice, and a waiting task goes on after a raise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def look() -> str:
 
 
 def spender(script: Any, tokens: int = 100, *, most: int | None = None) -> ScriptedModel:
-    """A model that says how many tokens it took: so many for each answer."""
+    """A model that reports `tokens` tokens for each answer."""
 
     def line(entry: Any, turn: int) -> Any:
         usage = Usage(tokens - 10, 10)
@@ -80,13 +80,13 @@ async def test_at_the_limit_it_waits_for_a_raise_and_goes_on(app: Onward, budget
     assert not spent.ledger.reserved
 
 
-async def test_a_raise_that_is_too_small_is_told_once(app: Onward) -> None:
+async def test_a_raise_that_is_too_small_is_recorded_once(app: Onward) -> None:
     devops = app.agent("devops", model=spender([LOOK, LOOK, LOOK, "done"]), tools=[look], budget=Budget(max_steps=1))
     async with app.worker():
         handle = await app.submit(devops, "go")
 
         async def waits() -> int:
-            """How often it was told that it waits, once it does."""
+            """The number of recorded waits, once the task waits for its budget."""
             waits_so_far = sum(record.kind == r.STEP_WAITS for record in await app.service.journal(handle.id))
             return waits_so_far if await _reason(app, handle.id, Reason.BUDGET) else 0
 
@@ -94,7 +94,7 @@ async def test_a_raise_that_is_too_small_is_told_once(app: Onward) -> None:
         for times in (2, 3, 4):
             await app.raise_budget(handle.id, max_steps=1)
             assert await eventually(lambda times=times: _at_least(waits, times)) == times, (
-                "old messages are not heard again"
+                "old messages are not read again"
             )
         await app.raise_budget(handle.id, max_steps=9)
         assert await handle.result(timeout=60) == "done"
@@ -105,7 +105,7 @@ async def _at_least(count: Any, least: int) -> int:
     return number if number >= least else 0
 
 
-async def test_no_limit_in_dollars_where_nobody_knows_the_price(app: Onward) -> None:
+async def test_no_limit_in_dollars_without_a_known_price(app: Onward) -> None:
     devops = app.agent("devops", model=ScriptedModel([LOOK, "done"]), tools=[look], budget=Budget(max_steps=1))
     async with app.worker():
         handle = await app.submit(devops, "go")
@@ -135,7 +135,7 @@ async def test_the_wall_time_is_one_of_the_limits(lab: Lab) -> None:
     assert (await lab.ended(task_id)).result == "done"
 
 
-async def test_it_can_end_with_what_it_has(lab: Lab) -> None:
+async def test_it_can_end_with_its_partial_result(lab: Lab) -> None:
     script = [Reply("So far: 3 GB.", (ToolCall("c", "look", "{}"),), Usage(5, 5), "tool_calls"), LOOK, LOOK, "done"]
     model = ScriptedModel([(lambda _, reply=reply: reply) if isinstance(reply, Reply) else reply for reply in script])
     budget = Budget(max_steps=2, when_spent="finish")
@@ -154,7 +154,7 @@ async def test_pressure_is_in_the_state_and_goes_with_a_raise(lab: Lab) -> None:
     task_id = await lab.submit(devops, "go")
     await lab.settled(task_id)
     shown = [BUDGET_PRESSURE in str(request.messages[0]["content"]) for request in model.asked]
-    assert shown == [False, False, False, False, True], "the fourth of five reaches the pressure; the fifth is told"
+    assert shown == [False, False, False, False, True], "the fourth of five reaches the pressure; the fifth shows it"
     await lab.app.raise_budget(task_id, max_steps=50)
     assert (await lab.ended(task_id)).result == "done"
     assert BUDGET_PRESSURE not in str(model.asked[-1].messages[0]["content"])
@@ -177,34 +177,34 @@ async def test_a_deadline_that_is_near_presses_too(lab: Lab) -> None:
     ]
 
 
-async def test_what_nobody_can_price_is_said(lab: Lab) -> None:
+async def test_a_model_without_a_known_price_fails_with_its_name(lab: Lab) -> None:
     model = ScriptedModel(["done"], name="nobody-knows")
     task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_cost_usd=1)), "go")
     assert "the price of the model nobody-knows is not known" in (task.error or {})["message"]
     assert not model.asked
 
 
-async def test_a_provider_that_takes_more_than_it_was_allowed_is_told_of(lab: Lab) -> None:
+async def test_a_provider_that_takes_more_than_it_was_allowed_is_reported(lab: Lab) -> None:
     model = spender(["done"], tokens=50_000)
     task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_llm_tokens=20_000)), "go")
     assert task.result == "done"
-    purse = (await lab.app.budget(task.task_id)).ledger
-    assert purse.spent.llm_tokens == 50_000
-    assert 30_000 < purse.exceeded["llm_tokens"] < 50_000
+    ledger = (await lab.app.budget(task.task_id)).ledger
+    assert ledger.spent.llm_tokens == 50_000
+    assert 30_000 < ledger.exceeded["llm_tokens"] < 50_000
 
 
-async def test_what_cost_nothing_is_not_charged_and_what_was_cut_off_is(lab: Lab) -> None:
+async def test_a_refused_call_is_free_and_a_cut_off_one_is_charged(lab: Lab) -> None:
     cut = ModelUnavailable("m", "the stream broke off")
     cut.began = True  # type: ignore[attr-defined]
     answers: list[Any] = [ModelBusy("m", "busy", 1.0), ModelUnavailable("m", "refused"), cut]
     model = spender([lambda _: answers.pop(0) if answers else Reply("done", usage=Usage(90, 10))])
     task = await lab.run(lab.app.agent("a", model=model, budget=Budget(max_llm_tokens=90_000)), "go")
     assert task.result == "done"
-    purse = (await lab.app.budget(task.task_id)).ledger
-    assert (purse.spent.llm_tokens, purse.reserved) == (200, {}), "the one that was cut off costs what the next one did"
+    ledger = (await lab.app.budget(task.task_id)).ledger
+    assert (ledger.spent.llm_tokens, ledger.reserved) == (200, {}), "the cut off call costs as much as the next one"
 
 
-async def test_a_budget_is_asked_for_with_sentences(app: Onward) -> None:
+async def test_a_wrong_budget_is_refused_with_a_sentence(app: Onward) -> None:
     devops = app.agent("devops", model=spender(["done"]))
     handle = await app.submit(devops, "go")
     with pytest.raises(NotFound, match="spends from no budget"):
@@ -227,10 +227,10 @@ async def test_killed_anywhere_each_call_is_charged_once() -> None:
         handle = await app.submit(devops, "go")
         await drain(app)
         assert await handle.result(timeout=1) == "done", app.killed_at
-        purse = (await app.budget(handle.id)).ledger
-        unseen = 100 if app.killed_at == "purse.after" else 0  # nobody knows that the call was not made
-        assert used(model) <= purse.spent.llm_tokens <= used(model) + unseen, app.killed_at
-        assert not purse.reserved, app.killed_at
+        ledger = (await app.budget(handle.id)).ledger
+        unseen = 100 if app.killed_at == "purse.after" else 0  # the journal does not show that the call was not made
+        assert used(model) <= ledger.spent.llm_tokens <= used(model) + unseen, app.killed_at
+        assert not ledger.reserved, app.killed_at
         repeated += len(model.asked) > 3
         points.add(str(app.killed_at))
     assert {"purse.before", "purse.after", "save.before", "save.after"} <= points
@@ -244,7 +244,7 @@ async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkey
     async for app in crashes():
 
         async def shut() -> str:
-            """See to it that the next call has to wait."""
+            """Make the next call wait."""
             await app.store.quotas.shut("scripted", 60.0, "enough")
             return "shut"
 
@@ -257,7 +257,7 @@ async def test_killed_anywhere_nothing_stays_reserved_behind_a_checkpoint(monkey
 
 
 @pytest.mark.slow
-async def test_killed_anywhere_a_raise_is_not_slept_through() -> None:
+async def test_killed_anywhere_a_raise_wakes_the_task() -> None:
     async for app in crashes():
         model = spender([LOOK, LOOK, "done"])
         devops = app.agent("devops", model=model, tools=[look], budget=Budget(max_steps=2))
@@ -308,8 +308,8 @@ def family(app: Onward, tokens: int, turns: int = 4) -> tuple[Any, list[Request]
 
 @pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indirect=True)
 async def test_ten_children_race_one_budget_and_never_exceed_it(url: str) -> None:
-    app = Onward(url, poll_s=0.05, slots=10, lease_s=300.0)  # a starved worker is not taken for dead
-    tokens, turns = 400, 4  # less than a call reserves: what providers take beyond that is another test
+    app = Onward(url, poll_s=0.05, slots=10, lease_s=300.0)  # a starved worker is not declared dead
+    tokens, turns = 400, 4  # less than a call reserves: a provider that takes more is another test
     boss, requests = family(app, tokens, turns)
     whole = CHILDREN * turns * tokens
     budget = Budget(max_llm_tokens=whole // 2, max_cost_usd=whole / 1000 / 2)
@@ -323,20 +323,20 @@ async def test_ten_children_race_one_budget_and_never_exceed_it(url: str) -> Non
         assert waiting == set(first.waiting)
         await app.raise_budget(handle.id, max_llm_tokens=4 * whole, max_cost_usd=4 * whole / 1000)
         assert await handle.result(timeout=60) == ["done"] * CHILDREN
-        purse = (await app.budget(handle.id)).ledger
+        ledger = (await app.budget(handle.id)).ledger
         messages = {
             child: [record.kind for record in await app.service.journal(child)].count(r.MESSAGE) for child in waiting
         }
     assert seen
     assert max(seen) <= whole // 2, "at no time was more spent and reserved than there was"
     assert len(requests) == CHILDREN * turns > calls, "nothing was asked again"
-    assert (purse.spent.llm_tokens, purse.reserved, purse.exceeded) == (whole, {}, {})
-    assert purse.spent.cost_usd == pytest.approx(whole / 1000)
-    assert all(messages.values()), "each that waited was told"
+    assert (ledger.spent.llm_tokens, ledger.reserved, ledger.exceeded) == (whole, {}, {})
+    assert ledger.spent.cost_usd == pytest.approx(whole / 1000)
+    assert all(messages.values()), "each waiting task got a message"
 
 
 async def _all_wait(app: Onward, task_id: str, seen: list[float]) -> set[str] | None:
-    """The children that are not at their end, once all of them wait for the budget."""
+    """The unfinished children, once all of them wait for the budget."""
     workers = (await app.list(task="worker"))[0]
     if len(workers) < CHILDREN:
         return None
@@ -346,7 +346,7 @@ async def _all_wait(app: Onward, task_id: str, seen: list[float]) -> set[str] | 
 
 
 async def test_a_raise_wakes_exactly_the_waiting_ones(lab: Lab) -> None:
-    """Others of the same budget, which sleep or wait for something else, are left alone."""
+    """Tasks of the same budget that sleep or wait for other reasons are left alone."""
     model = spender([LOOK, "done"])
     lab.app.agent("worker", model=model, tools=[look])
 
@@ -367,7 +367,7 @@ async def test_a_raise_wakes_exactly_the_waiting_ones(lab: Lab) -> None:
     ((worker,), _), ((asleep,), _) = await lab.app.list(task="worker"), await lab.app.list(task="sleeper")
     await lab.settled(worker.task_id)
     before = await lab.kinds(asleep.task_id)
-    await lab.app.raise_budget(worker.task_id, max_steps=9)  # by way of a child: it is the boss's budget
+    await lab.app.raise_budget(worker.task_id, max_steps=9)  # through a child: it raises the boss's budget
     assert (await lab.ended(worker.task_id)).result == "done"
     assert await lab.kinds(asleep.task_id) == before
     await lab.app.signal(asleep.task_id, "go")
@@ -375,7 +375,7 @@ async def test_a_raise_wakes_exactly_the_waiting_ones(lab: Lab) -> None:
 
 
 async def test_a_raise_that_is_not_enough_wakes_it_once(lab: Lab) -> None:
-    """And not once more for each that came before."""
+    """Earlier raises do not wake it again."""
     agent = lab.app.agent("a", model=spender(["done"]), budget=Budget(max_llm_tokens=1))
     await lab.start()
     task_id = await lab.submit(agent, "x")
@@ -390,7 +390,7 @@ async def test_a_raise_that_is_not_enough_wakes_it_once(lab: Lab) -> None:
 
 
 async def test_a_raise_is_for_the_budget_that_the_task_waits_for(lab: Lab) -> None:
-    """It has one of its own, which has enough."""
+    """The task also has a budget of its own, which has enough."""
     lab.app.agent("worker", model=spender([LOOK, "done"]), tools=[look], budget=Budget(max_steps=5))
 
     @lab.app.task
@@ -419,11 +419,11 @@ async def test_a_limit_that_is_set_later_holds_from_then_on(lab: Lab) -> None:
     task = await lab.run(agent, "x")
     assert task.result == "done"
     assert [request.max_tokens for request in model.asked] == [None, MAX_TOKENS], "or an answer could be of any length"
-    purse = (await lab.app.budget(task.task_id)).ledger
-    assert (purse.spent.llm_tokens, purse.spent.steps, purse.reserved) == (200, 2, {})
+    ledger = (await lab.app.budget(task.task_id)).ledger
+    assert (ledger.spent.llm_tokens, ledger.spent.steps, ledger.reserved) == (200, 2, {})
 
 
-async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
+async def test_a_child_has_its_own_budget_and_that_of_its_parent(lab: Lab) -> None:
     lab.app.agent(
         "small", model=spender([LOOK] * 9 + ["done"]), tools=[look], budget=Budget(max_steps=2, when_spent="finish")
     )
@@ -451,7 +451,7 @@ async def test_a_child_has_its_share_and_what_its_parent_has(lab: Lab) -> None:
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 12))
-def test_whatever_the_children_do_the_sum_is_kept(turns: list[int], steps: int) -> None:
+def test_the_children_never_exceed_the_sum(turns: list[int], steps: int) -> None:
     async def run() -> None:
         app = memory_app()
         requests: list[Request] = []
@@ -489,8 +489,8 @@ async def test_a_failed_task_leaves_nothing_reserved(lab: Lab) -> None:
     assert task.state is State.FAILED
     with pytest.raises(TaskFailed):
         await handle.result()
-    purse = (await lab.app.budget(handle.id)).ledger
-    assert (purse.spent.steps, purse.reserved) == (1, {})
+    ledger = (await lab.app.budget(handle.id)).ledger
+    assert (ledger.spent.steps, ledger.reserved) == (1, {})
 
 
 @pytest.mark.parametrize("where", ["of the agent", "at the submit"])

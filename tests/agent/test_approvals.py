@@ -1,4 +1,4 @@
-"""Approvals of an agent's tool calls: for exactly what was seen, decided once, with other arguments, always, or not in time."""
+"""Approvals of an agent's tool calls: for the shown arguments, decided once, with other arguments, always, or too late."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.kit import Lab, inline_app
 
 
 class Bank:
-    """Something that had better be asked about."""
+    """Tools that need an approval."""
 
     def __init__(self) -> None:
         self.paid: list[tuple[str, int]] = []
@@ -36,17 +36,17 @@ class Bank:
     def tools(self) -> list[Any]:
         @tool(risk="external_action", idempotent=True)
         async def pay(ctx: Any, to: str, cents: int = 1) -> str:
-            """Pay somebody."""
-            if ctx.key not in self.keys:  # as a bank that knows effect keys does
+            """Pay a person."""
+            if ctx.key not in self.keys:  # like a bank that knows effect keys
                 self.keys.add(ctx.key)
                 self.paid.append((to, cents))
             return f"{to} has {cents}"
 
         @tool(risk="external_action", approval_timeout="5m", approval_default="approve")
-        async def remind(who: str) -> str:
+        async def remind(name: str) -> str:
             """Send a reminder."""
-            self.paid.append((who, 0))
-            return f"{who} knows"
+            self.paid.append((name, 0))
+            return f"{name} knows"
 
         return [pay, remind]
 
@@ -58,7 +58,7 @@ def teller(app: Onward, bank: Bank, script: Any, **options: Any) -> ScriptedMode
 
 
 async def open_approvals(lab: Lab, task_id: str) -> list[Ask]:
-    """The open approvals of a task, once it does nothing else."""
+    """The open approvals of a task, once it only waits."""
     assert (await lab.settled(task_id, no_more="queued")).reason == "approval"
     return [ask for ask in await lab.app.asks("approval") if ask.task_id == task_id]
 
@@ -71,7 +71,7 @@ async def decisions(app: Onward, task_id: str) -> list[dict[str, Any]]:
 
 
 def results(model: ScriptedModel) -> list[str]:
-    """The results of its calls that the model was shown."""
+    """The results of calls in the last request to the model."""
     return [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
 
 
@@ -103,7 +103,7 @@ async def test_all_calls_of_a_turn_are_asked_for_at_once_and_run_in_their_order(
     }
 
 
-async def test_other_arguments_are_what_runs_and_the_model_is_told(lab: Lab) -> None:
+async def test_changed_arguments_run_and_are_shown_to_the_model(lab: Lab) -> None:
     bank = Bank()
     model = teller(lab.app, bank, [[("pay", {"to": "Ada", "cents": 5000})], "done"])
     await lab.start()
@@ -122,7 +122,7 @@ async def test_other_arguments_are_what_runs_and_the_model_is_told(lab: Lab) -> 
         for record in await lab.app.service.journal(task_id)
         if record.kind == r.STEP_DONE and record.key == "pay"
     ]
-    assert step.value["args"] == wire.fingerprint([[decision["arguments"]], {}]), "what ran is what was approved"
+    assert step.value["args"] == wire.fingerprint([[decision["arguments"]], {}]), "the approved call ran"
 
 
 async def test_the_same_arguments_in_another_order_are_no_change(lab: Lab) -> None:
@@ -146,7 +146,7 @@ async def test_other_arguments_that_do_not_fit_never_run(lab: Lab, wrong: Any) -
     with pytest.raises(InvalidInput, match="pay"):
         await lab.app.decide(ask.id, "approve", arguments=wrong)
     assert await open_approvals(lab, task_id) == [ask], "nothing was decided"
-    if isinstance(wrong, dict):  # an app that does not know the agent cannot tell; the agent can
+    if isinstance(wrong, dict):  # an app without the agent cannot check them; the agent can
         await inline_app(lab.clock, lab.store).decide(ask.id, "approve", arguments=wrong)
     else:
         await lab.app.decide(ask.id, "deny")
@@ -162,7 +162,7 @@ async def test_other_arguments_that_do_not_fit_never_run(lab: Lab, wrong: Any) -
 async def test_always_is_for_this_tool_in_this_task_and_outlives_checkpoints_and_crashes(lab: Lab) -> None:
     bank = Bank()
     turns = CHECKPOINT_EVERY_TURNS + 3
-    script = [*[[("pay", {"to": "Ada", "cents": n})] for n in range(turns)], [("remind", {"who": "Ada"})], "done"]
+    script = [*[[("pay", {"to": "Ada", "cents": n})] for n in range(turns)], [("remind", {"name": "Ada"})], "done"]
     model = teller(lab.app, bank, script)
     await lab.start()
     task_id, other = await lab.submit("teller", "Pay Ada."), await lab.submit("teller", "Pay Ada too.")
@@ -201,7 +201,7 @@ async def test_always_after_a_checkpoint_is_remembered_by_the_checkpoint_alone(l
     (ask,) = await open_approvals(lab, task_id)
     await lab.app.decide(ask.id, "approve", always=True)
     assert (await lab.settled(task_id)).reason == "question"
-    await lab.crash()  # whoever goes on reads the journal from the checkpoint on, and the decision is before it
+    await lab.crash()  # the next shift reads the journal from the checkpoint on, and the decision is before it
     await lab.start()
     (question,) = await lab.app.asks("question")
     await lab.app.answer(question.id, "yes")
@@ -209,9 +209,9 @@ async def test_always_after_a_checkpoint_is_remembered_by_the_checkpoint_alone(l
     assert len(bank.paid) == turns - 1
 
 
-async def test_always_answers_what_is_open_for_the_same_tool(lab: Lab) -> None:
+async def test_always_decides_the_open_approvals_of_the_same_tool(lab: Lab) -> None:
     bank = Bank()
-    teller(lab.app, bank, [[*TWO[0], ("remind", {"who": "Kim"})], "done"], approval_timeout="1h")
+    teller(lab.app, bank, [[*TWO[0], ("remind", {"name": "Kim"})], "done"], approval_timeout="1h")
     await lab.start()
     task_id = await lab.submit("teller", "Pay them.")
     first, second, third, other = await open_approvals(lab, task_id)
@@ -230,9 +230,9 @@ async def test_always_answers_what_is_open_for_the_same_tool(lab: Lab) -> None:
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_nobody_decides_in_time() -> None:
+async def test_the_default_counts_after_the_timeout() -> None:
     bank, app = Bank(), memory_app()
-    calls = [("pay", {"to": "Ada"}), ("remind", {"who": "Kim"})]
+    calls = [("pay", {"to": "Ada"}), ("remind", {"name": "Kim"})]
     model = teller(app, bank, [calls, "done"], approval_timeout="1h")
     async with app:
         start = app.clock.now()
@@ -252,7 +252,7 @@ async def test_nobody_decides_in_time() -> None:
                 await app.decide(ask.id, "approve")
 
 
-async def test_a_decision_after_its_time_is_none_even_when_no_worker_was_there_to_say_so(lab: Lab) -> None:
+async def test_a_late_decision_is_refused_even_when_no_worker_ran(lab: Lab) -> None:
     bank = Bank()
     model = teller(lab.app, bank, [[("pay", {"to": "Ada"})], "done"], approval_timeout="1h")
     await lab.start()
@@ -270,17 +270,17 @@ async def test_a_decision_after_its_time_is_none_even_when_no_worker_was_there_t
     assert (bank.paid, results(model)) == ([], ["denied: nobody decided in time"])
 
 
-def test_what_holds_in_the_end_is_one_of_two_words(app: Onward) -> None:
+def test_the_default_is_approve_or_deny(app: Onward) -> None:
     with pytest.raises(BadSetting, match="'approve' or 'deny'"):
         app.agent("x", model="openai:y", approval_default="perhaps")
     with pytest.raises(BadSetting, match="'approve' or 'deny'"):
         tool(approval_default="yes")(len)
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refused decisions ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_decision_is_for_what_was_seen(lab: Lab) -> None:
+async def test_a_decision_is_for_the_arguments_that_were_shown(lab: Lab) -> None:
     bank = Bank()
     teller(lab.app, bank, TWO)
     await lab.start()
@@ -316,7 +316,7 @@ async def test_an_approval_of_a_handler_has_nothing_to_change(lab: Lab) -> None:
     assert (await lab.ended(task_id)).result == {"decision": "approve", "hash": ask.hash}
 
 
-async def test_what_a_saga_asked_before_it_was_cancelled_cannot_be_decided(lab: Lab) -> None:
+async def test_an_approval_of_a_cancelled_saga_cannot_be_decided(lab: Lab) -> None:
     """The undo takes time; meanwhile a person answers an ask for which the task no longer waits."""
 
     @lab.app.task
@@ -334,9 +334,9 @@ async def test_what_a_saga_asked_before_it_was_cancelled_cannot_be_decided(lab: 
     approval, question = await lab.app.asks()
     await lab.app.cancel(task_id)
     for late in (lab.app.decide(approval.id, "approve"), lab.app.answer(question.id, "home")):
-        with pytest.raises(Withdrawn, match="is being cancelled, or has undone the step that asked") as gone:
+        with pytest.raises(Withdrawn, match="is being cancelled, or has undone the step that asked") as refusal:
             await late
-        assert gone.value.status == 409
+        assert refusal.value.status == 409
     assert await lab.store.inbox(task_id) == []
     assert (await lab.ended(task_id)).state == "cancelled"
 
@@ -344,7 +344,7 @@ async def test_what_a_saga_asked_before_it_was_cancelled_cannot_be_decided(lab: 
 @pytest.mark.parametrize(
     "text", ['{"to": "\\ud800"}', '{"to": "Ada", "cents": 1e999}', '{"to": ' + "[" * 900 + "]" * 900 + "}"]
 )
-async def test_arguments_that_no_record_can_hold_are_told_to_the_model(lab: Lab, text: str) -> None:
+async def test_arguments_that_no_record_can_hold_are_an_error_for_the_model(lab: Lab, text: str) -> None:
     bank = Bank()
     model = teller(lab.app, bank, [Reply("", (ToolCall("c1", "pay", text),)), "sorry"])
     task = await lab.run("teller", "Pay.")
@@ -353,7 +353,7 @@ async def test_arguments_that_no_record_can_hold_are_told_to_the_model(lab: Lab,
     assert bank.paid == []
 
 
-async def test_a_question_of_the_model_needs_nobody_to_allow_it(lab: Lab) -> None:
+async def test_a_question_of_the_model_needs_no_approval(lab: Lab) -> None:
     teller(lab.app, Bank(), [[("ask_user", {"question": "Why?"})], "done"], approve=["read"])
     await lab.start()
     task_id = await lab.submit("teller", "Ask.")
@@ -385,7 +385,7 @@ async def test_killed_anywhere_each_approved_call_runs_once_and_no_other() -> No
     assert points > 12
 
 
-async def test_a_fork_inherits_what_was_decided(lab: Lab) -> None:
+async def test_a_fork_inherits_decisions(lab: Lab) -> None:
     bank = Bank()
     teller(lab.app, bank, [*TWO[:1], [("pay", {"to": "Kim"})], "done"])
     await lab.start()
@@ -402,7 +402,7 @@ async def test_a_fork_inherits_what_was_decided(lab: Lab) -> None:
     )
     fork = await lab.app.fork(task_id, at)
     (anew,) = await open_approvals(lab, fork.id)
-    assert (anew.arguments, anew.hash == last.hash) == ({"to": "Kim"}, False), "what comes after it is asked for anew"
+    assert (anew.arguments, anew.hash == last.hash) == ({"to": "Kim"}, False), "later calls need new approvals"
     with pytest.raises(StaleDecision):
         await lab.app.decide(anew.id, "approve", hash=last.hash)
     await lab.app.decide(anew.id, "approve", hash=anew.hash)

@@ -1,7 +1,7 @@
 """A thousand decisions by people who are late, disagree, mix up ids or invent them: only approved calls run.
 
-The oracle is outside: tools write what they did into a ledger, and deciders write down what they were told. Whatever is in
-the ledger must be owed to exactly one approval that was accepted for exactly these arguments.
+The oracle is outside: tools write their calls into a ledger, and deciders keep the replies to their decisions. Each call in
+the ledger must belong to exactly one approval that was accepted for exactly these arguments.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def plainly(arguments: Any) -> str:
 
 
 class ShiftedClock:
-    """The time of this machine, so many seconds ahead; on PostgreSQL the server is told as well."""
+    """The time of this machine, moved ahead; on PostgreSQL the clock of the server moves as well."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
-        self.tell: Callable[[float], object] = lambda ahead: None
+        self.on_move: Callable[[float], object] = lambda ahead: None
 
     def now(self) -> float:
         return time.time() + self.ahead
@@ -64,7 +64,7 @@ class ShiftedClock:
 
     def move(self, seconds: float) -> None:
         self.ahead += seconds
-        self.tell(self.ahead)
+        self.on_move(self.ahead)
 
 
 class World:
@@ -80,7 +80,7 @@ class World:
         self.owed: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         """The calls that must have run, by task."""
         self.stopped: set[str] = set()
-        """Tasks that were cancelled: what is owed may be missing."""
+        """Cancelled tasks: some of their owed calls may be missing."""
         self.seen: dict[str, Ask] = {}
         self.wrong: list[str] = []
         self.gates: dict[str, asyncio.Event] = collections.defaultdict(asyncio.Event)
@@ -88,10 +88,10 @@ class World:
         self.numbers = iter(range(1_000_000))
 
     def hostile(self) -> int:
-        """Decisions but for a plain yes or no."""
+        """The number of decisions, without plain ones."""
         return self.count.total() - self.count["approve"] - self.count["deny"]
 
-    # ── what runs ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── agents and tools ─────────────────────────────────────────────────────────────────────────────────────────
 
     def offer(self, app: Onward) -> Onward:
         @tool(risk="external_action")
@@ -130,12 +130,12 @@ class World:
             app.agent(name, model=model, tools=[transfer], approve=["external_action"], **options)  # type: ignore[arg-type]
         return app
 
-    # ── who decides ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def attempt(
         self, kind: str, ask: Ask | str, decision: str, *, door: Onward | None = None, fits: bool = True, **given: Any
     ) -> bool:
-        """One decision; whether it was accepted. Whatever is refused is refused in our own words."""
+        """Sends one decision; returns whether it was accepted. A refusal must be an OnwardError."""
         self.count[kind] += 1
         ask_id = ask if isinstance(ask, str) else ask.id
         try:
@@ -148,15 +148,15 @@ class World:
             self.owe(ask.task_id, given.get("arguments") or ask.arguments or "trip")
         return True
 
-    def owe(self, task_id: str, what: Any) -> None:
-        self.owed[task_id][what if what == "trip" else plainly(what)] += 1
+    def owe(self, task_id: str, call: Any) -> None:
+        self.owed[task_id][call if call == "trip" else plainly(call)] += 1
 
-    def must(self, holds: bool, what: str) -> None:
+    def must(self, holds: bool, fault: str) -> None:
         if not holds:
-            self.wrong.append(what)
+            self.wrong.append(fault)
 
     async def open(self, task_id: str, count: int) -> list[Ask]:
-        """The approvals that a task has open, once there are so many."""
+        """The open approvals of a task, once there are `count`."""
 
         async def look() -> list[Ask]:
             asks = [ask for ask in await self.doors[0].asks("approval") if ask.task_id == task_id]
@@ -167,7 +167,7 @@ class World:
         return asks
 
     def plan(self) -> list[list[tuple[str, dict[str, Any]]]]:
-        """Two calls that are the same and one that is not; then the first once more."""
+        """The script of a model: two calls that are the same and one that is not; then the first once more."""
         name, cents = f"n{next(self.numbers)}", self.rng.randrange(1, 100)
         same = ("transfer", {"to": name, "cents": cents})
         return [[same, same, ("transfer", {"to": f"{name}'", "cents": cents})], [same]]
@@ -178,7 +178,7 @@ class World:
     # ── the plots ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def quarrel(self, kind: str) -> str:
-        """A task whose first turn is decided by the plot, and its last call by a coin."""
+        """Runs a task: the plot decides its first turn, and a random choice its last call."""
         plan = self.plan()
         if kind == "question":
             plan[0].append(("ask_user", {"question": "Really?"}))
@@ -212,8 +212,8 @@ class World:
         doors = [self.doors[n % len(self.doors)] for n in range(len(say))]
         accepted = await asyncio.gather(
             *[
-                self.attempt(kind, asks[0], word, door=door, **more)
-                for (word, more), door in zip(say, doors, strict=True)
+                self.attempt(kind, asks[0], decision, door=door, **more)
+                for (decision, more), door in zip(say, doors, strict=True)
             ]
         )
         self.must(sum(accepted) == 1, f"{sum(accepted)} of a race were accepted")
@@ -225,7 +225,7 @@ class World:
         await self.rest(asks[1:])
 
     async def unfit(self, kind: str, asks: list[Ask]) -> None:
-        """Arguments that the tool does not take: refused by a door that knows it, and never run behind one that does not."""
+        """Arguments that the tool does not take: an app that knows the tool refuses them, and they never run."""
         wrong = self.rng.choice([{}, {"to": 1}, {"to": "x", "cents": "many"}, {"to": "x", "cents": 1, "more": 1}])
         self.must(not await self.attempt(kind, asks[0], "approve", door=self.doors[0], arguments=wrong), "it fits?")
         none = self.rng.choice(["text", [], 1, {"to": float("nan")}, {"to": "\ud800"}, {"to": {1}}])
@@ -254,8 +254,8 @@ class World:
             self.must(
                 not await self.attempt(kind, text.replace("{id}", asks[0].task_id), "approve"), f"what is {text!r}?"
             )
-        word = self.rng.choice(["", "yes", "APPROVE", "approve ", "perhaps"])
-        self.must(not await self.attempt(kind, asks[0], word), f"what is {word!r}?")
+        decision = self.rng.choice(["", "yes", "APPROVE", "approve ", "perhaps"])
+        self.must(not await self.attempt(kind, asks[0], decision), f"what is {decision!r}?")
         self.must(not await self.attempt(kind, asks[0], "deny", always=True), "no, always?")
         await self.rest(asks)
 
@@ -267,12 +267,12 @@ class World:
             return [ask for ask in await self.doors[0].asks("question") if ask.task_id == asks[0].task_id]
 
         (question,) = await eventually(look, 60)
-        for word in ("approve", "deny"):
-            self.must(not await self.attempt(kind, question.id, word), "a question is no approval")
+        for decision in ("approve", "deny"):
+            self.must(not await self.attempt(kind, question.id, decision), "a question is no approval")
         await self.doors[0].answer(question.id, "approve")
 
     async def always(self, kind: str, asks: list[Ask]) -> None:
-        """One is denied; then a yes to another is one to all that is left of this tool in this task."""
+        """Denies one call; then an `always` for another approves all open calls of this tool in this task."""
         await self.rest(asks[:1])
         self.must(await self.attempt(kind, asks[1], "approve", always=True), "always was refused")
         self.owe(asks[2].task_id, asks[2].arguments)
@@ -324,7 +324,7 @@ class World:
         return task_id
 
     async def ended(self, task_id: str) -> bool:
-        """A task that parks has come to an end too, and a wrong one."""
+        """Waits for the end of a task; a task that parks has come to a wrong end."""
         task = await self.doors[0].get(task_id)
         if task.reason == "parked":
             self.wrong.append(f"{task_id} is parked")
@@ -335,7 +335,7 @@ class World:
     QUARRELS = ("approve", "twice", "raced", "changed", "unfit", "stale", "sibling", "garbage", "question", "always")
 
     async def round(self) -> list[str]:
-        """One task for every plot, all at once; then the hour is over for those that have one."""
+        """One task for every plot, all at once; then the clock moves past the timeouts."""
         once = [("transfer", {"to": f"n{next(self.numbers)}", "cents": 1})]
         timed = {
             kind: await self.submit(agent, [once]) for kind, agent in (("expired", "hasty"), ("default", "generous"))
@@ -359,13 +359,13 @@ class World:
         """A sentence for each fault."""
         wrong = list(self.wrong)
         did: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-        for task_id, what in self.ledger:
-            did[task_id][what] += 1
-        wrong += [f"of task {id_}, which nobody knows, {did[id_]}" for id_ in did.keys() - set(ids)]
+        for task_id, call in self.ledger:
+            did[task_id][call] += 1
+        wrong += [f"of task {id_}, which is unknown, {did[id_]}" for id_ in did.keys() - set(ids)]
         for id_ in ids:
-            wrong += [f"{id_} did {what} {n} times too often" for what, n in (did[id_] - self.owed[id_]).items()]
+            wrong += [f"{id_} did {call} {n} times too often" for call, n in (did[id_] - self.owed[id_]).items()]
             if id_ not in self.stopped:
-                wrong += [f"{id_} did not do {what}, though allowed" for what in self.owed[id_] - did[id_]]
+                wrong += [f"{id_} did not do {call}, though allowed" for call in self.owed[id_] - did[id_]]
             wrong += await self.audit(id_)
         wrong += [
             f"{ask_id} was decided by {decisions}" for ask_id, decisions in self.accepted.items() if len(decisions) > 1
@@ -373,7 +373,7 @@ class World:
         return wrong
 
     async def audit(self, task_id: str) -> list[str]:
-        """The journal alone tells the same: whatever was called has a yes of its own, for these arguments and this hash."""
+        """Checks the journal: each call has an approval of its own, for these arguments and this hash."""
         door, wrong = self.doors[0], []
         records = await door.service.journal(task_id, limit=1000)
         approvals = {record.seq: record.value for record in records if record.kind == r.APPROVAL}
@@ -383,7 +383,7 @@ class World:
             record.value for record in records if record.kind == r.MESSAGE and record.value["ref"] in approvals
         ]:
             ask = await door.service.messages.ask(f"{task_id}.{message['ref']}")
-            decision = message["value"] or {"decision": ask.default, "hash": ask.hash}  # or its time was up
+            decision = message["value"] or {"decision": ask.default, "hash": ask.hash}  # or the timeout decided
             always = always or decision.get("always", False)
             if decision["hash"] != ask.hash:
                 wrong.append(f"{ask.id} was decided for {decision['hash']}")
@@ -399,7 +399,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(url: str, seed: int) -> AsyncIterator[World]:
-    """Two workers and a door that knows nothing of agents, on one database."""
+    """Two workers and an app without agents, on one database."""
     clock = ShiftedClock()
     made = World(seed, clock)
     # A lease that outlives every move of the clock: this is about decisions, not about workers.
@@ -415,7 +415,7 @@ async def world(url: str, seed: int) -> AsyncIterator[World]:
                 "CREATE TABLE ahead (t float8); CREATE OR REPLACE FUNCTION onward_now() RETURNS float8 LANGUAGE sql STABLE AS "
                 "'SELECT extract(epoch FROM now())::float8 + COALESCE((SELECT max(t) FROM ahead), 0)'"
             )
-            clock.tell = lambda ahead: server.execute("INSERT INTO ahead VALUES (%s)", (ahead,))
+            clock.on_move = lambda ahead: server.execute("INSERT INTO ahead VALUES (%s)", (ahead,))
         for app in workers:
             await stack.enter_async_context(app.worker(slots=20))
         yield made
@@ -425,7 +425,7 @@ EXPECTED = {*World.QUARRELS, "deny", "cancelled", "cancel raced", "withdrawn", "
 
 
 async def decide(url: str, decisions: int, seed: int = 4) -> tuple[World, list[str]]:
-    """So many decisions, not counting the plain ones; everything that went wrong."""
+    """Runs rounds until there were `count` decisions, without plain ones; returns the faults."""
     async with world(url, seed) as made:
         ids: list[str] = []
         while made.hostile() < decisions:
@@ -457,7 +457,7 @@ async def test_hundreds_of_decisions(fresh_url: str, prove: bool) -> None:
     assert len(made.ledger) > 100
 
 
-# ── the oracle sees it when something is wrong ───────────────────────────────────────────────────────────────────────
+# ── the oracle finds planted faults ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
@@ -492,7 +492,7 @@ def _a_yes_is_for_all_with_the_same_arguments(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Calls, "_ask_approval", ask_approval)
 
 
-def _everybody_is_told_that_they_decided(patch: pytest.MonkeyPatch) -> None:
+def _every_decision_is_accepted(patch: pytest.MonkeyPatch) -> None:
     real = Messages._reply
 
     async def reply(self: Messages, *args: Any) -> list[Ask]:
@@ -526,7 +526,7 @@ FAULTS = (
     (_a_no_is_a_yes, "times too often"),
     (_changes_are_ignored, "times too often"),
     (_a_yes_is_for_all_with_the_same_arguments, "times too often"),
-    (_everybody_is_told_that_they_decided, "were accepted"),
+    (_every_decision_is_accepted, "were accepted"),
     (_each_call_runs_twice, "times too often"),
     (_any_hash_will_do, "it was for another hash"),
 )
@@ -535,7 +535,7 @@ FAULTS = (
 @only_file
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "seen"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
-async def test_a_planted_fault_is_seen(
+async def test_a_planted_fault_is_found(
     fresh_url: str, fault: Callable[[pytest.MonkeyPatch], None], seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)

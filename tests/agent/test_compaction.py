@@ -24,7 +24,7 @@ from tests.agent.pairing import badly_paired
 from tests.agent.test_conversation import built, sizes
 from tests.kit import Lab
 
-ROOM = 3_000
+ROOM_BYTES = 3_000
 TURNS = 9
 
 
@@ -74,17 +74,17 @@ async def steps(app: Onward, task_id: str, name: str) -> list[Any]:
 
 async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) -> None:
     model = Walker()
-    walker = app.agent("walker", model=model, tools=[look], context_bytes=ROOM)
+    walker = app.agent("walker", model=model, tools=[look], context_bytes=ROOM_BYTES)
     async with app.worker():
         handle = await app.submit(walker, "Look at all numbers.")
         assert await handle.result(timeout=60) == f"Looked at {TURNS}."
     compacted = await steps(app, handle.id, "compact")
     assert len(compacted) == len(model.summed) >= 2
     assert all(badly_paired(request.messages) == [] for request in model.asked)
-    assert max(map(size, model.asked)) <= ROOM
+    assert max(map(size, model.asked)) <= ROOM_BYTES
     assert not any("not shown" in request.messages[0]["content"] for request in model.asked)
     assert "They looked at numbers." in model.asked[-1].messages[1]["content"]
-    # what was replaced: the page with its turns, each message of them, and a transcript that the model can search
+    # the replaced parts: the page with its turns, each of their messages, and a transcript that the model can search
     for compaction in compacted:
         replaced = compaction["replaced"]
         (page,) = (await app.service.contents(handle.id, [replaced["page"]])).values()
@@ -105,11 +105,11 @@ async def test_killed_anywhere_it_goes_on_with_the_same_conversation(every: int,
     points, ends = 0, set()
     async for app in crashes():
         model = Walker()
-        handle = await app.submit(app.agent("walker", model=model, tools=[look], context_bytes=ROOM), "Look.")
+        handle = await app.submit(app.agent("walker", model=model, tools=[look], context_bytes=ROOM_BYTES), "Look.")
         await drain(app)
         assert await handle.result(timeout=1) == f"Looked at {TURNS}.", app.killed_at
         assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at
-        assert max(map(size, model.asked)) <= ROOM, app.killed_at
+        assert max(map(size, model.asked)) <= ROOM_BYTES, app.killed_at
         ends |= {json.dumps(model.asked[-1].messages), (await app.state(handle.id)).model_dump_json()}
         assert len(await steps(app, handle.id, "compact")) == 2, app.killed_at
         assert app.killed_at or (await app.replay(handle.id)).agrees
@@ -119,14 +119,14 @@ async def test_killed_anywhere_it_goes_on_with_the_same_conversation(every: int,
 
 
 @pytest.mark.parametrize("fails", ["refused", "empty"])
-async def test_where_it_fails_older_turns_are_left_out_and_the_model_is_told(lab: Lab, fails: str) -> None:
+async def test_where_it_fails_older_turns_are_left_out_and_the_prompt_says_so(lab: Lab, fails: str) -> None:
     def sum_up(_: Request) -> Reply:
         if fails == "empty":
             return Reply(" ")
         raise ModelRefused("walker", "no")
 
     model = Walker(12, sum_up)
-    lab.app.agent("walker", model=model, tools=[look], context_bytes=ROOM)
+    lab.app.agent("walker", model=model, tools=[look], context_bytes=ROOM_BYTES)
     task = await lab.run("walker", "Look.")
     assert task.result == "Looked at 12."
     assert "(5 earlier turns of this conversation are not shown.)" in model.asked[8].messages[0]["content"]
@@ -138,10 +138,10 @@ async def test_where_it_fails_older_turns_are_left_out_and_the_model_is_told(lab
 async def test_it_can_be_switched_off_and_given_to_another_model(lab: Lab) -> None:
     model, other = Walker(), Walker()
     other.name = "small"
-    lab.app.agent("plain", model=model, tools=[look], context_bytes=ROOM, compact=False)
+    lab.app.agent("plain", model=model, tools=[look], context_bytes=ROOM_BYTES, compact=False)
     assert (await lab.run("plain", "Look.")).state is State.COMPLETED
     assert (model.summed, "not shown" in model.asked[-1].messages[0]["content"]) == ([], True)
-    lab.app.agent("two", model=model, tools=[look], context_bytes=ROOM, compact=other)
+    lab.app.agent("two", model=model, tools=[look], context_bytes=ROOM_BYTES, compact=other)
     task = await lab.run("two", "Look.")
     assert model.summed == []
     assert {result["asked"]["model"] for result in await steps(lab.app, task.task_id, "compact")} == {"small"}
@@ -153,7 +153,7 @@ def test_room_that_is_no_room_is_refused(app: Onward) -> None:
         app.agent("x", model="openai:y", context_bytes=10)
 
 
-async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
+async def test_left_out_turns_are_counted_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
     """Pages that are too old to be shown are not read, and yet their turns are missing."""
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
 
@@ -161,11 +161,11 @@ async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeyp
         async def ask(self, request: Request, emit: Any) -> Reply:
             if len(self.asked) == 11:
                 self.asked.append(request)
-                raise ModelBusy("walker", "come back", 30.0)  # so long that the task leaves, and is replayed
+                raise ModelBusy("walker", "come back", 30.0)  # so long that the task leaves memory, and is replayed
             return await super().ask(request, emit)
 
     model = Busy(13)
-    lab.app.agent("walker", model=model, tools=[look], context_bytes=ROOM, compact=False)
+    lab.app.agent("walker", model=model, tools=[look], context_bytes=ROOM_BYTES, compact=False)
     assert (await lab.run("walker", "Look.")).result == "Looked at 13."
     left_out = [request.messages[0]["content"].splitlines()[-1] for request in model.asked[11:]]
     assert left_out == [f"({count} earlier turns of this conversation are not shown.)" for count in (8, 8, 9, 10)]
@@ -173,7 +173,7 @@ async def test_what_is_left_out_is_counted_after_a_restart_too(lab: Lab, monkeyp
 
 async def test_a_compaction_that_failed_is_remembered_after_a_restart_too(lab: Lab, monkeypatch: Any) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
-    lab.app.agent("walker", model=(model := Walker(12, lambda _: Reply(""))), tools=[look], context_bytes=ROOM)
+    lab.app.agent("walker", model=(model := Walker(12, lambda _: Reply(""))), tools=[look], context_bytes=ROOM_BYTES)
     before, pauses = model.ask, [30.0]
 
     async def ask(request: Request, emit: Any) -> Reply:
@@ -221,7 +221,7 @@ def test_turns_come_back_from_pages_and_from_messages(plan: list[tuple[int, list
     assert Conversation(talk.turns).bytes == sum(size + sum(results) for size, results in plan)
 
 
-def test_a_transcript_names_who_said_what() -> None:
+def test_a_transcript_names_the_speakers() -> None:
     talk, store = built([(1, []), (1, [1, 1])])
     messages: Any = [store[ref.id] for turn in talk.turns for ref in turn.messages]
     assert transcript(messages).splitlines() == [

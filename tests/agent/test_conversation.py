@@ -1,4 +1,4 @@
-"""Conversations: whatever is said, and wherever it is cut, what a model call sends is well formed."""
+"""Conversations: with any messages, and wherever they are cut, the request to a model is well formed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def built(plan: list[tuple[int, list[int]]]) -> tuple[Conversation, dict[str, di
 
 
 @given(st.lists(st.tuples(sizes, st.lists(sizes, max_size=3)), max_size=12), st.integers(0, 4000))
-def test_what_is_shown_is_always_well_formed(plan: list[tuple[int, list[int]]], most: int) -> None:
+def test_shown_messages_are_always_well_formed(plan: list[tuple[int, list[int]]], most: int) -> None:
     talk, store = built(plan)
     refs, left_out = talk.shown(most)
     assert badly_paired([store[ref.id] for ref in refs]) == []
@@ -53,7 +53,7 @@ def test_a_turn_is_finished_before_the_next_begins() -> None:
 
 
 @given(st.text(max_size=3000), st.integers(120, 1500))
-def test_an_excerpt_fits_and_says_what_is_missing(text: str, most: int) -> None:
+def test_an_excerpt_fits_and_names_the_missing_part(text: str, most: int) -> None:
     short = excerpt(text, most, "art_1")
     data = text.encode("utf-8", "replace")
     assert len(short.encode()) <= most

@@ -1,4 +1,4 @@
-"""Several agents: one calls another as a tool, reads what it knows, and neither a crash nor a circle can hurt."""
+"""Several agents: one calls another as a tool and reads its state; crashes and circles do no harm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def crew(app: Onward, boss_says: Any, helper_says: Any, **options: Any) -> tuple
 
 
 def find(request: Request) -> str:
-    """A researcher finds what its goal says."""
+    """The answer of a researcher: its goal, found."""
     return f"found {request.messages[-1]['content']}"
 
 
@@ -53,8 +53,8 @@ async def test_several_agents_work_at_once_and_the_caller_holds_no_slot(app: Onw
         handle = await app.submit(boss, "When and where was Ada born?")
 
         async def both() -> bool:
-            there = await children(app, handle.id)
-            return len(there) == 2 and all(task.state is State.RUNNING for task in there)
+            tasks = await children(app, handle.id)
+            return len(tasks) == 2 and all(task.state is State.RUNNING for task in tasks)
 
         await eventually(both)
         assert (await handle.get()).reason == Reason.CHILD
@@ -131,32 +131,32 @@ async def test_a_cancelled_agent_is_read_too_and_a_cancelled_boss_takes_its_agen
         await app.cancel(handle.id)
         gate.opened.set()
 
-        async def gone() -> bool:
+        async def all_cancelled() -> bool:
             return (await app.get(other.task_id)).state is State.CANCELLED
 
-        await eventually(gone)
+        await eventually(all_cancelled)
 
 
 async def test_agents_that_call_themselves_come_to_an_end(lab: Lab) -> None:
     class Shirker:
-        """Hands on whatever it gets, and passes on what it hears."""
+        """Hands each goal on to an agent of its kind, and answers when it reads a result."""
 
         name = "shirker"
 
         def __init__(self) -> None:
-            self.heard: list[str] = []
+            self.results: list[str] = []
 
         async def ask(self, request: Request, emit: Any) -> Reply:
             last = request.messages[-1]
             if last["role"] == "tool":
-                self.heard.append(last["content"])
+                self.results.append(last["content"])
                 return Reply("nobody wanted to")
             return Reply("", (ToolCall("c", "shirker", '{"goal": "you do it"}'),))
 
     lab.app.agent("shirker", model=(model := Shirker()), tools=["shirker"])
     task = await lab.run("shirker", "Do it.")
     assert task.result == "nobody wanted to"
-    assert model.heard[0] == (
+    assert model.results[0] == (
         "error: the agent 'shirker' was not asked: agents have handed this work on 5 times, and no further; "
         "do it yourself, or answer with what you have"
     )
@@ -164,13 +164,13 @@ async def test_agents_that_call_themselves_come_to_an_end(lab: Lab) -> None:
     assert len(tasks) == MAX_DEPTH + 1
 
 
-async def test_an_agent_that_nobody_knows_is_said(lab: Lab) -> None:
+async def test_an_unknown_agent_is_an_error_for_the_model(lab: Lab) -> None:
     lab.app.agent("boss", model=(model := ScriptedModel([[("nobody", {"goal": "a"})], "alone"])), tools=["nobody"])
     assert (await lab.run("boss", "x")).result == "alone"
     assert "no task is named 'nobody'" in model.asked[1].messages[-1]["content"]
 
 
-async def test_a_long_answer_is_an_artifact_of_whoever_asked(lab: Lab) -> None:
+async def test_a_long_answer_is_an_artifact_of_the_caller(lab: Lab) -> None:
     def read(request: Request) -> Any:
         shown = request.messages[-1]["content"]
         assert len(shown.encode()) <= 4_000
@@ -185,7 +185,7 @@ async def test_a_long_answer_is_an_artifact_of_whoever_asked(lab: Lab) -> None:
     assert [artifact.type for artifact in (await lab.app.state(task.task_id)).artifacts] == ["answer"]
 
 
-async def test_an_agent_reads_the_state_of_those_it_has_to_do_with_and_of_nobody_else(lab: Lab) -> None:
+async def test_an_agent_reads_the_state_of_its_relatives_only(lab: Lab) -> None:
     stranger = await _with_state(lab, "stranger")
     fact = ("record_fact", {"key": "born", "value": 1815, "source": "a book"})
     boss_says: list[Any] = [

@@ -1,4 +1,4 @@
-"""The demo of the agent with a model behind a real server, that goes its own way, refuses, or asks questions."""
+"""The demo of the agent with a model behind a real server that ignores the script, refuses, or asks questions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_model_that_refuses(openai_server: AIMock) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_is_there() -> None:
+def test_a_server_that_does_not_answer() -> None:
     done = play("http://127.0.0.1:9/v1")
     assert done.status == 1
     assert "the model gpt-x gave no whole answer: Connection error; check OPENAI_BASE_URL" in done.sentence

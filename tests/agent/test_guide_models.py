@@ -35,7 +35,7 @@ async def test_a_model_of_your_own() -> None:
     assert result["cost"] == pytest.approx((6 * 0.10 + 16 * 0.40) / 1_000_000)
 
 
-async def test_it_waits_where_it_is_full_and_tries_again_where_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_waits_for_a_used_up_quota_and_retries_a_lost_server(monkeypatch: pytest.MonkeyPatch) -> None:
     names = code_of(GUIDE, "house.py")
     trouble: list[BaseException] = [MemoryError("full"), ConnectionError("gone")]
 

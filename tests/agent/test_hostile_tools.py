@@ -1,4 +1,4 @@
-"""A tool server that means harm costs a call, and not the worker: schemas, pages, answers and times are bounded."""
+"""A hostile tool server fails a call, but never the worker: schemas, pages, answers and times are bounded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.agent import hostile
 from tests.kit import only_file
 
 TEXT = "a" * 60 + "!"
-SECONDS = 5.0
+MAX_CPU_S = 5.0
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_hostile_schema_takes_little_time(name: str) -> None:
     schema, arguments = SCHEMAS[name]
     began = time.thread_time()
     errors = schemas.schema_errors(schema, arguments)
-    assert time.thread_time() - began < SECONDS
+    assert time.thread_time() - began < MAX_CPU_S
     assert len(errors) < 2_000
     assert schemas.schema_errors(schema, arguments) == errors, "a replay says the same"
 
@@ -136,11 +136,11 @@ def test_it_judges_as_jsonschema_does(x: Any, y: Any, schema: dict[str, Any], ar
     assert (schemas.schema_errors(whole, arguments) == "") == wanted, schemas.schema_errors(whole, arguments)
 
 
-# ── what a server offers and answers ─────────────────────────────────────────────────────────────────────────────────
+# ── offers and answers of a server ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["endless pages", "many tools", "a large schema", "a deep schema"])
-async def test_too_much_on_offer_is_refused_with_what_to_do(address: str, kind: str) -> None:
+async def test_an_offer_that_is_too_large_is_refused_with_the_fix(address: str, kind: str) -> None:
     server = of_kind(address, kind)
     with pytest.raises((OffersTooMuch, ServerAway), match=r"only=|does not say"):
         await server.manifest()
@@ -195,7 +195,7 @@ async def test_an_endless_stream_ends(address: str, monkeypatch: pytest.MonkeyPa
     await server.close()
 
 
-async def test_what_a_tool_gives_is_not_judged_by_a_pattern_of_its_server(address: str) -> None:
+async def test_a_result_is_not_checked_by_a_pattern_of_its_server(address: str) -> None:
     server = of_kind(address, "a pattern of the output")
     assert await asyncio.wait_for(called(server), 60) == "done"
     await server.close()
@@ -231,7 +231,7 @@ async def test_a_command_that_never_ends_its_line_is_given_up(writes: str, monke
 
 @only_file
 async def test_a_hostile_pattern_does_not_stop_a_worker(app: Onward, address: str) -> None:
-    """As it was seen: the model is told what it wrote wrong, and the worker goes on."""
+    """The model gets an error for its wrong arguments, and the worker goes on."""
     model = ScriptedModel([[("evil_work", {"text": TEXT})], [("evil_work", {"text": "aaa"})], "done"])
     agent = app.agent("clerk", model=model, tools=[of_kind(address, "a pattern")])
     async with app.worker():
@@ -247,7 +247,7 @@ async def test_a_hostile_pattern_does_not_stop_a_worker(app: Onward, address: st
 
 
 async def model_said(head: str, piece: bytes, times: int | None) -> str:
-    """The error for a model's answer of so many pieces, or of endless pieces."""
+    """The error for a model's answer of many pieces, or of endless pieces."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -297,11 +297,11 @@ async def test_a_model_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPat
     assert "gave no whole answer" in await model_said(stream, b": comment\n\n" * 99, None)
 
 
-def test_a_header_that_tells_a_time_is_looked_at_briefly() -> None:
+def test_a_header_with_a_time_is_parsed_quickly() -> None:
     rng = random.Random(1)
     began = time.thread_time()
     for name in ("retry-after", "retry-after-ms", "x-ratelimit-reset-tokens"):
         for text in ("1" * 60_000 + "x", "1h" * 30_000, " ," * 30_000, "(" * 60_000, rng.randbytes(30_000).hex()):
             seconds_to_wait({name: text, "x-ratelimit-remaining-tokens": "0"})
-    assert time.thread_time() - began < SECONDS
+    assert time.thread_time() - began < MAX_CPU_S
     assert seconds_to_wait({"x-ratelimit-reset-tokens": "6m0s", "x-ratelimit-remaining-tokens": "0"}) == 360

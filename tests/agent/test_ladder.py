@@ -1,4 +1,4 @@
-"""The last part of an agent's time: it is told at 80 %, asked a last time without tools at 90 %, and what it has at the end is kept."""
+"""The last part of an agent's time: a hint at 80 %, a last question without tools at 90 %, and its partial result is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onward.core import record as r
 from onward.errors import TaskFailed
 from tests.kit import Lab
 
-DEADLINE = 100
+DEADLINE_S = 100
 
 
 def says(text: str, *calls: tuple[str, str]) -> Any:
@@ -42,11 +42,11 @@ async def test_a_tool_of_any_length_does_not_push_it_past_its_time(lab: Lab, len
         return "lingered"
 
     model = ScriptedModel([says("I have 3 of 5.", ("linger", "{}")), *[answers_when_asked_last] * 300])
-    lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE)
+    lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE_S)
     task = await lab.run("late", "go")
     assert task.finished_at is not None
-    assert task.finished_at - task.created_at <= DEADLINE + 2
-    if kind == "once" and length in {85, 150, math.inf}:  # one of its calls is under way when the time is over
+    assert task.finished_at - task.created_at <= DEADLINE_S + 2
+    if kind == "once" and length in {85, 150, math.inf}:  # one of its calls is running when the time is over
         assert (task.state, task.partial) == (State.FAILED, "I have 3 of 5.")
         assert (task.error or {})["type"] == "DeadlineExceeded"
         with pytest.raises(TaskFailed) as failed:
@@ -62,7 +62,7 @@ async def test_a_tool_of_any_length_does_not_push_it_past_its_time(lab: Lab, len
     assert replayed.agrees, replayed.detail
 
 
-async def test_a_last_question_without_an_answer_fails_with_what_there_is(lab: Lab) -> None:
+async def test_a_last_question_without_an_answer_fails_with_the_partial_result(lab: Lab) -> None:
     async def linger() -> str:
         """Take a while."""
         await lab.clock.sleep(60)
@@ -71,11 +71,11 @@ async def test_a_last_question_without_an_answer_fails_with_what_there_is(lab: L
     model = ScriptedModel(
         [says(f"Part {number}.", ("linger", "{}")) for number in range(3)] + [says("", ("linger", "{}"))]
     )
-    lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE)
+    lab.app.agent("late", model=model, tools=[linger], deadline=DEADLINE_S)
     task = await lab.run("late", "go")
-    assert (task.state, task.result) == (State.COMPLETED, "Part 2."), "calls that nobody offered are left alone"
+    assert (task.state, task.result) == (State.COMPLETED, "Part 2."), "calls without an offered tool are left alone"
     silent = ScriptedModel([says("Part 0.", ("linger", "{}")), says("", ("linger", "{}")), says("", ("linger", "{}"))])
-    lab.app.agent("silent", model=silent, tools=[linger], deadline=DEADLINE)
+    lab.app.agent("silent", model=silent, tools=[linger], deadline=DEADLINE_S)
     task = await lab.run("silent", "go")
     assert (task.state, task.partial) == (State.FAILED, "Part 0.")
     assert (task.error or {})["type"] == "TimeUp"
@@ -83,7 +83,7 @@ async def test_a_last_question_without_an_answer_fails_with_what_there_is(lab: L
 
 
 @pytest.mark.parametrize("way", ["approval", "question", "model", "flaky"])
-async def test_whatever_it_waits_for_its_time_holds(lab: Lab, way: str) -> None:
+async def test_the_deadline_holds_in_every_wait(lab: Lab, way: str) -> None:
     tried = 0
 
     @tool(risk="write_local", idempotent=True)
@@ -111,29 +111,29 @@ async def test_whatever_it_waits_for_its_time_holds(lab: Lab, way: str) -> None:
     model = Slow([says("So far.", called.get(way, ("touch", "{}"))), says("the end")])
     approve = ["write_local"] if way == "approval" else []
     options: dict[str, Any] = {"approval_timeout": "1h", "approval_default": "approve"} if approve else {}
-    lab.app.agent("late", model=model, tools=[touch, flaky], approve=approve, deadline=DEADLINE, **options)
+    lab.app.agent("late", model=model, tools=[touch, flaky], approve=approve, deadline=DEADLINE_S, **options)
     task = await lab.run("late", "go")
     assert task.finished_at is not None
-    assert task.finished_at - task.created_at <= DEADLINE + 2
+    assert task.finished_at - task.created_at <= DEADLINE_S + 2
     if way == "model":
         assert (task.state, task.partial) == (State.FAILED, "So far.")
         return
     assert (task.state, task.result) == (State.COMPLETED, "the end"), task.error
     results = [str(message["content"]) for message in model.asked[-1].messages if message["role"] == "tool"]
     assert "most of the task's time" in results[0]
-    assert "touched" not in results[0], "nobody has said yes"
+    assert "touched" not in results[0], "it has no approval"
     replayed = await lab.app.replay(task.task_id)
     assert replayed.agrees, replayed.detail
 
 
-async def test_a_deadline_that_passed_while_nobody_worked_keeps_what_there_was(lab: Lab) -> None:
+async def test_a_deadline_that_passed_without_a_worker_keeps_the_partial_result(lab: Lab) -> None:
     model = ScriptedModel([says("Halfway.", ("ask_user", '{"question": "well?"}')), says("the end")])
-    lab.app.agent("late", model=model, deadline=DEADLINE)
+    lab.app.agent("late", model=model, deadline=DEADLINE_S)
     await lab.start()
     task_id = await lab.submit("late", "go")
     await lab.settled(task_id)
     await lab.stop()
-    lab.clock.jump(DEADLINE * 3)
+    lab.clock.jump(DEADLINE_S * 3)
     await lab.start()
     task = await lab.ended(task_id)
     assert (task.state, task.partial, (task.error or {})["type"]) == (State.FAILED, "Halfway.", "DeadlineExceeded")
@@ -150,18 +150,18 @@ async def test_behind_a_checkpoint_it_is_kept_too(lab: Lab, monkeypatch: Any) ->
         """Note."""
         return "noted"
 
-    lab.app.agent("late", model=model, tools=[note], deadline=DEADLINE)
+    lab.app.agent("late", model=model, tools=[note], deadline=DEADLINE_S)
     await lab.start()
     task_id = await lab.submit("late", "go")
     await lab.settled(task_id)
     assert r.CHECKPOINT in await lab.kinds(task_id)
     await lab.stop()
-    lab.clock.jump(DEADLINE * 3)
+    lab.clock.jump(DEADLINE_S * 3)
     await lab.start()
     assert (await lab.ended(task_id)).partial == "Halfway."
 
 
-async def test_an_agent_answers_with_what_its_agents_had_by_then(lab: Lab) -> None:
+async def test_an_agent_answers_with_the_partial_results_of_its_agents(lab: Lab) -> None:
     async def linger() -> str:
         """Take very long."""
         await lab.clock.sleep(10_000)
@@ -177,7 +177,7 @@ async def test_an_agent_answers_with_what_its_agents_had_by_then(lab: Lab) -> No
         "digger", model=ScriptedModel([says("Dug 3 m.", ("hang", "{}")), says("Dug 3 m in all.")]), tools=[hang]
     )
     boss = ScriptedModel([says("", ("digger", '{"goal": "dig"}')), says("We dug.")])
-    lab.app.agent("boss", model=boss, tools=["digger"], deadline=DEADLINE)
+    lab.app.agent("boss", model=boss, tools=["digger"], deadline=DEADLINE_S)
     task = await lab.run("boss", "go")
     assert (task.state, task.result) == (State.COMPLETED, "We dug.")
     (result,) = [str(message["content"]) for message in boss.asked[-1].messages if message["role"] == "tool"]
@@ -185,7 +185,7 @@ async def test_an_agent_answers_with_what_its_agents_had_by_then(lab: Lab) -> No
     assert "Dug 3 m." in result
 
 
-async def test_a_spent_budget_keeps_what_children_answered(lab: Lab) -> None:
+async def test_a_spent_budget_keeps_the_answers_of_children(lab: Lab) -> None:
     lab.app.agent("digger", model=ScriptedModel([says("There are 3 GB in /var.")]), description="digs")
     boss = ScriptedModel([says("I ask.", ("digger", '{"goal": "dig"}'), ("digger", '{"goal": "dig"}')), says("never")])
     lab.app.agent("boss", model=boss, tools=["digger"], budget=Budget(max_steps=3, when_spent="finish"))
@@ -195,7 +195,7 @@ async def test_a_spent_budget_keeps_what_children_answered(lab: Lab) -> None:
     assert "(This is not finished: the budget of task" in task.result
 
 
-async def test_a_promised_form_fails_with_what_it_had(lab: Lab) -> None:
+async def test_a_promised_form_fails_with_the_partial_result(lab: Lab) -> None:
     class Report(pydantic.BaseModel):
         size: int
 

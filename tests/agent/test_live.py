@@ -1,4 +1,4 @@
-"""Live text: told as it comes, a few times a second, and withdrawn when its attempt came to nothing."""
+"""Live text: reported as it comes, a few times a second, and withdrawn when its attempt failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = [f"word{number} " for number in range(100)]
 
 
 class Slow:
-    """A model that takes a tenth of a second for each word, and breaks off as often as it is told to."""
+    """A model that takes a tenth of a second for each word, and breaks off `breaks` times."""
 
     name = "slow"
 
@@ -40,7 +40,7 @@ async def live_pieces(app: Onward, task_id: str) -> list[dict[str, Any]]:
     return [record.value for record in records if record.kind == r.PROGRESS and "text" in record.value]
 
 
-async def test_text_is_told_a_few_times_a_second(lab: Lab) -> None:
+async def test_text_is_reported_a_few_times_a_second(lab: Lab) -> None:
     lab.app.agent("slow", model=Slow(lab.clock))
     task = await lab.run("slow", "x")
     pieces = await live_pieces(lab.app, task.task_id)
@@ -51,7 +51,7 @@ async def test_text_is_told_a_few_times_a_second(lab: Lab) -> None:
     assert len(task.result) - len(text) < 60
 
 
-async def test_a_quick_reply_is_told_by_its_record_alone(lab: Lab) -> None:
+async def test_a_quick_reply_has_no_live_text(lab: Lab) -> None:
     lab.app.agent("quick", model=Slow(lab.clock, words=4))
     assert await live_pieces(lab.app, (await lab.run("quick", "x")).task_id) == []
 
@@ -69,7 +69,7 @@ async def test_text_of_an_attempt_that_failed_is_withdrawn(lab: Lab) -> None:
     assert len(first) > 2
 
 
-async def test_what_cannot_be_written_is_told_as_far_as_it_can(lab: Lab) -> None:
+async def test_live_text_that_cannot_be_stored_is_cleaned(lab: Lab) -> None:
     class Half:
         name = "half"
 
@@ -85,7 +85,7 @@ async def test_what_cannot_be_written_is_told_as_far_as_it_can(lab: Lab) -> None
 
 
 @pytest.mark.slow
-async def test_a_replay_tells_nothing_twice() -> None:
+async def test_a_replay_reports_nothing_twice() -> None:
     points = 0
     async for app in crashes():
         handle = await app.submit(app.agent("slow", model=Slow(app.clock, words=25)), "x")
@@ -106,7 +106,7 @@ async def test_a_replay_tells_nothing_twice() -> None:
     assert points > 5
 
 
-async def test_somebody_who_watches_sees_it_before_it_is_over(app: Onward) -> None:
+async def test_a_watcher_sees_live_text_before_the_reply_is_complete(app: Onward) -> None:
     gate = Gate()
 
     class Held:

@@ -1,4 +1,4 @@
-"""A conversation of 300 turns with outputs of 100 kB: what is stored grows with what is said, and going on at turn 300 reads as
+"""A conversation of 300 turns with outputs of 100 kB: the stored bytes grow with the conversation, and going on at turn 300 reads as
 much as at turn 60. (How long that takes, `python -m bench --only W7` measures.)"""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.kit import eventually, not_memory, only_memory, sql
 pytestmark = pytest.mark.slow
 
 TURNS = 300
-OUTPUT = 100_000
+OUTPUT_BYTES = 100_000
 ASKS = (3 * CHECKPOINT_EVERY_TURNS - 2, TURNS - 2)
 """Turns in which a person is asked, and the task leaves memory: each as far from its last checkpoint as can be."""
 
@@ -59,7 +59,7 @@ class Reads:
 
 
 class Talker:
-    """A model that looks once more, whatever it is shown, and takes its measures."""
+    """A model that looks once more in every turn, and measures."""
 
     name = "talker"
 
@@ -69,7 +69,7 @@ class Talker:
         self.stored: list[int] = []
         self.memory: dict[int, int] = {}
         self.resumed: list[tuple[int, int]] = []
-        """Records and bytes that were read to go on after a wait, with all that is shown in the next call."""
+        """Records and bytes read to go on after a wait, the messages of the next call included."""
         self.largest = 0
         """Bytes of the largest request."""
 
@@ -97,7 +97,7 @@ class Talker:
 async def dump(turn: int) -> str:
     """100 kB that cannot be made smaller."""
     rng = random.Random(turn)
-    return "\n".join(rng.randbytes(50).hex() for _ in range(OUTPUT // 101))
+    return "\n".join(rng.randbytes(50).hex() for _ in range(OUTPUT_BYTES // 101))
 
 
 async def talk(app: Onward) -> tuple[Talker, list[r.Record]]:
@@ -127,7 +127,7 @@ def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
     checks = {
         "checkpoints": (turns <= TURNS - CHECKPOINT_EVERY_TURNS, f"they stand for {turns} turns"),
         "bytes": (
-            third > 1.03 * second or third > 1.1 * first or first > 1.2 * OUTPUT * TURNS / 3,
+            third > 1.03 * second or third > 1.1 * first or first > 1.2 * OUTPUT_BYTES * TURNS / 3,
             f"{first:,}, {second:,} and {third:,} were stored in three parts of equal length",
         ),
         "request": (talker.largest > 1.5 * room, f"{talker.largest:,} bytes in one request"),
@@ -139,20 +139,22 @@ def judge(talker: Talker, records: list[r.Record]) -> dict[str, str]:
             late_bytes > 1.5 * early_bytes or late_bytes > 5 * room,
             f"{late_bytes:,} bytes were read to go on at turn {TURNS}, {early_bytes:,} at {ASKS[0]}",
         ),
-        "memory": (grown > 20 * OUTPUT, f"{grown:,} bytes more in memory at turn {TURNS} than at {TURNS // 3}"),
+        "memory": (grown > 20 * OUTPUT_BYTES, f"{grown:,} bytes more in memory at turn {TURNS} than at {TURNS // 3}"),
     }
     print(*(text for _, text in checks.values()), sep="\n")
     return {name: text for name, (wrong, text) in checks.items() if wrong}
 
 
 @not_memory
-async def test_a_long_conversation_costs_what_is_said_in_it(app: Onward, request: pytest.FixtureRequest) -> None:
+async def test_the_cost_of_a_long_conversation_grows_with_its_length(
+    app: Onward, request: pytest.FixtureRequest
+) -> None:
     if app.store.where.startswith("PostgreSQL"):
         request.getfixturevalue("at_length")
     assert judge(*await talk(app)) == {}
 
 
-# ── each of these checks can say no ──────────────────────────────────────────────────────────────────────────────────
+# ── each of these checks can fail ────────────────────────────────────────────────────────────────────────────────────
 
 
 def show_everything(monkeypatch: pytest.MonkeyPatch) -> None:

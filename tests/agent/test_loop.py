@@ -19,7 +19,7 @@ from tests.kit import Lab, eventually
 
 
 class Disk:
-    """Something to look at and to change."""
+    """The disk that the tools check and clean."""
 
     def __init__(self) -> None:
         self.looked: list[str] = []
@@ -35,7 +35,7 @@ class Disk:
         @tool(risk="write_local", idempotent=True)
         async def clean_logs(ctx: Any, path: str) -> str:
             """Delete old logs."""
-            if ctx.key not in self.cleaned:  # as a service that knows effect keys does
+            if ctx.key not in self.cleaned:  # like a service that knows effect keys
                 self.cleaned.append(ctx.key)
             return "1.2 GB are free"
 
@@ -129,7 +129,7 @@ async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
         (("read_artifact", {"artifact_id": "../etc/passwd"}), "error: ArtifactNotFound: task "),
     ],
 )
-async def test_what_a_model_does_wrong_it_is_told(lab: Lab, call: Any, sentence: str) -> None:
+async def test_a_wrong_call_is_an_error_for_the_model(lab: Lab, call: Any, sentence: str) -> None:
     devops, model = agent(lab.app, Disk(), [[call], "sorry"])
     task = await lab.run(devops, "x")
     assert task.result == "sorry"
@@ -138,7 +138,7 @@ async def test_what_a_model_does_wrong_it_is_told(lab: Lab, call: Any, sentence:
 
 @pytest.mark.parametrize("id_", ["", "x"])
 async def test_calls_of_one_id_get_a_result_each(lab: Lab, id_: str) -> None:
-    """As models of one's own may name them. The history fits, and the model reads what each came to."""
+    """An own model may give two calls one id. The history is well formed, and the model reads both results."""
     disk = Disk()
     both = Reply("", tuple(ToolCall(id_, "check_disk", f'{{"path":"{path}"}}') for path in ("/a", "/b")))
     devops, model = agent(lab.app, disk, [both, "done"])
@@ -225,7 +225,7 @@ async def test_a_model_that_refuses_is_not_asked_again(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("asks", ["plain", "async"])
-async def test_a_tool_that_can_be_asked_whether_it_happened_is_not_repeated(asks: str) -> None:
+async def test_a_tool_with_reconcile_is_not_repeated(asks: str) -> None:
     points = 0
     async for app in crashes():
         sent: list[str] = []
@@ -261,7 +261,9 @@ async def test_a_tool_that_can_be_asked_whether_it_happened_is_not_repeated(asks
         ("undo", None, "error: Undone: a person had it undone, as it was unknown whether it happened"),
     ],
 )
-async def test_what_a_person_says_of_an_effect_in_doubt_is_read(lab: Lab, verdict: str, value: Any, read: str) -> None:
+async def test_the_verdict_of_a_person_on_an_effect_in_doubt_is_read(
+    lab: Lab, verdict: str, value: Any, read: str
+) -> None:
     did: list[int] = []
 
     @tool(risk="external_action")
@@ -285,7 +287,7 @@ async def test_what_a_person_says_of_an_effect_in_doubt_is_read(lab: Lab, verdic
 
 
 async def test_a_model_is_asked_in_the_loop(lab: Lab) -> None:
-    """A question that is made in a thread is left there, never asked, when the shift ends before it comes back."""
+    """A coroutine made in a thread would never be awaited when the shift ends before the thread returns."""
     devops, _ = agent(lab.app, Disk(), [[("check_disk", {})], "done"])
     assert (await lab.run(devops, "x")).result == "done"
     assert lab.worker.threads._idle == [], "nothing here needs a thread"

@@ -1,4 +1,4 @@
-"""Tools of other MCP servers: recorded steps with the risk that we give them, pinned when a task begins."""
+"""Tools of other MCP servers: recorded steps with the risk from the app's settings, pinned when a task begins."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_a_tool_that_changes_under_a_task_is_refused(app: Onward, tmp_path
         async def ask(self, request: Any, emit: Any) -> Any:
             if len(self.asked) == 1:
                 (tmp_path / "changed").touch()
-                await server.close()  # it is started anew, and is another one
+                await server.close()  # the new process of the server offers another tool
                 ready.set()
             return await super().ask(request, emit)
 
@@ -165,17 +165,17 @@ async def test_a_tool_that_changes_under_a_task_is_refused(app: Onward, tmp_path
         assert results[0] == "the note a"
         assert "ToolChanged" in results[1]
         assert "so it was not called" in results[1]
-        assert results[2] == "the note b", "what did not change can be used"
+        assert results[2] == "the note b", "unchanged tools can be used"
         assert log(tmp_path) == ["read a", "read b"]
         now = app.agent(
             "later", model=ScriptedModel([[("files_write_note", {"name": "a", "text": "x"})], "done"]), tools=[server]
         )
         assert await (await app.submit(now, "write a note")).result(timeout=60) == "done"
-    assert log(tmp_path)[-1] == "changed a", "who begins later sees what it is now"
+    assert log(tmp_path)[-1] == "changed a", "a task that begins later sees the new tool"
 
 
 @pytest.mark.slow
-async def test_what_is_pinned_is_used_and_nothing_else(tmp_path: Path) -> None:
+async def test_only_pinned_tools_are_used(tmp_path: Path) -> None:
     from onward.core import wire
 
     server = files(tmp_path)
@@ -208,7 +208,7 @@ async def test_a_server_that_is_away_fails_with_a_sentence(app: Onward) -> None:
 
 @only_file
 async def test_an_agent_uses_another_onward_over_http_across_its_checkpoints(app: Onward) -> None:
-    """The tools are pinned for the whole task: after a checkpoint the servers are not asked again."""
+    """The tools are pinned for the whole task: after a checkpoint the agent does not list the servers' tools again."""
 
     @app.task
     async def double(ctx: Any, n: int) -> int:
@@ -257,7 +257,7 @@ async def test_a_task_that_began_before_goes_on_without_the_new_server(app: Onwa
 
 
 @only_file
-async def test_what_is_exposed_must_be_there_and_have_a_fit_name(app: Onward) -> None:
+async def test_an_exposed_handler_must_exist_and_have_a_valid_name(app: Onward) -> None:
     @app.task(name="with blanks")
     async def blank(ctx: Any) -> None: ...
 
@@ -330,11 +330,11 @@ asyncio.run(main())
 """
 
 
-# ── one connection for several ───────────────────────────────────────────────────────────────────────────────────────
+# ── one connection for several calls ─────────────────────────────────────────────────────────────────────────────────
 
 
 class _Ends:
-    """Connections by number, and those that were closed."""
+    """Numbered connections, and the closed ones."""
 
     def __init__(self) -> None:
         self.opened, self.closed = 0, set[int]()
@@ -349,7 +349,7 @@ class _Ends:
             self.closed.add(number)
 
 
-async def test_a_call_that_fails_does_not_hang_up_on_those_beside_it() -> None:
+async def test_a_failed_call_does_not_close_the_connection_of_others() -> None:
     ends = _Ends()
     link = mcp._Link(ends.connect)
     begun, go = asyncio.Event(), asyncio.Event()
@@ -367,7 +367,7 @@ async def test_a_call_that_fails_does_not_hang_up_on_those_beside_it() -> None:
     await begun.wait()
     with pytest.raises(ConnectionError):
         await link.use(fails)
-    assert await link.use(_same) == 2, "who comes after it has a new one"
+    assert await link.use(_same) == 2, "the next call gets a new connection"
     go.set()
     assert await beside == 1
     await _calm(lambda: ends.closed == {1})

@@ -1,4 +1,4 @@
-"""Models: the scripted one, and the small things that all of them share. (OpenAI's has a file of its own.)"""
+"""Models: the scripted one, and the parts that all of them share. (OpenAI's has a file of its own.)"""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ ASK = {"role": "user", "content": "What is the weather in Oslo?"}
 
 
 class Words(list[str]):
-    """Collects what is emitted."""
+    """Collects the emitted pieces."""
 
-    def __call__(self, word: str) -> None:
-        self.append(word)
+    def __call__(self, piece: str) -> None:
+        self.append(piece)
 
 
 # ── scripted ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_script_is_said_from_the_place_that_the_conversation_is_at() -> None:
+async def test_a_script_goes_on_from_the_place_of_the_conversation() -> None:
     model = ScriptedModel([[("get_weather", {"city": "Oslo"})], "It rains.", RuntimeError("boo")])
     words = Words()
     first = await model.ask(Request([ASK]), words)
     assert first.calls == (ToolCall("call_0_0", "get_weather", '{"city": "Oslo"}'),)
     messages = [ASK, first.message, {"role": "tool", "tool_call_id": "call_0_0", "content": "rain"}]
-    for _ in range(2):  # asked the same, it says the same
+    for _ in range(2):  # the same request gets the same reply
         assert (await model.ask(Request(messages), words)).text == "It rains."
     assert "".join(words).split() == ["It", "rains."] * 2
     reply = {"role": "assistant", "content": ""}
@@ -47,7 +47,7 @@ async def test_a_line_may_be_made_of_the_request() -> None:
     assert (await model.ask(Request([ASK]), Words())).text == "You said What is the weather in Oslo?"
 
 
-# ── small things ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── shared parts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ TEXTS = st.text(max_size=20) | st.from_regex(r"[0-9.]{0,5}(ms|m|h|s)?[0-9.]{0,5}
 
 
 @given(st.dictionaries(st.sampled_from(HEADERS), TEXTS))
-def test_whatever_a_header_says_it_is_a_time_or_nothing(headers: dict[str, str]) -> None:
+def test_any_header_gives_a_time_or_none(headers: dict[str, str]) -> None:
     delay = seconds_to_wait(headers)
     assert delay is None or delay >= 0
 
@@ -93,7 +93,7 @@ def test_usage_that_is_unknown_is_unknown() -> None:
     assert Reply("x").message == {"role": "assistant", "content": "x"}
 
 
-async def test_a_model_is_made_when_it_is_asked_for_and_closed_when_it_was() -> None:
+async def test_a_model_is_made_at_its_first_use_and_closed_after() -> None:
     class Closable(ScriptedModel):
         closed = 0
 
@@ -105,8 +105,8 @@ async def test_a_model_is_made_when_it_is_asked_for_and_closed_when_it_was() -> 
     assert chosen() is chosen() is mine
     await chosen.close()
     assert mine.closed == 1
-    await LazyModel(ScriptedModel([])).close()  # one that holds nothing open
-    await LazyModel("openai:x").close()  # one that was never asked for
+    await LazyModel(ScriptedModel([])).close()  # a model without `close`
+    await LazyModel("openai:x").close()  # a model that was never used
     for wrong in ("gpt-5", "openai:", "aol:gpt-5"):
         with pytest.raises(BadSetting, match="openai:NAME"):
             LazyModel(wrong)()

@@ -29,10 +29,10 @@ def get_weather(city: str) -> str:
 
 
 class Words(list[str]):
-    """Collects what is emitted."""
+    """Collects the emitted pieces."""
 
-    def __call__(self, word: str) -> None:
-        self.append(word)
+    def __call__(self, piece: str) -> None:
+        self.append(piece)
 
 
 async def ask(door: Strict, request: Request | None = None, words: Words | None = None, **options: Any) -> Reply:
@@ -54,7 +54,7 @@ def part(index: int | None, id_: str | None, name: str | None, arguments: str) -
     return {"tool_calls": [call if index is None else {"index": index, **call}]}
 
 
-# ── a server that nobody here wrote ──────────────────────────────────────────────────────────────────────────────────
+# ── a server from another project ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_an_answer_comes_in_pieces_and_with_its_usage(door: Strict, openai_server: AIMock) -> None:
@@ -109,7 +109,7 @@ async def test_tools_are_called_and_answered(door: Strict, openai_server: AIMock
         ),
     ],
 )
-async def test_what_a_provider_says_no_with(
+async def test_the_errors_of_a_provider(
     door: Strict,
     openai_server: AIMock,
     response: dict[str, Any],
@@ -135,7 +135,7 @@ async def test_an_answer_that_breaks_off_is_no_answer(
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
-async def test_why_it_stopped_is_said_as_it_is(door: Strict, openai_server: AIMock, finish: str) -> None:
+async def test_the_finish_reason_is_passed_on(door: Strict, openai_server: AIMock, finish: str) -> None:
     openai_server.script([{**MATCH, "response": {"content": "It rai", "finishReason": finish}}])
     reply = await ask(door)
     assert (reply.text, reply.finish) == ("It rai", finish)
@@ -185,7 +185,7 @@ async def test_silence_in_the_middle_is_no_answer_either(door: Strict, openai_se
     ],
     ids=["broke off", "an error", "cut", "refused", "nobody there"],
 )
-async def test_what_had_begun_is_not_free(door: Strict, answer: Answer | None, began: bool) -> None:
+async def test_an_answer_that_had_begun_is_not_free(door: Strict, answer: Answer | None, began: bool) -> None:
     """A provider charges for the text that it has sent, also when the rest was lost."""
     if answer is not None:
         door.say(answer)
@@ -307,7 +307,7 @@ async def test_a_refusal_says_why(door: Strict) -> None:
     assert (reply.text, reply.finish) == ("I will not.", "refusal")
 
 
-async def test_usage_that_is_not_told_is_unknown(door: Strict) -> None:
+async def test_missing_usage_is_unknown(door: Strict) -> None:
     door.say(events(piece({"content": "Rain."}, "stop")))
     reply = await ask(door)
     assert reply.usage == Usage()
@@ -315,7 +315,7 @@ async def test_usage_that_is_not_told_is_unknown(door: Strict) -> None:
     assert (await ask(door)).usage == Usage(3, None, None)
 
 
-async def test_what_a_model_once_wrote_does_not_spoil_the_history(door: Strict, openai_server: AIMock) -> None:
+async def test_odd_calls_of_a_model_do_not_spoil_the_history(door: Strict, openai_server: AIMock) -> None:
     openai_server.script([{**MATCH, "response": {"content": "Sorry."}}])
     calls = (
         ToolCall("a", "functions.get weather", '{"city":"Os'),
@@ -333,11 +333,11 @@ async def test_what_a_model_once_wrote_does_not_spoil_the_history(door: Strict, 
     ]
 
 
-# ── whom it asks, and how ────────────────────────────────────────────────────────────────────────────────────────────
+# ── servers, keys and prices ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Weather(BaseModel):
-    """A form that is promised."""
+    """The promised form of an answer."""
 
     city: str
 
@@ -353,7 +353,7 @@ class Weather(BaseModel):
         ("https://notopenai.com/v1", "max_tokens"),
     ],
 )
-def test_the_most_tokens_go_where_the_server_looks_for_them(base_url: str | None, field: str) -> None:
+def test_max_tokens_has_the_name_that_the_server_expects(base_url: str | None, field: str) -> None:
     model = OpenAIModel("m", base_url=base_url, api_key="k")
     sent = model._parameters(Request([ASK], max_tokens=9, result=Weather))
     assert [name for name in ("max_tokens", "max_completion_tokens") if name in sent] == [field]
@@ -363,7 +363,7 @@ def test_the_most_tokens_go_where_the_server_looks_for_them(base_url: str | None
     assert other._parameters(Request([ASK], max_tokens=9))["max_new_tokens"] == 9
 
 
-async def test_nobody_there() -> None:
+async def test_a_server_that_does_not_answer() -> None:
     model = OpenAIModel("x", base_url="http://127.0.0.1:9/v1")
     with pytest.raises(ModelUnavailable, match="Connection error"):
         await model.ask(Request([ASK]), Words())
@@ -373,14 +373,14 @@ async def test_nobody_there() -> None:
 async def test_without_a_key_and_a_server_of_your_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    model = OpenAIModel("gpt-5-mini")  # it may be named where nobody will ask it
+    model = OpenAIModel("gpt-5-mini")  # it may be named where it is never used
     with pytest.raises(ModelRefused, match="set OPENAI_API_KEY, or OPENAI_BASE_URL"):
         await model.ask(Request([ASK]), Words())
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     assert OpenAIModel("gpt-5-mini").base_url == "http://127.0.0.1:9/v1"
 
 
-def test_a_quota_is_named_by_whom_it_belongs_to_and_never_by_the_key() -> None:
+def test_a_quota_is_named_by_its_server_and_never_by_the_key() -> None:
     key = "sk-very-secret-and-long"
     model = OpenAIModel("gpt-5", api_key=key, base_url="http://user:password@host:8000/v1/")
     assert model.quota.startswith("gpt-5 at host:8000/v1 (key #")
@@ -396,7 +396,7 @@ def test_a_quota_is_named_by_whom_it_belongs_to_and_never_by_the_key() -> None:
     assert model.quota not in {other.quota for other in others}
 
 
-def test_its_prices_are_those_of_whom_it_asks() -> None:
+def test_its_prices_are_those_of_its_server() -> None:
     assert cost(OpenAIModel("gpt-4o", base_url="https://api.openai.com/v1"), Usage(1_000_000, 0)) == pytest.approx(2.5)
     assert cost(OpenAIModel("gpt-4o", base_url="http://127.0.0.1/v1"), Usage(1_000_000, 0)) is None
     own = OpenAIModel("gpt-4o", base_url="http://127.0.0.1/v1", prices=Prices(0.1, 0.2))

@@ -1,4 +1,4 @@
-"""A state that several change: patches from outside count at once, land each once, and survive every crash."""
+"""A state with several writers: patches from outside apply at once, each once, and survive every crash."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_patches_that_are_sent_at_once_all_land_in_one_order(app: Onward) 
         await asyncio.wait_for(gate.reached.wait(), 60)
         await asyncio.gather(*[app.patch(handle.id, fact("n", n), by=f"agent {n % 2}") for n in range(40)])
         seen = await app.state(handle.id)
-        assert sorted(noted(seen)) == list(range(40)), "what was taken in counts before the task has come to it"
+        assert sorted(noted(seen)) == list(range(40)), "an accepted patch counts before the task has read it"
         gate.opened.set()
         assert await handle.result(timeout=60) == "done"
     state = await app.state(handle.id)
@@ -68,7 +68,7 @@ async def test_killed_anywhere_a_patch_lands_once() -> None:
 
         @tool
         async def call_in(n: int) -> str:
-            """Somebody changes the state while this runs; what is sent again is one."""
+            """Patch the state while the tool runs; the same patch again changes nothing."""
             await app.service.agent_states.patch(sent[0], fact("n", n), id=f"patch {n}")
             return "told"
 
@@ -114,7 +114,7 @@ async def test_a_handler_takes_patches_where_it_patches() -> None:
         assert noted(await app.state(handle.id)) == ["before it began", "theirs", "mine"]
 
 
-async def test_what_cannot_be_patched_says_why(app: Onward) -> None:
+async def test_a_refused_patch_names_the_reason(app: Onward) -> None:
     handle = await app.submit(app.agent("devops", model=ScriptedModel(["done", "done"])), "x")
     with pytest.raises(TaskNotFound):
         await app.patch("nobody", fact("n", 1))

@@ -1,4 +1,4 @@
-"""The policy: what an agent does next, decided apart from how it is done; and what models do that is of no use."""
+"""The policy: it decides the next action of an agent; and useless replies of models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_usual_policy(seen: Seen, action: Action) -> None:
         (Seen(STATE, repeated=MAX_REPEATED_TURNS), "3 times in a row"),
     ],
 )
-def test_what_is_of_no_use_is_said_and_after_a_few_times_the_agent_stops(seen: Seen, words: str) -> None:
+def test_a_useless_reply_gets_a_hint_and_after_a_few_the_agent_stops(seen: Seen, words: str) -> None:
     hint = usual(seen)
     assert isinstance(hint, Say)
     assert words in hint.text
@@ -61,7 +61,7 @@ def test_what_is_of_no_use_is_said_and_after_a_few_times_the_agent_stops(seen: S
 
 
 class Lines:
-    """A model that says one line after the other, whatever it is shown."""
+    """A model that replies with one line after the other, for any request."""
 
     name = "lines"
 
@@ -75,7 +75,7 @@ class Lines:
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter", "stop"])
-async def test_a_model_that_says_nothing_of_use_is_asked_again_and_given_up(lab: Lab, finish: str) -> None:
+async def test_a_model_with_useless_replies_is_asked_again_and_given_up(lab: Lab, finish: str) -> None:
     model = Lines(Reply("", finish=finish), Reply("fine"))
     lab.app.agent("one", model=model)
     assert (await lab.run("one", "x")).result == "fine"
@@ -130,7 +130,7 @@ async def test_the_same_calls_again_and_again_get_a_hint(lab: Lab) -> None:
     assert all(badly_paired(request.messages) == [] for request in model.asked)
 
 
-async def test_what_a_policy_has_seen_is_remembered_by_a_checkpoint(lab: Lab, monkeypatch: Any) -> None:
+async def test_a_checkpoint_keeps_the_memory_of_the_policy(lab: Lab, monkeypatch: Any) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_TURNS", 2)
 
     @tool
@@ -139,7 +139,7 @@ async def test_what_a_policy_has_seen_is_remembered_by_a_checkpoint(lab: Lab, mo
         return "the same"
 
     class Leaving(Lines):
-        """Busy for so long, right after the checkpoint, that the task leaves and begins there anew."""
+        """Busy right after the checkpoint, for so long that the task leaves memory and goes on from it."""
 
         left = False
 
@@ -160,14 +160,14 @@ async def test_what_a_policy_has_seen_is_remembered_by_a_checkpoint(lab: Lab, mo
     assert silent.left
 
 
-async def test_a_policy_of_ones_own_acts_without_the_model_and_is_replayed() -> None:
+async def test_an_own_policy_acts_without_the_model_and_is_replayed() -> None:
     @tool(normalize=lambda output: StatePatch(append_facts=(Fact(key="disk", value=output, source="df"),)))
     def check_disk(path: str) -> str:
         """How full?"""
         return f"{path}: 93 %"
 
     def look_first(seen: Seen) -> Action:
-        """Look before the model is asked, and answer for it when it knows."""
+        """Calls the tool before the first model call, and makes the answer from the reply and the fact."""
         if seen.state.fact("disk") is None:
             return Do((ToolCall("mine", "check_disk", '{"path": "/"}'),))
         if seen.reply is not None:
@@ -184,7 +184,7 @@ async def test_a_policy_of_ones_own_acts_without_the_model_and_is_replayed() -> 
         assert app.killed_at or (await app.replay(handle.id)).agrees
 
 
-async def test_what_a_policy_leaves_out_of_a_turn_is_not_done(lab: Lab) -> None:
+async def test_calls_that_a_policy_leaves_out_are_not_done(lab: Lab) -> None:
     done: list[str] = []
 
     @tool
@@ -243,7 +243,7 @@ async def test_a_tool_that_was_reconciled_is_normalised_too() -> None:
         assert sent == ["Ada"]
 
 
-async def test_an_agent_that_is_short_of_budget_or_time_is_told_to_hurry(lab: Lab) -> None:
+async def test_an_agent_that_is_short_of_budget_or_time_gets_a_hint(lab: Lab) -> None:
     class Slow(Lines):
         async def ask(self, request: Request, emit: Any) -> Reply:
             reply = await super().ask(request, emit)

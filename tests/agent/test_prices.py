@@ -47,7 +47,7 @@ def test_a_listed_model_has_its_price() -> None:
 @pytest.mark.parametrize(
     "name", ["nobody-knows-me", "openai:nobody-knows-me", "nowhere:gpt-4o", "", "cerebras:qwen-3-coder-480b"]
 )
-def test_what_nobody_knows_is_none_and_not_zero(name: str) -> None:
+def test_an_unknown_price_is_none_and_not_zero(name: str) -> None:
     assert cost(name, Usage(10, 10)) is None
     assert max_cost(name, 10, 10) is None
 
@@ -63,9 +63,9 @@ def test_a_provider_that_miscounts_its_cache_is_not_paid_for_it() -> None:
     assert cost("gpt-4o", Usage(10, 0, cached=-5)) == cost("gpt-4o", Usage(10, 0))
 
 
-def test_a_model_is_priced_where_it_is_asked() -> None:
-    there = Priced("gpt-4o", base_url="https://api.openai.com/v1")
-    assert cost(there, Usage(1_000_000, 0)) == pytest.approx(2.50)
+def test_a_model_has_the_price_of_its_server() -> None:
+    priced = Priced("gpt-4o", base_url="https://api.openai.com/v1")
+    assert cost(priced, Usage(1_000_000, 0)) == pytest.approx(2.50)
     elsewhere = Priced("gpt-4o", base_url="http://127.0.0.1:8000/v1")
     assert cost(elsewhere, Usage(1_000_000, 0)) is None, "a server of one's own does not charge OpenAI's price"
     assert cost(ScriptedModel([]), Usage(1, 1)) is None
@@ -77,7 +77,7 @@ def test_your_own_prices_come_first() -> None:
     assert max_cost(mine, 2_000_000, 1_000_000) == pytest.approx(4.0)
     plain = Priced("mine", Prices(1.0, 2.0))
     assert cost(plain, Usage(2_000_000, 1_000_000, cached=1_000_000)) == pytest.approx(4.0)
-    assert cost(Priced("at home", Prices(0.0, 0.0)), Usage(10, 10)) == 0.0, "whoever says that it is free is believed"
+    assert cost(Priced("at home", Prices(0.0, 0.0)), Usage(10, 10)) == 0.0, "a price of zero is accepted as free"
 
 
 @pytest.mark.parametrize("prices", [(-1.0, 1.0), (1.0, math.inf), (1.0, 1.0, math.nan)])

@@ -1,5 +1,5 @@
 """Properties of every state, conversation and crash: never over budget, never an unpaired call, the same slice for the
-same input, and a snapshot anywhere changes nothing. Each property is shown a fault, and has to find it."""
+same input, and a snapshot anywhere changes nothing. For each property a test plants a fault, which it must find."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from tests.agent import test_conversation, test_state
 from tests.agent.pairing import badly_paired
 from tests.agent.test_state import patches
 
-ROOM = 4_000
-"""Bytes of the conversation that a call is shown: a few turns."""
+ROOM_BYTES = 4_000
+"""The size of the conversation in a request: a few turns."""
 
-EVERY = 3
+CHECKPOINT_EVERY = 3
 
 FEW = 30
 LIVES = (Phase.explicit, Phase.generate)
-"""Examples of what takes a whole life of a task; to make them smaller would take minutes."""
+"""Without shrinking: each example runs a whole task, and shrinking would take minutes."""
 
 
 def killed_at(number: int) -> MemoryApp:
-    """An app in memory whose worker is killed at the point with this number, if it comes so far; 0 kills no worker."""
+    """An app in memory whose worker is killed at the point with this number, if the worker reaches it; 0 kills no worker."""
     app, passed = memory_app(), itertools.count(1)
 
     def point(name: str) -> None:
@@ -65,7 +65,7 @@ scripts = st.lists(st.lists(st.one_of(looks, plans, facts, writes, strange), min
 
 
 class Counting(ScriptedModel):
-    """Goes on where the latest call that it is shown says, however little that is."""
+    """A model that goes on from the latest call in the request, however short the request is."""
 
     async def ask(self, request: Request, emit: Any) -> Any:
         self.asked.append(request)
@@ -95,7 +95,7 @@ async def converse(script: Any, kill: int) -> list[Request]:
 
     model = Counting([*script, "done"])
     agent = Agent(
-        "talk", lambda: model, tools=tools_by_name([look, write]), context_bytes=ROOM, instructions="Be brief."
+        "talk", lambda: model, tools=tools_by_name([look, write]), context_bytes=ROOM_BYTES, instructions="Be brief."
     )
     app = killed_at(kill)
     async with app:
@@ -126,7 +126,7 @@ def test_every_request_fits_is_paired_and_is_the_same_after_a_kill(script: Any, 
 
 def _requests(script: Any, kill: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "CHECKPOINT_EVERY_TURNS", EVERY)
+        patch.setattr(loop, "CHECKPOINT_EVERY_TURNS", CHECKPOINT_EVERY)
         straight = asyncio.run(converse(script, 0))
         killed = asyncio.run(converse(script, kill))
     assert len(straight) == len(script) + 1
@@ -135,10 +135,10 @@ def _requests(script: Any, kill: int) -> None:
         assert len(str(request.messages[0]["content"]).encode()) <= STATE_BYTES + 200
         sizes = [len(wire.encode(dict(message))) for message in request.messages[1:]]
         last = max(at for at, message in enumerate(request.messages[1:]) if message["role"] != "tool")
-        assert sum(sizes) <= max(ROOM, sum(sizes[last:]))
+        assert sum(sizes) <= max(ROOM_BYTES, sum(sizes[last:]))
     shown = [list(request.messages) for request in killed]
     once = [messages for at, messages in enumerate(shown) if not at or messages != shown[at - 1]]
-    assert once == [list(request.messages) for request in straight], "a kill changed what the model was shown"
+    assert once == [list(request.messages) for request in straight], "a kill changed a request to the model"
     assert len(shown) - len(once) <= 1, "at most the call whose answer died is made again"
 
 
@@ -194,7 +194,7 @@ def _snapshots(goal: str, changes: list[Any], kill: int) -> None:
 @pytest.mark.parametrize("holds", ["requests", "snapshots"])
 @pytest.mark.usefixtures("at_length")
 def test_many_lives(holds: str) -> None:
-    """The same, for many more."""
+    """The same properties for many more examples."""
     examples = settings(max_examples=1_000, phases=LIVES)
     (examples(given(*CONVERSATIONS)(_requests)) if holds == "requests" else examples(given(*STATES)(_snapshots)))()
 
@@ -212,7 +212,7 @@ def cut_through_turns(messages: Any, most: int) -> Shown:
 
 
 def one_turn_too_many(messages: Any, most: int) -> Shown:
-    return slices.conversation_slice(messages, most + ROOM)
+    return slices.conversation_slice(messages, most + ROOM_BYTES)
 
 
 def drop_a_result(self: Conversation, most: int, *artifacts: Any) -> Any:
@@ -260,7 +260,7 @@ PLANTED: dict[str, tuple[Any, str, Any, Any]] = {
         Conversation,
         "shown",
         drop_a_result,
-        test_conversation.test_what_is_shown_is_always_well_formed,
+        test_conversation.test_shown_messages_are_always_well_formed,
     ),
     "a snapshot on paper without flags": (
         *(AgentState, "model_dump_json", lambda self: JSON(self, exclude={"risk_flags"})),

@@ -1,4 +1,4 @@
-"""Quotas of providers: one task is told, all that need it wait: without a slot, without an attempt, without asking."""
+"""Quotas of providers: one task gets the refusal, and all that need the quota wait without a slot, an attempt or a request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL = "gpt-5-mini"
 
 
 class Provider:
-    """A provider whose quota is gone until a time."""
+    """A provider whose quota is used up until `reset`."""
 
     name = "provider"
 
@@ -50,30 +50,30 @@ class Provider:
 
 @pytest.fixture
 async def mine() -> AsyncIterator[MemoryApp]:
-    """An app in memory, on a clock that goes from one thing to the next."""
+    """An app in memory, on a clock that jumps from one timer to the next."""
     async with memory_app(slots=5) as app:
         yield app
 
 
 async def for_now(app: MemoryApp) -> None:
-    """All that happens before anybody comes back."""
+    """Runs everything that happens before the first retry."""
     with pytest.raises(UsageError, match="still run"):
         await drain(app, within="1s")
     tasks, _ = await app.list()
     assert {task.reason for task in tasks if not task.ended} == {"quota"}
 
 
-# ── everybody waits ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── all tasks wait ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("slots", [1, 5])
-async def test_one_is_told_and_all_wait_for_the_reset(slots: int) -> None:
+async def test_one_task_is_refused_and_all_wait_for_the_reset(slots: int) -> None:
     async with memory_app(slots=slots) as app:
         provider = Provider(app.clock)
         provider.reset = reset = app.clock.now() + 600
         handles = await app.submit_many(app.agent("devops", model=provider), [f"goal {number}" for number in range(20)])
         await for_now(app)
-        assert len(provider.refused) <= slots, "those that were under way when the first was told"
+        assert len(provider.refused) <= slots, "those that had asked before the first refusal"
         task = await handles[0].get()
         assert (task.state, task.reason, task.worker) == (State.PENDING, "quota", None)
         assert task.due_at is not None
@@ -87,7 +87,9 @@ async def test_one_is_told_and_all_wait_for_the_reset(slots: int) -> None:
         assert await app.store.quotas.get("provider") is None
 
 
-async def test_the_count_would_tell_if_nobody_looked_first(mine: MemoryApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_count_of_refusals_finds_tasks_that_do_not_look_first(
+    mine: MemoryApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The planted fault: every task asks for itself."""
 
     async def nothing(*_: Any) -> None:
@@ -111,7 +113,7 @@ async def test_a_quota_that_goes_again_and_again_takes_no_attempt(mine: MemoryAp
 
 
 @pytest.mark.slow
-async def test_where_nobody_says_when_they_ask_more_and_more_rarely() -> None:
+async def test_without_a_time_they_ask_more_and_more_rarely() -> None:
     async with memory_app(slots=1) as app:
         provider = Provider(app.clock, tells=False)
         provider.reset = app.clock.now() + 86_400
@@ -145,7 +147,7 @@ async def test_a_provider_that_is_only_down_is_tried_by_policy(mine: MemoryApp) 
 
 
 @pytest.mark.parametrize("after", [0, 0.0, -3, float("inf"), float("nan"), "soon"])
-async def test_at_once_after_a_no_is_no_time_at_all(mine: MemoryApp, after: Any) -> None:
+async def test_a_retry_time_of_zero_or_nonsense_is_ignored(mine: MemoryApp, after: Any) -> None:
     answers: list[Any] = [ModelBusy("m", "429", 1.0, quota=True) for _ in range(8)]
     for no in answers:
         no.retry_after = after
@@ -157,7 +159,7 @@ async def test_at_once_after_a_no_is_no_time_at_all(mine: MemoryApp, after: Any)
     assert mine.clock.now() - start >= 2 * (2**8 - 1), "each pause is twice the one before"
 
 
-# ── what else can happen to those who wait ───────────────────────────────────────────────────────────────────────────
+# ── other events while tasks wait ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_task_that_waits_can_be_cancelled_and_has_its_deadline(mine: MemoryApp) -> None:
@@ -188,14 +190,14 @@ async def test_killed_anywhere_while_it_waits_it_goes_on() -> None:
     assert points > 3
 
 
-async def test_who_waits_for_a_provider_does_not_stand_in_the_way_of_our_own_limits(mine: MemoryApp) -> None:
-    """A limit has a queue of its own, with the same reason: tasks that wait for something else are not in that queue."""
-    gone = mine.clock.now() + 3_600
+async def test_a_wait_for_a_provider_does_not_block_the_apps_own_limits(mine: MemoryApp) -> None:
+    """A limit has a queue of its own, with the same reason: tasks that wait for a provider are not in that queue."""
+    reset_at = mine.clock.now() + 3_600
     done: list[tuple[int, float]] = []
 
     async def ask() -> str:
-        if mine.clock.now() < gone:
-            raise RetryLater("429", retry_after=gone - mine.clock.now())
+        if mine.clock.now() < reset_at:
+            raise RetryLater("429", retry_after=reset_at - mine.clock.now())
         return "ok"
 
     @mine.task(limit=Limit(rate="1/10s"))
@@ -212,7 +214,7 @@ async def test_who_waits_for_a_provider_does_not_stand_in_the_way_of_our_own_lim
 
 
 @not_memory
-async def test_whatever_a_provider_says_can_be_written_down(app: Onward) -> None:
+async def test_any_text_of_a_provider_can_be_stored(app: Onward) -> None:
     answers: list[Any] = [ModelBusy("m", "429 \x00\ud800\n" + "x" * 9_000, 0.3)]
     model = ScriptedModel([lambda _: answers.pop() if answers else "at last"])
     devops = app.agent("devops", model=model, retry=1)
@@ -272,8 +274,8 @@ async def test_people_see_why(mine: MemoryApp) -> None:
     await for_now(mine)
     renderer = LineRenderer(handle.id)
     lines = [line for record in await mine.service.journal(handle.id) for line in renderer.render(record)]
-    told = f"{lines[-1].text}: {lines[-1].detail}"
-    assert told.startswith("model waits for quota: the quota of provider is used up: 429 too many; again in 10 m")
+    text = f"{lines[-1].text}: {lines[-1].detail}"
+    assert text.startswith("model waits for quota: the quota of provider is used up: 429 too many; again in 10 m")
 
 
 # ── real workers, a real server, real time ───────────────────────────────────────────────────────────────────────────
@@ -323,7 +325,7 @@ async def test_two_workers_and_twenty_tasks_ask_a_provider_whose_quota_is_gone_a
                 return {task.reason for task in tasks} == {"quota"}
 
             await eventually(waiting)
-            assert len(door.seen) <= 4, "two workers with two slots each: nobody asks after the first was told"
+            assert len(door.seen) <= 4, "two workers with two slots each: none asks after the first refusal"
             results = [await handle.result(timeout=60) for handle in handles]
         finally:
             for worker in workers:

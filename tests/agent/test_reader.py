@@ -1,4 +1,4 @@
-"""A page of an artifact: it fits, whatever the bytes are, and says how to go on."""
+"""A page of an artifact: it fits for any bytes, and names the next page."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_very_long_line_is_read_in_parts() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\0" * 10, b"a\0", b"\x89PNG\r\n\x1a\n" + b"\xff\xfe\xfd" * 100])
-def test_what_is_no_text_is_not_shown(data: bytes) -> None:
+def test_binary_data_is_not_shown(data: bytes) -> None:
     assert page(data, max_bytes=4000) == f"(binary, {len(data):,} bytes: it cannot be read as text)"
 
 

@@ -1,7 +1,7 @@
 """Whole agents, with a worker, against a strict OpenAI-compatible server that is not part of this project, through the official SDK.
 
-Everything goes through a door that refuses a history with an unpaired call, as strict providers do (`rig.strict`); every test
-here ends with nothing refused.
+All requests go through a proxy that refuses a history with an unpaired call, as strict providers do (`rig.strict`); no test
+here has a refused request at its end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class World:
 
         @tool(risk="write_local")
         async def write_down(ctx: Any, text: str) -> str:
-            """Write something down."""
+            """Write a text down."""
             self.written.append(f"{ctx.key} {text}")
             return "written"
 
@@ -65,7 +65,7 @@ def world() -> World:
 @pytest.fixture
 def run(app: Onward, door: Strict, world: World) -> Callable[..., Any]:
     async def run(goal: str = GOAL, **options: Any) -> tuple[Task, list[dict[str, Any]]]:
-        """A task of the agent to its end, and what its model steps recorded."""
+        """Runs a task of the agent to its end; returns it with the records of its model steps."""
         model = OpenAIModel("gpt-5-mini", base_url=door.url, api_key="k", prices=Prices(1.0, 10.0), **options)
         agent = app.agent("weatherman", model=model, instructions="Be short.", tools=world.tools(), retry=1)
         async with app.worker():
@@ -79,10 +79,10 @@ def run(app: Onward, door: Strict, world: World) -> Callable[..., Any]:
     return run
 
 
-# ── as it should be ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── without trouble ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_agent_streams_calls_tools_and_knows_what_it_cost(
+async def test_an_agent_streams_calls_tools_and_knows_its_cost(
     run: Callable[..., Any], door: Strict, openai_server: AIMock, world: World
 ) -> None:
     openai_server.script(SCRIPT)
@@ -99,9 +99,9 @@ async def test_an_agent_streams_calls_tools_and_knows_what_it_cost(
     assert roles == ["system", "user", "assistant", "tool", "tool", "assistant", "tool"]
 
 
-# ── as it is ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── with trouble ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SOON = "in a moment, as a date"
+SOON_AS_DATE = "in a moment, as a date"
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ SOON = "in a moment, as a date"
     ("trouble", "attempts"),
     [
         (Answer(429, headers={"Retry-After": "1"}), 1),
-        (Answer(429, headers={"Retry-After": SOON}), 1),
+        (Answer(429, headers={"Retry-After": SOON_AS_DATE}), 1),
         (Answer(429, headers={"retry-after-ms": "300"}), 1),
         (Answer(503, headers={"Retry-After": "1"}), 1),
         (Answer(500), 2),
@@ -133,7 +133,7 @@ SOON = "in a moment, as a date"
         "nothing",
     ],
 )
-async def test_trouble_is_got_over_and_counted_as_what_it_is(
+async def test_the_agent_survives_trouble_and_counts_it_by_kind(
     run: Callable[..., Any],
     door: Strict,
     openai_server: AIMock,
@@ -143,7 +143,7 @@ async def test_trouble_is_got_over_and_counted_as_what_it_is(
     attempts: int,
 ) -> None:
     openai_server.script(SCRIPT)
-    if trouble.headers.get("Retry-After") == SOON:
+    if trouble.headers.get("Retry-After") == SOON_AS_DATE:
         trouble = Answer(429, headers={"Retry-After": email.utils.formatdate(time.time() + 2, usegmt=True)})
     door.say(trouble)
     task, _ = await run()
@@ -159,7 +159,9 @@ async def test_trouble_is_got_over_and_counted_as_what_it_is(
 
 
 @only_memory
-async def test_silence_is_got_over(run: Callable[..., Any], door: Strict, openai_server: AIMock, world: World) -> None:
+async def test_the_agent_survives_a_silent_server(
+    run: Callable[..., Any], door: Strict, openai_server: AIMock, world: World
+) -> None:
     slow = {**SCRIPT[0], "match": {"turnIndex": 0, "sequenceIndex": 0}, "latency": 20_000}
     openai_server.script([slow, *SCRIPT])
     task, _ = await run(first=1.0)
@@ -236,7 +238,7 @@ async def test_a_provider_that_will_never_take_it_is_asked_once(run: Callable[..
 async def test_a_history_with_something_unpaired_is_refused(
     run: Callable[..., Any], door: Strict, openai_server: AIMock, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    """The planted fault: without it nothing above would prove anything."""
+    """The planted fault: the check of the proxy can fail."""
     shown = Conversation.shown
 
     def losing(self: Conversation, most: int, *artifacts: Any) -> Any:

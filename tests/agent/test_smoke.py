@@ -54,7 +54,7 @@ async def test_an_agent_with_a_real_model_comes_to_an_answer(app: Onward, smol: 
     assert door.refused == []
 
 
-async def test_it_streams_and_stops_where_it_is_told(smol: SmolLM) -> None:
+async def test_it_streams_and_stops_at_its_token_limit(smol: SmolLM) -> None:
     model, words = OpenAIModel("smollm2", base_url=smol.url), []
     ask = [{"role": "user", "content": "Tell me a long story about the sea."}]
     reply = await model.ask(Request(ask, max_tokens=12, temperature=0.0), words.append)

@@ -1,4 +1,4 @@
-"""AgentState, StatePatch and slices: what the seeds' contract says, and what must be so for every state and budget."""
+"""AgentState, StatePatch and slices: the published contract, and properties of every state and budget."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_json_of_the_contract_loads_and_comes_back_as_it_was() -> None:
     assert state.constraints.human_in_the_loop.required_for_risk_levels == ("write_local", "external_action")
 
 
-def test_it_has_a_schema_and_refuses_what_is_not_in_it() -> None:
+def test_it_has_a_schema_and_refuses_unknown_fields() -> None:
     assert AgentState.model_json_schema()["required"] == ["goal"]
     with pytest.raises(ValidationError, match="gaol"):
         AgentState.model_validate({"goal": "x", "gaol": "y"})
@@ -125,7 +125,7 @@ def test_a_slice_is_never_over_its_budget_and_always_the_same(
     assert shown + slice_.left_out.get("artifacts", 0) == len(state.artifacts)
 
 
-def test_what_is_most_worth_showing_comes_first() -> None:
+def test_the_most_important_parts_come_first() -> None:
     state = AgentState(
         goal="g",
         artifacts=tuple(
@@ -141,7 +141,7 @@ def test_what_is_most_worth_showing_comes_first() -> None:
     assert "k19" in slice_.text
     assert "k0 " not in slice_.text
     assert slice_.left_out["facts"] > 0
-    assert f"{slice_.left_out['facts']} facts" in slice_.text, "what was left out is said"
+    assert f"{slice_.left_out['facts']} facts" in slice_.text, "the slice names the left out parts"
 
 
 @pytest.mark.parametrize("step", [None, "look", "clean"])

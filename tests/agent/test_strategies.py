@@ -1,4 +1,4 @@
-"""Checkpoint strategies: killed anywhere, an agent loses what its strategy promises and no more; and each is cheaper than the last."""
+"""Checkpoint strategies: killed anywhere, an agent loses no more than its strategy allows; and each is cheaper than the last."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class World:
         self.keys: set[str] = set()
 
     def agent(self, app: MemoryApp, strategy: Any) -> Any:
-        async def did(what: str) -> None:
+        async def did(entry: str) -> None:
             with contextlib.suppress(Killed):
-                for _ in range(5):  # whatever was told before has its commit
+                for _ in range(5):  # records from before are committed by now
                     await asyncio.sleep(0)
                 if not app._dead:
-                    self.done.append(what)
-                    crashpoint(f"in {what}")
+                    self.done.append(entry)
+                    crashpoint(f"in {entry}")
                     return
-            await asyncio.Event().wait()  # the dead do nothing more
+            await asyncio.Event().wait()  # a killed worker does nothing more
 
         @tool
         async def look(n: int) -> str:
@@ -75,17 +75,17 @@ class World:
 
     @property
     def again(self) -> set[str]:
-        return {what for what, times in collections.Counter(self.done).items() if times > 1}
+        return {entry for entry, times in collections.Counter(self.done).items() if times > 1}
 
 
 def broken_promises(world: World, strategy: str, killed_at: str | None) -> list[str]:
     """The entries that were repeated and should not have been."""
     again, where = world.again, (killed_at or "").removeprefix("in ")
-    wrong = [f"{what} again, killed at {killed_at}" for what in again if world.done.count(what) > 2]
+    wrong = [f"{entry} again, killed at {killed_at}" for entry in again if world.done.count(entry) > 2]
     wrong += [f"several keys: {world.keys}" for _ in range(len(world.keys) > 1)]
     if killed_at is None:
         return wrong + sorted(again)
-    if where.startswith("change"):  # it is begun when all before it is durable, whatever the strategy
+    if where.startswith("change"):  # with every strategy it begins after all before it is durable
         wrong += sorted(again - {where})
     if where.startswith("model"):
         turn = int(where[6:])
@@ -100,7 +100,7 @@ def broken_promises(world: World, strategy: str, killed_at: str | None) -> list[
             allowed = {f"look {m}" for m, of in world.TURN.items() if of == world.TURN[n]}
             allowed -= {"look 5"} if n == 6 else set()  # the change came in between
         wrong += sorted(again - allowed)
-    models = [what for what in again if what.startswith("model")]
+    models = [entry for entry in again if entry.startswith("model")]
     return wrong + (sorted(models) if len(models) > 1 else [])
 
 
@@ -124,11 +124,11 @@ async def killed_everywhere(strategy: str) -> tuple[list[str], set[str], int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_killed_anywhere_it_loses_what_was_promised(strategy: str) -> None:
+async def test_killed_anywhere_it_loses_no_more_than_allowed(strategy: str) -> None:
     wrong, again, points = await killed_everywhere(strategy)
     assert wrong == []
     assert points > 25
-    assert {what for what in again if what.startswith("look")}, "VOID: no read was ever lost"
+    assert {entry for entry in again if entry.startswith("look")}, "VOID: no read was ever lost"
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ async def test_a_turn_that_is_not_flushed_is_found(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Context, "flush", never)
     wrong, _, _ = await killed_everywhere("every_iteration")
-    assert any(what.startswith("look") for what in wrong)
+    assert any(sentence.startswith("look") for sentence in wrong)
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ async def test_an_effect_that_does_not_wait_for_the_reads_before_it_is_found(mon
     assert "look 5" in wrong
 
 
-# ── what they cost ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── costs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 READS = 4
 
@@ -165,7 +165,7 @@ async def commits(lab: Lab, strategy: str, *, changes: bool) -> float:
     @tool
     async def look(n: int) -> str:
         """Look."""
-        for _ in range(4):  # so that one read is through with its commit before the next
+        for _ in range(4):  # so that one read is committed before the next
             await lab.clock.sleep(0)
         return f"seen {n}"
 
@@ -198,7 +198,7 @@ def test_a_strategy_is_one_of_three() -> None:
         Onward().agent("a", model=ScriptedModel([]), checkpoint="sometimes")
 
 
-# ── what a read may rely on ──────────────────────────────────────────────────────────────────────────────────────────
+# ── reads of handlers ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -248,11 +248,11 @@ async def test_effects_of_several_branches_wait_for_the_reads_before_them(lab: L
             return 1
 
         async def effect(number: int) -> None:
-            there = [record.key for record in await lab.store.journal(ctx.task_id)]
-            missing.extend({f"[gather.{number}]read"} - {*there})
+            keys = [record.key for record in await lab.store.journal(ctx.task_id)]
+            missing.extend({f"[gather.{number}]read"} - {*keys})
 
         async def line(number: int) -> None:
-            for _ in range(number):  # some are at their read while others wait for theirs to be written
+            for _ in range(number):  # some branches read while others wait until their reads are written
                 await asyncio.sleep(0)
             await ctx.step(read, effect="read")
             await ctx.step(effect, number)
@@ -278,7 +278,7 @@ async def test_reads_without_end_are_written_now_and_then(lab: Lab) -> None:
 
 
 async def test_a_worker_that_lost_its_task_learns_it_at_the_next_record(lab: Lab) -> None:
-    """Reads of a shift that another has overtaken: their records are refused, and the shift drops its work."""
+    """Another shift has overtaken this one: the store refuses the records of its reads, and it drops its work."""
     reached: list[str] = []
 
     @lab.app.task(checkpoint="on_state_change")

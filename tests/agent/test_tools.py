@@ -1,4 +1,4 @@
-"""Tools: what a model is told of them, and what becomes of what it writes."""
+"""Tools: their specification for the model, and the parsing of its arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_tool_is_still_a_function() -> None:
     assert check_disk.__doc__ == "How full is the disk?"
 
 
-def test_what_a_model_is_told() -> None:
+def test_the_specification_for_a_model() -> None:
     assert check_disk.spec() == {
         "type": "function",
         "function": {
@@ -70,7 +70,7 @@ def test_what_a_model_is_told() -> None:
         ({"risk": "house_rule"}, "once"),
     ],
 )
-def test_what_a_tool_is_to_the_world(options: dict[str, Any], effect: str) -> None:
+def test_the_effect_of_a_tool(options: dict[str, Any], effect: str) -> None:
     assert tool(**options)(check_disk.function).effect == effect
 
 
@@ -102,7 +102,7 @@ def test_no_arguments_are_an_empty_object() -> None:
 
 
 @given(st.text(max_size=200))
-def test_whatever_a_model_writes_is_an_object_or_a_sentence(text: str) -> None:
+def test_any_arguments_give_an_object_or_a_sentence(text: str) -> None:
     arguments: Any = None
     with contextlib.suppress(InvalidInput):
         arguments = parse_arguments(text, "x")
@@ -155,7 +155,7 @@ def test_names_that_no_provider_takes(name: str) -> None:
         ({"budget": {"max_steps": 3}}, "but must be a Budget, such as Budget(max_steps=20)"),
     ],
 )
-def test_a_slip_is_told_where_the_agent_is_written(options: dict[str, Any], sentence: str) -> None:
+def test_a_mistake_is_raised_where_the_agent_is_declared(options: dict[str, Any], sentence: str) -> None:
     @tool(risk="delicate")
     def touch() -> None:
         """Touch it."""

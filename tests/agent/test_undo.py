@@ -1,4 +1,4 @@
-"""An agent with `undo`: what its tools did is taken back, the last first, when it fails, is cancelled or runs out of time."""
+"""An agent with `undo`: the effects of its tools are undone, the last first, when it fails, is cancelled or runs out of time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_failure_undoes_its_calls_in_reverse(lab: Lab) -> None:
     world = World()
     task = await lab.run(trip(lab.app, world, policy=gives_up), "go")
     assert (task.state, (task.error or {})["type"]) == (State.FAILED, NoAnswer.__name__)
-    assert world.undone == [(name, {"number": f"no {name}"}) for name in REVERSE], "with what the tool returned"
+    assert world.undone == [(name, {"number": f"no {name}"}) for name in REVERSE], "with the result of the tool"
     assert [key.rpartition("]")[2] for key in (task.error or {})["undone"]] == ["book#3", "book#2", "book"]
     replayed = await lab.app.replay(task.task_id)
     assert replayed.agrees, replayed.detail
@@ -81,7 +81,7 @@ async def test_its_calls_are_tool_calls_in_the_timeline_and_in_events(lab: Lab) 
     assert len(executed) == 4
 
 
-async def test_what_completes_is_not_undone_and_without_the_word_nothing_is(lab: Lab) -> None:
+async def test_a_completed_agent_and_one_without_undo_undo_nothing(lab: Lab) -> None:
     world = World()
     task = await lab.run(trip(lab.app, world), "go")
     assert (task.result, world.undone) == ("done", [])
@@ -127,7 +127,7 @@ async def test_a_cancel_and_a_deadline_undo_too(lab: Lab, way: str) -> None:
     assert world.order == ["hotel", "flight"]
 
 
-async def test_a_deadline_under_way_undoes_and_keeps_what_it_had(lab: Lab) -> None:
+async def test_a_deadline_undoes_and_keeps_the_partial_result(lab: Lab) -> None:
     world = World()
 
     class Hanging(ScriptedModel):

@@ -69,7 +69,7 @@ async def test_an_agent_that_has_ended(app: Onward) -> None:
         (0, 0, PRICES, (1, 0, 0, 0.0)),
     ],
 )
-async def test_what_nobody_told_is_unknown_and_never_nothing(
+async def test_missing_usage_is_unknown_and_never_zero(
     lab: Lab, taken: Any, given: Any, prices: Any, expected: Any
 ) -> None:
     lab.app.agent("a", model=model([reply("done", taken=taken, given=given)], prices))
@@ -108,7 +108,7 @@ async def test_one_that_failed_or_is_under_way(lab: Lab) -> None:
     assert usage.to_json() == Usage(1, 10, 1, 11.0).to_json(), "a cancel writes no sum, the journal has it"
 
 
-async def test_with_children_wherever_they_stand(app: Onward) -> None:
+async def test_with_children_in_any_state(app: Onward) -> None:
     """A parent that is no agent, an agent below it that has ended, and one below that which was cancelled in the middle."""
     app.agent("leaf", model=model([reply("", ("ask_user", '{"question":"Which?"}'))]), description="asks")
     app.agent("branch", model=model([reply("", ("leaf", '{"goal":"x"}')), reply("done")]), tools=["leaf"])
@@ -152,7 +152,7 @@ async def test_too_many_to_look_at_are_unknown(lab: Lab, monkeypatch: pytest.Mon
     assert usage.with_children is None
 
 
-async def test_killed_anywhere_it_is_the_sum_of_what_is_recorded() -> None:
+async def test_killed_anywhere_it_is_the_sum_of_the_records() -> None:
     points = 0
     async for app in crashes():
         script = [reply("", LOOK), reply("", LOOK, LOOK), reply("done")]
@@ -198,8 +198,8 @@ async def test_a_fork_counts_its_own(lab: Lab) -> None:
     assert ((await lab.app.get(first)).usage or UNKNOWN).to_json() == Usage(2, 20, 2, 22.0).to_json()
 
 
-async def test_what_a_task_took_comes_with_its_end_to_its_parent(lab: Lab) -> None:
-    """And is not taken for its result."""
+async def test_the_usage_of_a_child_comes_with_its_end_to_its_parent(lab: Lab) -> None:
+    """It is not mistaken for the child's result."""
     lab.app.agent("a", model=model([reply("done")]))
 
     @lab.app.task

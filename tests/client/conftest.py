@@ -1,4 +1,4 @@
-"""Both clients behind one face, against a real server: what one can do, the other can, and the tests are the same."""
+"""Both clients behind one interface, against a real server: they have the same abilities and share the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.server.conftest import serving
 
 
 class InThreads:
-    """A SyncClient as code with a loop sees it: each call in a thread, each stream as the list of its items."""
+    """Wraps a SyncClient for async code: it runs each call in a thread, and returns each stream as a list."""
 
     def __init__(self, at: Any) -> None:
         self.at = at
@@ -36,13 +36,13 @@ def _drained(answer: Any) -> Any:
 
 
 async def listed(stream: Any) -> list[Any]:
-    """All that a stream of either client finds."""
+    """All items of a stream of either client."""
     return await stream if inspect.isawaitable(stream) else [item async for item in stream]
 
 
 @pytest.fixture(params=["Client", "SyncClient"])
 async def either(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    """Call it with an address, and whatever else, for a client of one of the two sorts."""
+    """A function that makes a client of one of the two kinds from an address and options."""
     made: list[Any] = []
 
     def make(address: str, *args: Any, **options: Any) -> Any:

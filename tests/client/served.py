@@ -1,4 +1,4 @@
-"""What the servers of these tests serve: tasks that leave lines in the file LEDGER."""
+"""The app of the servers in these tests: its tasks write lines to the file LEDGER."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def work(ctx: Context, n: int) -> int:
 
 @app.task
 async def walk(ctx: Context, steps: int) -> int:
-    """So slowly that a server can be killed on the way."""
+    """Walks so slowly that a test can kill the server on the way."""
     for step in range(steps):
         ctx.progress(f"step {step}", step + 1, steps)
         await ctx.step(effect, ctx.task_id, step)

@@ -23,42 +23,43 @@ from tests.kit import only_postgres
 
 WORKERS, SLOTS = 3, 2
 SERVICES = 200
-LIMIT = 105
+QUEUE_LIMIT = 105
 """Tasks that may wait."""
-HASTY = 20
-"""Those who do not come back when they are refused, but somebody else does for them."""
+HASTY_SUBMITTERS = 20
+"""Submitters that do not retry after a refusal; the test retries for them."""
 
 
 @dataclasses.dataclass
 class Evening:
-    """What was seen of one, and what the database says of it."""
+    """The observations of one evening, and the figures of its database."""
 
     sent: set[str]
     live: list[str]
     refused: int
     waiting: int
-    """When somebody was refused."""
-    heard: dict[str, list[tuple[int, str]]]
+    """The moments of refusals."""
+    updates: dict[str, list[tuple[int, str]]]
     records: dict[str, list[tuple[int, str]]]
     before: int
     """Deploys that waited when the hotfix came."""
     overtaken: int
-    """Deploys that were started between its coming and its start."""
+    """Deploys that were started between the submit of the hotfix and its start."""
     shifts: Counter[str]
     states: Counter[str]
 
     def wrong(self) -> set[str]:
-        """What should not be."""
+        """The names of the faults."""
         facts = {
             "lost": set(self.live) != self.sent or self.states != {"completed": len(self.sent)},
             "doubled": max(Counter(self.live).values()) > 1,
             "there was no evening": self.before < SERVICES // 2,
-            "the hotfix waited": self.overtaken > WORKERS * SLOTS,  # what was being claimed when it came
-            "the queue has no bound": (self.waiting, self.refused) != (LIMIT, HASTY - (LIMIT - SERVICES // 2 - 1)),
-            "somebody saw something else": self.heard != self.records,
-            "nobody was killed in the middle": max(self.shifts.values()) < 2,
+            "the hotfix waited": self.overtaken > WORKERS * SLOTS,  # deploys that were just being claimed
+            "the queue has no bound": (self.waiting, self.refused)
+            != (QUEUE_LIMIT, HASTY_SUBMITTERS - (QUEUE_LIMIT - SERVICES // 2 - 1)),
+            "a client saw other updates": self.updates != self.records,
+            "no worker was killed in the middle": max(self.shifts.values()) < 2,
         }
-        return {what for what, is_so in facts.items() if is_so}
+        return {fault for fault, is_so in facts.items() if is_so}
 
 
 class Place:
@@ -71,7 +72,7 @@ class Place:
             self.port = free.getsockname()[1]
         self._env = {
             "ONWARD_DB": url,
-            "ONWARD_QUEUE_LIMIT": str(LIMIT),
+            "ONWARD_QUEUE_LIMIT": str(QUEUE_LIMIT),
             "ONWARD_HEARTBEAT_S": "1",
             "FRIDAY": str(tmp_path / "friday.log"),
             "ROLL_OUT_S": "0.1",
@@ -86,12 +87,12 @@ class Place:
             return connection.execute(sql.encode()).fetchall()
 
     def at_work(self) -> bool:
-        """Whether the workers have said that they are quick: or those who are refused are sent away for half a minute."""
+        """Whether the store knows the pace of the workers; without it a refusal says to wait for half a minute."""
         ((rate,),) = self.ask("SELECT COALESCE(sum(rate), 0) FROM onward_workers")
         return rate > 2 or len(friday.live()) > SERVICES // 3
 
     def kill_one_in_the_middle(self, workers: list[Child]) -> None:
-        """One that holds tasks while it is killed: it stands still while we look."""
+        """Kills a worker while it holds tasks: it is frozen while the test looks."""
         for worker in [*workers] * 100:
             worker.freeze()
             held = "SELECT count(*) FROM onward_queue q JOIN onward_workers w ON w.id = q.worker WHERE w.pid = "
@@ -117,31 +118,31 @@ def place(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 async def played(place: Place, hotfix_priority: int = 10) -> Evening:
-    """One evening: half of the deploys, the hotfix, more than the queue takes; then the workers come to it, and those who were
-    refused come back, with the rest."""
+    """One evening: half of the deploys, the hotfix, more than the queue takes; then the workers start, and the refused
+    submitters come back, with the rest."""
     app = "examples.friday:app"
     place.start("serve", app, "--no-worker", "--port", str(place.port))
     address = f"http://127.0.0.1:{place.port}"
     names = [f"service-{n}" for n in range(SERVICES)]
-    heard: dict[str, list[tuple[int, str]]] = {}
+    updates: dict[str, list[tuple[int, str]]] = {}
 
     async def deploy(client: Client, service: str, **options: Any) -> str:
         task = await client.submit("deploy", service, key=service, **options)
-        if task.id not in heard:
-            heard[task.id] = []
+        if task.id not in updates:
+            updates[task.id] = []
             watching.append(asyncio.ensure_future(watch(task)))
         return str(task.id)
 
     async def watch(task: Any) -> None:
         async for record in task.tail():
-            heard[task.id].append((record.seq, record.kind))
+            updates[task.id].append((record.seq, record.kind))
 
     async with Client(address, patience=60) as client, Client(address, patience=0) as hasty:
         watching: list[asyncio.Task[Any]] = []
         await asyncio.gather(*(deploy(client, name) for name in names[: SERVICES // 2]))
         hotfix = await deploy(client, "hotfix", priority=hotfix_priority)
         refused = 0
-        for name in names[SERVICES // 2 :][:HASTY]:
+        for name in names[SERVICES // 2 :][:HASTY_SUBMITTERS]:
             try:
                 await deploy(hasty, name)
             except QueueFull:
@@ -154,7 +155,7 @@ async def played(place: Place, hotfix_priority: int = 10) -> Evening:
         await asyncio.to_thread(place.kill_one_in_the_middle, workers)
         await asyncio.gather(*coming)
         await asyncio.gather(*watching)
-    return Evening({"hotfix", *names}, friday.live(), refused, waiting, heard, **_written(place, hotfix))
+    return Evening({"hotfix", *names}, friday.live(), refused, waiting, updates, **_written(place, hotfix))
 
 
 def _written(place: Place, hotfix: str) -> dict[str, Any]:
@@ -174,18 +175,18 @@ def _written(place: Place, hotfix: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @only_postgres
-async def test_the_hotfix_goes_first_nothing_is_lost_and_everybody_sees_progress(place: Place) -> None:
+async def test_the_hotfix_goes_first_nothing_is_lost_and_all_clients_see_progress(place: Place) -> None:
     seen = await played(place)
     print(f"refused {seen.refused} times, {seen.before} when the hotfix came, {seen.overtaken} went before it")
     assert seen.wrong() == set()
-    some = next(iter(seen.heard))
-    for what, would_be in {
+    some = next(iter(seen.updates))
+    for fault, would_be in {
         "lost": {"live": seen.live[1:]},
         "doubled": {"live": [*seen.live, seen.live[0]]},
         "the queue has no bound": {"refused": 0},
-        "somebody saw something else": {"heard": {**seen.heard, some: seen.heard[some][1:]}},
+        "a client saw other updates": {"updates": {**seen.updates, some: seen.updates[some][1:]}},
     }.items():
-        assert dataclasses.replace(seen, **would_be).wrong() == {what}, "the judge would not see it"
+        assert dataclasses.replace(seen, **would_be).wrong() == {fault}, "the judge would not see it"
 
 
 @pytest.mark.slow

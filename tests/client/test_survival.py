@@ -1,4 +1,4 @@
-"""Clients whose answers, connections and servers go away: what they asked for is done once, and nothing they hear is missing."""
+"""Clients whose answers, connections and servers go away: each request takes effect once, and streams have no gaps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENDED = wire.encode(
 
 @pytest.fixture
 async def lossy(app: Onward) -> AsyncIterator[tuple[str, HttpProxy]]:
-    """A server behind a proxy that loses what it is told to."""
+    """A server behind a proxy that loses the chosen answers."""
     async with serving(app) as address:
         host, _, port = address.removeprefix("http://").partition(":")
         with HttpProxy(host, int(port)) as proxy:
@@ -48,7 +48,7 @@ async def lossy(app: Onward) -> AsyncIterator[tuple[str, HttpProxy]]:
 
 
 async def submitted(app: Onward, client: Any, proxy: HttpProxy) -> int:
-    """How many tasks come of one submit whose answer is lost twice."""
+    """The number of tasks from one submit whose answer is lost twice."""
 
     @app.task
     async def work(ctx: Any, n: int) -> int:
@@ -81,7 +81,7 @@ async def test_a_submit_that_is_sent_again_without_its_key_is_noticed(
     assert await submitted(app, either(address), proxy) == 3, "the proof above would not see it"
 
 
-async def test_what_twice_would_be_two_is_not_sent_again(app: Onward, lossy: Any, either: Any) -> None:
+async def test_a_request_that_is_not_idempotent_is_not_sent_again(app: Onward, lossy: Any, either: Any) -> None:
     @app.task
     async def work(ctx: Any) -> Any:
         return [await ctx.signal("go"), await ctx.ask("how?")]
@@ -97,7 +97,7 @@ async def test_what_twice_would_be_two_is_not_sent_again(app: Onward, lossy: Any
     assert len(await listed(client.tasks())) == 2, "the task and one fork"
 
 
-async def test_what_twice_is_the_same_is_sent_again(app: Onward, lossy: Any, either: Any) -> None:
+async def test_an_idempotent_request_is_sent_again(app: Onward, lossy: Any, either: Any) -> None:
     @app.task
     async def work(ctx: Any) -> Any:
         return [await ctx.signal("go"), await ctx.signal("go", timeout="0.5s", default="no more")]
@@ -121,10 +121,10 @@ async def test_what_twice_is_the_same_is_sent_again(app: Onward, lossy: Any, eit
         assert await waits.result(60) == [1, "no more"], "one signal"
 
 
-# ── somebody in between ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── proxies in between ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_answer_that_sends_us_elsewhere_is_none(either: Any) -> None:
+async def test_a_redirect_is_no_answer(either: Any) -> None:
     """A proxy that wants TLS, or a login: its page is no artifact."""
 
     async def elsewhere(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -171,7 +171,7 @@ Start = Callable[[], Awaitable[Child]]
 
 @pytest.fixture
 async def place(url: str, tmp_path: Path) -> AsyncIterator[tuple[str, Start]]:
-    """An address, and what starts a server there: `onward serve`, with a worker, in a process of its own."""
+    """An address, and a function that starts a server there: `onward serve`, with a worker, in a process of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -210,10 +210,10 @@ async def test_servers_are_killed_and_clients_go_on(place: Any, either: Any, tmp
     assert sorted(results) == sorted([*range(30), 1005, 1015, 1025])
     assert await walk.result("60s") == 40
     records = await following
-    there = Onward(url)
-    async with there:
-        tasks, _ = await there.list(limit=1000)
-        journal = await there.service.journal(walk.id)
+    app_on_store = Onward(url)
+    async with app_on_store:
+        tasks, _ = await app_on_store.list(limit=1000)
+        journal = await app_on_store.service.journal(walk.id)
     assert len(tasks) == 34, "each once"
     assert [(record.seq, record.kind, record.value) for record in records] == [
         (record.seq, record.kind, record.value) for record in journal

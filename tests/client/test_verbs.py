@@ -1,4 +1,4 @@
-"""Every verb of both clients, against a real server, on every store: the same words, dataclasses and errors as the app's."""
+"""Every verb of both clients, against a real server, on every store: the same names, dataclasses and errors as the app's."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from tests.server.conftest import serving
 
 
 def same(left: Task, right: Task) -> bool:
-    """But for fractions of a millisecond."""
-    seen, there = dataclasses.asdict(left), dataclasses.asdict(right)
+    """Whether two tasks are the same, except for fractions of a millisecond."""
+    seen, expected = dataclasses.asdict(left), dataclasses.asdict(right)
     times = {name for name in seen if name.endswith("_at") and seen[name] is not None}
-    assert all(abs(seen[name] - there[name]) < 0.002 for name in times)
-    return all(seen[name] == there[name] for name in seen.keys() - times)
+    assert all(abs(seen[name] - expected[name]) < 0.002 for name in times)
+    return all(seen[name] == expected[name] for name in seen.keys() - times)
 
 
 async def opened(client: Any, kind: str) -> Any:
@@ -73,13 +73,13 @@ async def test_a_task_from_submit_to_result(app: Onward, client: Any) -> None:
     assert (read.state, read.priority, read.labels) == (State.COMPLETED, 3, {"a": "b"})
     assert read.key is not None
     assert same(await task.get(), read)
-    there = await app.service.journal(task.id)
+    records = await app.service.journal(task.id)
     assert [(record.seq, record.kind, record.value) for record in await client.journal(task.id)] == [
-        (record.seq, record.kind, record.value) for record in there
+        (record.seq, record.kind, record.value) for record in records
     ]
     assert [record.seq for record in await client.journal(task.id, 1, 1)] == [2]
-    assert [record.seq for record in await listed(client.tail(task.id))] == [record.seq for record in there]
-    assert [record.seq for record in await listed(task.tail(after=2))] == [record.seq for record in there[2:]]
+    assert [record.seq for record in await listed(client.tail(task.id))] == [record.seq for record in records]
+    assert [record.seq for record in await listed(task.tail(after=2))] == [record.seq for record in records[2:]]
     assert await listed(client.tail(task.id, after=1000)) == []
 
 
@@ -110,7 +110,7 @@ async def test_progress(app: Onward, client: Any) -> None:
         await listed(client.follow("nothing"))
 
 
-async def test_the_same_key_is_the_same_task_whatever_is_in_it(app: Onward, client: Any) -> None:
+async def test_any_key_gives_the_same_task_again(app: Onward, client: Any) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> int:
         return n
@@ -192,7 +192,7 @@ async def test_the_same_errors(app: Onward, client: Any) -> None:
         await client.artifact(waits.id, "0" * 32)
 
 
-async def test_an_ended_task_is_forgotten(app: Onward, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ended_task_is_pruned(app: Onward, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.task
     async def work(ctx: Any) -> None: ...
 
@@ -234,8 +234,8 @@ async def test_people_decide_once(app: Onward, client: Any) -> None:
     async with app.worker():
         task = await client.submit("work")
         approval = await opened(client, "approval")
-        (there,) = await app.asks()
-        assert dataclasses.replace(approval, asked_at=there.asked_at) == there
+        (ask,) = await app.asks()
+        assert dataclasses.replace(approval, asked_at=ask.asked_at) == ask
         assert await client.approvals() == [approval]
         assert await client.questions() == []
         with pytest.raises(StaleDecision) as stale:
@@ -253,7 +253,7 @@ async def test_people_decide_once(app: Onward, client: Any) -> None:
     assert await client.asks() == []
 
 
-async def test_the_place(app: Onward, client: Any) -> None:
+async def test_the_cluster(app: Onward, client: Any) -> None:
     @app.task
     async def work(ctx: Any) -> Any:
         return await ctx.signal("message")
@@ -262,8 +262,8 @@ async def test_the_place(app: Onward, client: Any) -> None:
     before = time.time()
     assert (await client.pause_queue("gpu")).paused
     second = await client.submit("work", queue="gpu", delay="1h")
-    (there,), (seen,) = await app.queues(), await client.queues()
-    assert dataclasses.replace(seen, oldest_s=there.oldest_s) == there
+    (queue,), (seen,) = await app.queues(), await client.queues()
+    assert dataclasses.replace(seen, oldest_s=queue.oldest_s) == queue
     assert (seen.name, seen.waiting, seen.paused) == ("gpu", 2, True)
     assert [task.task_id for task in await listed(client.tasks(labels={"team": "a"}))] == [first.id]
     assert [task.task_id for task in await listed(client.tasks(reason="delayed"))] == [second.id]
@@ -298,13 +298,13 @@ async def test_events_on_their_way_out(url: str, either: Any) -> None:
 
     async with app, serving(app) as address:
         client = either(address)
-        # No worker runs, so nobody sends anything, and there is something to see.
+        # No worker runs, so no relay sends the event, and it stays visible.
         task = await client.submit("work", webhook="https://hooks.example.com/hook", delay="1h")
         assert await client.deliveries(task=task.id) == ([], None)
         await task.cancel()
-        (there,), _ = await app.deliveries(task=task.id)
+        (delivery,), _ = await app.deliveries(task=task.id)
         (seen,), end = await client.deliveries(state="pending", task=task.id)
-        assert dataclasses.replace(seen, at=there.at, due_at=there.due_at) == there
+        assert dataclasses.replace(seen, at=delivery.at, due_at=delivery.due_at) == delivery
         assert end is None
         assert (await client.redeliver(seen.id)).id == seen.id
         with pytest.raises(NotFound):
@@ -314,7 +314,7 @@ async def test_events_on_their_way_out(url: str, either: Any) -> None:
         assert (caught.value.code, caught.value.status) == ("bad_webhook", 422)
 
 
-async def test_a_key_opens_what_it_is_for(app: Onward, either: Any) -> None:
+async def test_a_key_allows_its_scopes_only(app: Onward, either: Any) -> None:
     @app.task
     async def work(ctx: Any) -> None: ...
 
@@ -341,8 +341,8 @@ async def test_effects_in_doubt_and_schedules(app: Onward, client: Any) -> None:
 
     app.schedule("nightly", work, cron="0 3 * * *", timezone="Europe/Berlin")
     await app.save_schedules()
-    (there,), (seen,) = await app.schedules(), await client.schedules()
-    assert dataclasses.replace(seen, next_at=there.next_at) == there
+    (schedule,), (seen,) = await app.schedules(), await client.schedules()
+    assert dataclasses.replace(seen, next_at=schedule.next_at) == schedule
     task = await client.submit("work")
     assert await client.doubts(task.id) == []
     with pytest.raises(StateConflict):
@@ -361,10 +361,10 @@ async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
             "scout", "Look.", budget=Budget(max_steps=50, max_wall_time="1h", when_spent="finish")
         )
         assert await task.result(60) == "seen"
-    spent, there = await client.budget(task.id), await app.budget(task.id)
+    spent, budget = await client.budget(task.id), await app.budget(task.id)
     assert spent.task_id == task.id
     assert {kind: meter for kind, meter in spent.meters.items() if kind != "wall_time"} == {
-        kind: meter for kind, meter in there.meters.items() if kind != "wall_time"
+        kind: meter for kind, meter in budget.meters.items() if kind != "wall_time"
     }
     raised = await client.raise_budget(task.id, max_steps=99, max_wall_time="2h")
     assert (raised.meters["steps"]["limit"], raised.meters["wall_time"]["limit"]) == (99, 7200)
@@ -379,10 +379,11 @@ async def test_an_agent_and_its_budget(app: Onward, client: Any) -> None:
 
 
 @pytest.mark.slow
-async def test_who_is_refused_comes_back_when_told(url: str, either: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        service, "_retry_after", lambda limit, rate: 1.0
-    )  # 30 s, as long as no worker has done anything
+async def test_a_refused_client_comes_back_after_the_given_time(
+    url: str, either: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # without the patch: 30 s, as long as no worker has finished a task
+    monkeypatch.setattr(service, "_retry_after", lambda limit, rate: 1.0)
     app = Onward(url, queue_limit=2, poll_s=0.05)
 
     @app.task
@@ -404,7 +405,7 @@ async def test_who_is_refused_comes_back_when_told(url: str, either: Any, monkey
         assert len(await listed(patient.tasks(task="work"))) == 3
 
 
-async def test_nobody_is_there(either: Any) -> None:
+async def test_a_server_that_does_not_answer(either: Any) -> None:
     client = either("http://127.0.0.1:9", patience=0.3)
     with pytest.raises(Unreachable) as caught:
         await client.submit("work", 1)
@@ -413,22 +414,22 @@ async def test_nobody_is_there(either: Any) -> None:
     assert "http://127.0.0.1:9 was asked" in str(caught.value)
 
 
-def test_a_key_is_never_told() -> None:
+def test_a_key_is_never_shown() -> None:
     with pytest.raises(UsageError, match="no key has") as caught:
         Client("http://localhost", key="onw_sécret\n")
     assert "cret" not in str(caught.value)
     assert "onw_secret" not in repr(vars(SyncClient("http://localhost", key="onw_secret")))
 
 
-def test_the_words_are_those_of_the_app() -> None:
-    words = {word for word in set(dir(Verbs)) - set(dir(BaseClient)) if not word.startswith("_")}
+def test_the_verbs_are_those_of_the_app() -> None:
+    verbs = {verb for verb in set(dir(Verbs)) - set(dir(BaseClient)) if not verb.startswith("_")}
     own = {"tasks", "approvals", "questions", "follow"} | {
-        *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for who looks on
+        *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for readers of streams
         *("handlers", "children", "fork_plan", "usage", "system", "drain_queue"),
         "result",
         "tail",
         "journal",
     }  # the last are a handle's, the service's
-    assert words - own <= set(dir(Onward))
+    assert verbs - own <= set(dir(Onward))
     for kind in (Client, SyncClient):
-        assert [word for word in dir(Verbs) if not word.startswith("_") and not getattr(kind, word).__doc__] == []
+        assert [verb for verb in dir(Verbs) if not verb.startswith("_") and not getattr(kind, verb).__doc__] == []

@@ -1,4 +1,4 @@
-"""The words and the decisions, which need no store: retry, durations, ids, values as bytes, settings."""
+"""The values and decisions that need no store: retry, durations, ids, values as bytes, settings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ policies = st.builds(
 
 
 @given(policies, st.integers(1, 6000), st.integers())
-def test_a_pause_is_within_its_bounds_whatever_the_policy(retry: Retry, attempt: int, seed: int) -> None:
+def test_a_pause_is_within_its_bounds_for_every_policy(retry: Retry, attempt: int, seed: int) -> None:
     pause = retry.pause(attempt, ValueError(), random.Random(seed))
     assert (pause is None) == (attempt >= retry.attempts), "there is no pause after the last attempt"
     if pause is not None:
@@ -87,7 +87,7 @@ def test_retry_after_is_obeyed(retry_after: float, pause: float) -> None:
 
 
 @pytest.mark.parametrize("retry_after", [math.nan, math.inf, -math.inf, -1, "soon", None, [], object()])
-def test_a_retry_after_that_makes_no_sense_is_not(retry_after: Any) -> None:
+def test_a_retry_after_that_makes_no_sense_is_ignored(retry_after: Any) -> None:
     """A task must not sleep for ever because a server wrote nonsense into a header."""
     pause = Retry(jitter=0).pause(1, RetryLater("busy", retry_after=retry_after), SEED)
     assert pause == 1
@@ -98,7 +98,7 @@ def test_retry_after_does_not_add_attempts() -> None:
 
 
 @pytest.mark.parametrize("kind", [*HOPELESS, type("Mine", (Fatal,), {}), ModuleNotFoundError])
-def test_what_cannot_heal_is_not_tried_again(kind: type[BaseException]) -> None:
+def test_a_fatal_error_is_not_tried_again(kind: type[BaseException]) -> None:
     assert Retry(attempts=10).pause(1, kind("x"), SEED) is None
 
 
@@ -229,7 +229,7 @@ def test_a_fingerprint_does_not_depend_on_the_order_of_keys(value: dict[str, Any
     assert wire.fingerprint(dict(items)) == wire.fingerprint(value)
 
 
-def test_fingerprints_tell_values_apart() -> None:
+def test_different_values_have_different_fingerprints() -> None:
     values = [None, 0, False, "", "0", [], {}, [0], {"a": 1}, {"a": "1"}, 1, 1.5, True, [[]], {"a": None}]
     assert len({wire.fingerprint(value) for value in values}) == len(values)
 
@@ -313,21 +313,21 @@ def _deep(levels: int) -> Any:
     ],
     ids=lambda v: type(v).__name__,
 )
-def test_what_is_no_json_is_refused_with_a_sentence(value: Any) -> None:
+def test_a_value_that_is_no_json_is_refused_with_a_sentence(value: Any) -> None:
     with pytest.raises(
         InvalidInput, match=r"the answer (cannot be kept as JSON \(.+\); return plain values|is nested more than)"
     ):
         wire.encode(value, "the answer")
 
 
-def test_what_is_too_large_is_refused_with_a_sentence() -> None:
+def test_a_value_that_is_too_large_is_refused_with_a_sentence() -> None:
     with pytest.raises(InvalidInput, match=r"16,777,2.. bytes, more than the 16,777,216"):
         wire.encode("x" * wire.LIMIT)
     assert len(wire.encode("x" * (wire.LIMIT - 2))) == wire.LIMIT
 
 
-def test_what_is_accepted_can_be_read_everywhere() -> None:
-    """A value nested as deep as the encoder takes it on an empty stack must be readable on a full one: a web framework
+def test_an_accepted_value_can_be_read_everywhere() -> None:
+    """A value as deep as the encoder accepts on an empty stack must be readable on a full one: a web framework
     calls from a hundred frames down, and one task that cannot be read would spoil every list that it is in."""
     data = _on_an_empty_stack(_deepest_accepted)
 
@@ -335,7 +335,7 @@ def test_what_is_accepted_can_be_read_everywhere() -> None:
         return read(frames - 1) if frames else wire.decode(data)
 
     assert isinstance(read(300), list)
-    assert 100 < data.count(b"[") <= wire.MAX_DEPTH, "and enough for anybody"
+    assert 100 < data.count(b"[") <= wire.MAX_DEPTH, "and deep enough for real values"
 
 
 def test_depth_is_not_width() -> None:

@@ -1,4 +1,4 @@
-"""Progress: every record becomes an update or nothing, whatever is in it, and whoever comes in late is told the same."""
+"""Progress: every record becomes an update or nothing, whatever it contains, and a late reader gets the same updates."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def records_of(parts: list[tuple[str, str, bytes]]) -> list[Record]:
     return [Record(n, 0, kind, key, data, 1.7e9 + n) for n, (kind, key, data) in enumerate(parts, 1)]
 
 
-def told(task_id: str, records: list[Record], lead: progress.Lead = progress.Lead()) -> list[Update | ModelText]:  # noqa: B008
-    """All that is told of these, in order."""
-    reader, found = ProgressReader(task_id, lead), list[Update | ModelText]()
+def updates_of(task_id: str, records: list[Record], lead: progress.Lead = progress.Lead()) -> list[Update | ModelText]:  # noqa: B008
+    """All updates of these records, in order."""
+    reader, updates = ProgressReader(task_id, lead), list[Update | ModelText]()
     for record in records:
         update = reader.read(record)
-        found += [*reader.withdrawn(), *([update] if update else ())]
-    return found
+        updates += [*reader.withdrawn(), *([update] if update else ())]
+    return updates
 
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(KINDS), KEYS, DATA), max_size=20))
-def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> None:
+def test_any_record_can_be_read(parts: list[tuple[str, str, bytes]]) -> None:
     reader = ProgressReader("t")
     for record in records_of(parts):
         update = reader.read(record)
-        for said in (*reader.withdrawn(), reader.new_text()):
-            assert said is None or to_json_bytes(said._asdict())
+        for piece in (*reader.withdrawn(), reader.new_text()):
+            assert piece is None or to_json_bytes(piece._asdict())
         if update is not None:
             assert update.seq == record.seq
             assert update.status in STATUSES
@@ -75,17 +75,17 @@ def test_no_record_is_too_much_for_it(parts: list[tuple[str, str, bytes]]) -> No
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(KINDS), KEYS, DATA), max_size=25), st.data())
-def test_whoever_comes_in_late_is_told_the_same(parts: list[tuple[str, str, bytes]], data: Any) -> None:
+def test_a_late_reader_gets_the_same_updates(parts: list[tuple[str, str, bytes]], data: Any) -> None:
     records = records_of(parts)
     cut = data.draw(st.integers(0, len(records)))
-    late = told("t", records[cut:], progress.lead(records[:cut]))
-    all_of_it = told("t", records)
-    assert [one for one in late if isinstance(one, Update)] == [
-        one for one in all_of_it if isinstance(one, Update) and one.seq > cut
+    late = updates_of("t", records[cut:], progress.lead(records[:cut]))
+    all_of_it = updates_of("t", records)
+    assert [update for update in late if isinstance(update, Update)] == [
+        update for update in all_of_it if isinstance(update, Update) and update.seq > cut
     ]
 
 
-def test_every_kind_of_record_is_thought_of() -> None:
+def test_every_kind_of_record_is_handled() -> None:
     silent = {r.WAITED, r.HEARD, r.SAGA, r.SAGA_DONE, r.VERSION, r.PATCHED, r.CHECKPOINT}
     assert ALL_KINDS - progress._SUMMARIES.keys() == silent
 
@@ -114,7 +114,7 @@ async def saga(ctx: Any) -> None:
 
 
 def statuses(updates: list[Update | ModelText]) -> list[str]:
-    return [one.status for one in updates if isinstance(one, Update)]
+    return [update.status for update in updates if isinstance(update, Update)]
 
 
 async def test_a_plain_task(lab: Lab) -> None:
@@ -128,7 +128,9 @@ async def test_a_plain_task(lab: Lab) -> None:
 
     task = await lab.run(work)
     updates = [
-        one for one in told(task.task_id, await lab.app.service.journal(task.task_id)) if isinstance(one, Update)
+        update
+        for update in updates_of(task.task_id, await lab.app.service.journal(task.task_id))
+        if isinstance(update, Update)
     ]
     assert [(u.step, u.total_step, u.status, u.tool, u.message) for u in updates] == [
         (0, 0, "waiting", "", "submitted"),
@@ -145,7 +147,7 @@ async def test_a_plain_task(lab: Lab) -> None:
 async def test_a_saga_that_is_undone(lab: Lab) -> None:
     lab.app.task(retry=1)(saga)
     task = await lab.run("saga")
-    updates = told(task.task_id, await lab.app.service.journal(task.task_id))
+    updates = updates_of(task.task_id, await lab.app.service.journal(task.task_id))
     assert statuses(updates)[2:] == ["tool_result", "tool_result", "undo", "undo", "undo", "undo", "error"]
     messages = [u.message for u in updates if isinstance(u, Update)]
     assert messages[4] == "given up: ValueError: no"
@@ -163,7 +165,9 @@ async def test_an_agent(lab: Lab) -> None:
     lab.app.agent("janitor", model=ScriptedModel(script), tools=[look])
     task = await lab.run("janitor", "clean up")
     updates = [
-        one for one in told(task.task_id, await lab.app.service.journal(task.task_id)) if isinstance(one, Update)
+        update
+        for update in updates_of(task.task_id, await lab.app.service.journal(task.task_id))
+        if isinstance(update, Update)
     ]
     seen = [(u.status, u.tool, u.step) for u in updates[2:]]
     assert seen == [
@@ -183,7 +187,7 @@ async def test_an_agent(lab: Lab) -> None:
 
 
 class Broken:
-    """Says forty words, and breaks off the first time."""
+    """A model that emits forty words, and breaks off the first time."""
 
     name = "broken"
 
@@ -200,39 +204,41 @@ class Broken:
         return Reply("".join(f"w{number} " for number in range(40)))
 
 
-async def test_what_a_model_says_comes_in_pieces_and_is_withdrawn(lab: Lab) -> None:
+async def test_live_text_comes_in_pieces_and_is_withdrawn(lab: Lab) -> None:
     lab.app.agent("talker", model=Broken(lab.clock))
     task = await lab.run("talker", "speak")
     records = await lab.app.service.journal(task.task_id)
     reader, shown, withdrawn = ProgressReader(task.task_id), dict[tuple[int, int], str](), []
     for record in records:
         reader.read(record)
-        withdrawn += [(one.turn, one.attempt) for one in reader.withdrawn()]
-        if (said := reader.new_text()) is not None:
-            before = shown.get((said.turn, said.attempt), "")
-            assert len(before) == said.offset
-            shown[said.turn, said.attempt] = before + said.text
+        withdrawn += [(piece.turn, piece.attempt) for piece in reader.withdrawn()]
+        if (text := reader.new_text()) is not None:
+            before = shown.get((text.turn, text.attempt), "")
+            assert len(before) == text.offset
+            shown[text.turn, text.attempt] = before + text.text
     (failed, good) = shown
     assert withdrawn == [failed]
     assert failed < good
     assert task.result.startswith(shown[good])
     assert len(shown[good]) > 50
-    live = [one.seq for one in records if one.kind == r.PROGRESS and "text" in one.value]
+    live = [record.seq for record in records if record.kind == r.PROGRESS and "text" in record.value]
     for cut in range(len(records) + 1):
         late = ProgressReader(task.task_id, progress.lead(records[:cut])).new_text()
         if late is None:
             continue
-        assert late.offset == 0, "whoever comes back is told all of it"
+        assert late.offset == 0, "a reader that comes back gets all of it"
         assert shown[late.turn, late.attempt].startswith(late.text)
         assert cut >= live[0]
-    assert ProgressReader(task.task_id, progress.lead(records)).new_text() is None, "what is over is not said again"
+    assert ProgressReader(task.task_id, progress.lead(records)).new_text() is None, (
+        "text of an ended attempt is not shown again"
+    )
 
 
 async def test_text_from_before_another_shift_is_void() -> None:
-    said = b'{"text":"half a sen","turn":1,"attempt":1,"step":1}'
+    data = b'{"text":"half a sen","turn":1,"attempt":1,"step":1}'
     reader = ProgressReader("t")
     reader.read(Record(1, 0, r.SHIFT, "", b"{}", 0.0))
-    reader.read(Record(2, 1, r.PROGRESS, "", said, 0.0))
+    reader.read(Record(2, 1, r.PROGRESS, "", data, 0.0))
     assert reader.new_text() == ModelText("t", 1, 1, 0, "half a sen")
     assert reader.withdrawn() == []
     reader.read(Record(3, 3, r.SHIFT, "", b"{}", 0.0))
@@ -266,7 +272,7 @@ def test_text_is_void_when_its_shift_ends(kind: str) -> None:
     assert reader.withdrawn() == [ModelText("t", 1, 2, 0, "", withdrawn=True)]
 
 
-def test_what_was_never_shown_is_not_withdrawn() -> None:
+def test_text_that_was_never_shown_is_not_withdrawn() -> None:
     text, shift = (
         Record(2, 1, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":2}', 0.0),
         Record(3, 3, r.SHIFT, "", b"{}", 0.0),
@@ -274,11 +280,11 @@ def test_what_was_never_shown_is_not_withdrawn() -> None:
     first = ProgressReader("t")
     first.read(text)
     first.read(shift)
-    assert first.withdrawn() == [], "the reader has not been told of it"
+    assert first.withdrawn() == [], "the reader has not got this text"
     back = ProgressReader("t", again=True)
     back.read(text)
     back.read(shift)
-    assert [one.attempt for one in back.withdrawn()] == [2], "the reader may have seen it before it was cut off"
+    assert [piece.attempt for piece in back.withdrawn()] == [2], "the reader may have seen it before it was cut off"
     back.read(Record(4, 3, r.PROGRESS, "", b'{"text":"half","turn":1,"attempt":4}', 0.0))
     back.read(Record(5, 5, r.SHIFT, "", b"{}", 0.0))
     assert back.withdrawn() == [], "this came after an update that is new to the reader"
@@ -288,7 +294,7 @@ def test_what_was_never_shown_is_not_withdrawn() -> None:
 
 
 @pytest.fixture
-async def told_app(app: Onward) -> Onward:
+async def talkative_app(app: Onward) -> Onward:
     @app.task
     async def chatty(ctx: Any, n: int) -> int:
         for number in range(n):
@@ -303,18 +309,18 @@ async def told_app(app: Onward) -> Onward:
     return app
 
 
-async def test_the_store_knows_what_a_late_reader_needs(told_app: Onward) -> None:
-    async with told_app.worker():
-        task = await told_app.submit("chatty", 9)
+async def test_the_store_returns_the_lead_of_a_late_reader(talkative_app: Onward) -> None:
+    async with talkative_app.worker():
+        task = await talkative_app.submit("chatty", 9)
         await task.result(60)
-    records = await told_app.service.journal(task.id)
+    records = await talkative_app.service.journal(task.id)
     for cut in range(len(records) + 1):
-        found = await told_app.store.tails.lead(task.id, cut)
-        assert found == progress.lead(records[:cut]), cut
-        assert told(task.id, records[cut:], found) == [
-            one for one in told(task.id, records) if isinstance(one, Update) and one.seq > cut
+        lead = await talkative_app.store.tails.lead(task.id, cut)
+        assert lead == progress.lead(records[:cut]), cut
+        assert updates_of(task.id, records[cut:], lead) == [
+            update for update in updates_of(task.id, records) if isinstance(update, Update) and update.seq > cut
         ]
-    assert await told_app.store.tails.lead("nobody", 5) == progress.Lead()
+    assert await talkative_app.store.tails.lead("nobody", 5) == progress.Lead()
 
 
 async def test_the_store_ends_a_text_at_the_same_records(store: Store) -> None:

@@ -30,7 +30,7 @@ ROUND_TRIPS = [
 
 
 def example(hint: Any) -> Any:
-    """A value of a type, which is not the default of any field."""
+    """A value of a type that is not the default of any field."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint == Time:
         return 1_700_000_000.125
@@ -102,7 +102,7 @@ def test_the_schema_has_the_keys_of_the_json(encode: Any, kind: Any, name: str) 
         assert set(schema["required"]) == schema["properties"].keys()
 
 
-def test_the_schema_of_a_view_says_what_its_fields_are() -> None:
+def test_the_schema_of_a_view_describes_its_fields() -> None:
     worker = SCHEMAS["Worker"]
     assert worker["properties"]["started_at"]["type"] == "string"
     assert worker["properties"]["queues"] == {

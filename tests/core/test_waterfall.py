@@ -1,4 +1,4 @@
-"""A journal as bars and marks: what ran when, what waited, what broke off; from journals that real tasks have written."""
+"""A journal as bars and marks: runs, waits and broken-off steps; also from journals of real tasks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.kit import eventually, only_memory
 def fallen(*records: tuple[str, str, dict[str, Any], float]) -> Waterfall:
     fall = Waterfall()
     shift = 0
-    for seq, (kind, key, said, at) in enumerate(records, 1):
+    for seq, (kind, key, value, at) in enumerate(records, 1):
         shift = seq if kind == r.SHIFT else shift
-        fall.read(Record(seq, shift, kind, key, json.dumps(said).encode(), at))
+        fall.read(Record(seq, shift, kind, key, json.dumps(value).encode(), at))
     return fall
 
 
-def told(bars: list[Bar]) -> list[tuple[Any, ...]]:
+def summary(bars: list[Bar]) -> list[tuple[Any, ...]]:
     return [(bar.kind, bar.name, bar.start, bar.end, bar.state) for bar in sorted(bars, key=lambda b: (b.start, b.seq))]
 
 
@@ -33,7 +33,7 @@ SUBMITTED = (r.SUBMITTED, "", {}, 0.0)
 SHIFT = (r.SHIFT, "", {"worker": "w"}, 1.0)
 
 
-def test_a_worker_that_died_leaves_what_it_did_broken_off_at_its_last_sign_of_life() -> None:
+def test_the_bars_of_a_dead_worker_end_at_its_last_sign_of_life() -> None:
     fall = fallen(
         SUBMITTED,
         SHIFT,
@@ -44,7 +44,7 @@ def test_a_worker_that_died_leaves_what_it_did_broken_off_at_its_last_sign_of_li
         (r.STEP_DONE, "b", {"ms": 1000, "result": 2}, 10.5),
         (r.COMPLETED, "", {"result": 3}, 11.0),
     )
-    assert told(fall.bars) == [
+    assert summary(fall.bars) == [
         ("queue", "", 0.0, 1.0, "ok"),
         ("shift", "w", 1.0, 5.0, "killed"),
         ("step", "a", 1.5, 2.0, "ok"),
@@ -57,41 +57,41 @@ def test_a_worker_that_died_leaves_what_it_did_broken_off_at_its_last_sign_of_li
     assert {bar.parent for bar in fall.bars if bar.kind == "step"} == {2, 6}
 
 
-def test_a_step_that_was_told_a_moment_late_began_when_it_began() -> None:
+def test_a_step_recorded_late_begins_at_its_true_time() -> None:
     fall = fallen(SUBMITTED, SHIFT, (r.STEP_STARTED, "a", {}, 2.2), (r.STEP_DONE, "a", {"ms": 700, "result": 1}, 2.5))
-    assert told(fall.bars)[-1] == ("step", "a", 1.8, 2.5, "ok")
+    assert summary(fall.bars)[-1] == ("step", "a", 1.8, 2.5, "ok")
 
 
 def test_turns_stand_side_by_side() -> None:
-    def said(turn: int) -> dict[str, Any]:
+    def payload(turn: int) -> dict[str, Any]:
         return {"ms": 100, "result": {"turn": turn, "asked": {"model": "m"}, "id": "x", "bytes": 1}}
 
     fall = fallen(
         SUBMITTED,
         SHIFT,
         (r.STEP_STARTED, "model", {}, 2.0),
-        (r.STEP_DONE, "model", said(1), 2.1),
+        (r.STEP_DONE, "model", payload(1), 2.1),
         (r.STEP_STARTED, "model#2", {}, 3.0),
-        (r.STEP_DONE, "model#2", said(2), 3.1),
+        (r.STEP_DONE, "model#2", payload(2), 3.1),
     )
     turns = [(bar.name, bar.depth, bar.parent) for bar in fall.bars if bar.kind == "turn"]
     assert turns == [("1", 1, 2), ("2", 1, 2)]
 
 
-def test_a_turn_ends_when_the_next_begins_though_that_was_told_late() -> None:
-    def said(turn: int, ms: int) -> dict[str, Any]:
+def test_a_turn_ends_when_the_next_begins_although_it_was_recorded_late() -> None:
+    def payload(turn: int, ms: int) -> dict[str, Any]:
         return {"ms": ms, "result": {"turn": turn, "asked": {"model": "m"}, "id": "x", "bytes": 1}}
 
     fall = fallen(
         SUBMITTED,
         SHIFT,
-        (r.STEP_DONE, "model", said(1, 500), 2.0),
+        (r.STEP_DONE, "model", payload(1, 500), 2.0),
         (r.STEP_STARTED, "model#2", {}, 3.25),
-        (r.STEP_DONE, "model#2", said(2, 1000), 4.0),
+        (r.STEP_DONE, "model#2", payload(2, 1000), 4.0),
         (r.COMPLETED, "", {"result": 3}, 5.0),
     )
     turns = [(bar.name, bar.start, bar.end, bar.last) for bar in fall.bars if bar.kind == "turn"]
-    assert turns == [("1", 1.5, 3.0, 5), ("2", 3.0, 5.0, 6)], "and whoever has seen record 4 is told of it"
+    assert turns == [("1", 1.5, 3.0, 5), ("2", 3.0, 5.0, 6)], "and a reader that has seen record 4 gets the bar again"
 
 
 def test_attempts_of_a_step_and_the_pauses_between_them() -> None:
@@ -122,7 +122,7 @@ def test_attempts_of_a_step_and_the_pauses_between_them() -> None:
     )
 
 
-def test_what_people_decide_and_what_a_saga_takes_back() -> None:
+def test_decisions_of_people_and_undone_steps_of_a_saga() -> None:
     fall = fallen(
         SUBMITTED,
         SHIFT,
@@ -150,7 +150,7 @@ def test_what_people_decide_and_what_a_saga_takes_back() -> None:
     assert [(mark.kind, mark.text) for mark in fall.marks] == [("message", "denied by ada"), ("undo", "Denied: no")]
 
 
-def test_what_cannot_be_read_or_was_dropped_harms_nothing() -> None:
+def test_unreadable_and_dropped_records_do_no_harm() -> None:
     fall = Waterfall()
     for seq, kind in enumerate(
         sorted(value for name, value in vars(r).items() if isinstance(value, str) and "." in value), 1
@@ -192,22 +192,22 @@ async def test_a_real_one_with_a_child_a_sleep_and_a_retry(app: Onward) -> None:
     async with app.worker():
         task = await app.submit(above)
         assert await task.result(timeout="20s") == "below"
-    found = await app.service.timelines.timeline(task.id)
-    kinds = {bar.kind: bar for bar in found.bars}
+    timeline = await app.service.timelines.timeline(task.id)
+    kinds = {bar.kind: bar for bar in timeline.bars}
     assert {"queue", "shift", "child", "sleep", "step", "retry"} <= set(kinds)
     assert (kinds["child"].name, kinds["child"].state) == ("below", "ok")
     assert kinds["child"].child_id is not None
     assert (kinds["step"].name, kinds["step"].attempt) == ("shaky", 2)
-    assert all(bar.end is not None and bar.end >= bar.start for bar in found.bars)
-    assert found.ended is not None
-    later = await app.service.timelines.timeline(task.id, after=found.seq)
-    assert (later.bars, later.marks, later.seq) == ([], [], found.seq)
-    half = await app.service.timelines.timeline(task.id, after=found.seq - 1)
+    assert all(bar.end is not None and bar.end >= bar.start for bar in timeline.bars)
+    assert timeline.ended is not None
+    later = await app.service.timelines.timeline(task.id, after=timeline.seq)
+    assert (later.bars, later.marks, later.seq) == ([], [], timeline.seq)
+    half = await app.service.timelines.timeline(task.id, after=timeline.seq - 1)
     assert {bar.kind for bar in half.bars} == {"shift"}
 
 
 @only_memory
-async def test_a_child_that_nobody_waited_for_is_asked(app: Onward) -> None:
+async def test_a_child_without_a_wait_is_looked_up(app: Onward) -> None:
     @app.task
     async def below(ctx: Any) -> None: ...
 

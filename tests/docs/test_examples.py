@@ -1,4 +1,4 @@
-"""The examples run: the state of the contract, the deploys of a Friday, the agent with its disk, and what is done again but once."""
+"""The examples run: the state of the contract, the deploys of a Friday, the agent with its disk, and retries."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_every_example_is_run_by_a_test_and_its_commands_exist(path: Path) -> No
 
 def test_the_state_loads_exactly_and_comes_back() -> None:
     state = AgentState.model_validate_json(STATE)
-    told = json.loads(state.model_dump_json(exclude_none=True))
-    assert told.pop("version") == 1
-    assert told == json.loads(STATE)
-    assert AgentState.model_validate(told) == state
+    document = json.loads(state.model_dump_json(exclude_none=True))
+    assert document.pop("version") == 1
+    assert document == json.loads(STATE)
+    assert AgentState.model_validate(document) == state
 
 
 @pytest.mark.slow
@@ -110,8 +110,8 @@ async def test_the_agent_and_its_disk(
         assert len(os.listdir(tmp_path)) == 4
         await app.decide(ask.id, decision, reason="not now")
         await drain(app)
-        said = await task.result()
-        assert said.startswith("Done: deleted" if decision == "approve" else "Done: denied: not now"), app.killed_at
+        answer = await task.result()
+        assert answer.startswith("Done: deleted" if decision == "approve" else "Done: denied: not now"), app.killed_at
         assert len(os.listdir(tmp_path)) == left
         assert (tmp_path / "shop.log").exists()
 
@@ -137,7 +137,7 @@ def test_friday_as_a_program(tmp_path: Path) -> None:
     code = "import asyncio\nfrom examples import friday\nasyncio.run(friday.main())"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONWARD_")}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
         env=environment,
@@ -146,8 +146,8 @@ def test_friday_as_a_program(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert said.returncode == 0, said.stderr
-    first, last = said.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    first, last = done.stdout.splitlines()
     assert re.fullmatch(r"hotfix:latest is live \([0-9] went live before it\)", first)
     assert last == "201 deploys, none lost"
 
@@ -168,7 +168,7 @@ async def test_pauses_grow_and_there_is_none_after_the_last_attempt(app: MemoryA
     await drain(app)
     assert await task.result() == "the answer"
     retries = await journal(app, task.id, r.STEP_RETRY)
-    assert [round(one.value["due_at"] - one.at) for one in retries] == [1, 2, 4]
+    assert [round(record.value["due_at"] - record.at) for record in retries] == [1, 2, 4]
     hopeless = await app.submit("fetch", 99)
     await drain(app)
     failed = await hopeless.get()

@@ -36,7 +36,7 @@ def code_of(guide: str, file: str) -> dict[str, Any]:
 def test_every_guide_is_run_by_a_test() -> None:
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for guide in GUIDES.glob("*.md"):
-        assert guide.name in tests, f"nobody runs the code of {guide.name}"
+        assert guide.name in tests, f"no test runs the code of {guide.name}"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ async def test_effects() -> None:
         task = await app.submit("pay", {"order": "7", "cents": 500})
         left = await drain(app)
         if left:
-            assert [one.reason for one in left] == ["in_doubt"]
+            assert [item.reason for item in left] == ["in_doubt"]
             await app.resolve(task.id, "not_happened")
             await drain(app)
         assert await task.result() == "courier for 7"
@@ -126,7 +126,7 @@ async def test_the_deploy_of_the_examples(service: str, decision: str | None, ex
 
     async for app in crashes(deploy.app):
         deploy.WORLD.clear()
-        for known in (app.handlers, app._handler_specs):  # drain would let ten minutes pass before anybody decides
+        for known in (app.handlers, app._handler_specs):  # drain would let ten minutes pass before the decision
             known["deploy"] = dataclasses.replace(known["deploy"], deadline=None)
         task = await app.submit("deploy", {"service": service})
         await drain(app)
@@ -185,7 +185,7 @@ async def test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-async def test_an_agent_that_takes_back_what_it_did() -> None:
+async def test_an_agent_that_undoes_its_effects() -> None:
     names = code_of("agents.md", "trips.py")
     async for app in crashes():
         names["booked"].clear()
@@ -228,9 +228,9 @@ async def test_approvals() -> None:
         await drain(app)
         assert await task.result() == "done"
     assert names["refunded"] == [(6, 100), (7, 100)]
-    told = [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
-    assert told[1].startswith('(a person approved this with other arguments, {"order": 7, "cents": 100})')
-    assert told[2:] == ["denied: that was a gift", "noted"], "nobody said a word about the note for ten minutes"
+    results = [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
+    assert results[1].startswith('(a person approved this with other arguments, {"order": 7, "cents": 100})')
+    assert results[2:] == ["denied: that was a gift", "noted"], "the note had no decision for ten minutes"
 
 
 @pytest.mark.slow

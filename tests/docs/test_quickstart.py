@@ -20,7 +20,7 @@ MARK = "@@status@@"
 def typed() -> list[tuple[str, int]]:
     """All commands, and the exit status that the page promises."""
     lines = [line[2:] for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
-    return [(STATUS.sub("", line), int(found[1]) if (found := STATUS.search(line)) else 0) for line in lines]
+    return [(STATUS.sub("", line), int(match[1]) if (match := STATUS.search(line)) else 0) for line in lines]
 
 
 class Shell:
@@ -31,7 +31,7 @@ class Shell:
         env = kept | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT / "src"),
-            "ONWARD_PORT": "0",  # somebody else on this machine may have the usual one
+            "ONWARD_PORT": "0",  # another program on this machine may have the usual port
         }
         self._bash = subprocess.Popen(
             ["bash", "--norc", "-m"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -44,12 +44,12 @@ class Shell:
         inner = command if command.endswith("&") else f"{{ {command}\n}} < /dev/null"
         self._bash.stdin.write(f"{inner}\necho {MARK}$?\n")
         self._bash.stdin.flush()
-        said = ""
+        output = ""
         for line in self._bash.stdout:
             if line.startswith(MARK):
-                return int(line.removeprefix(MARK)), said
-            said += line
-        raise AssertionError(f"the shell has ended: {said}")
+                return int(line.removeprefix(MARK)), output
+            output += line
+        raise AssertionError(f"the shell has ended: {output}")
 
     def close(self) -> None:
         assert self._bash.stdin is not None
@@ -69,27 +69,27 @@ def ready(folder: Path, log: str) -> None:
 def test_every_command_of_the_quickstart(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(# deploy\.py\n.*?)```", TEXT, re.DOTALL)
     (tmp_path / "deploy.py").write_text(code, encoding="utf-8")
-    shell, said = Shell(tmp_path), dict[str, str]()
+    shell, output_of = Shell(tmp_path), dict[str, str]()
     try:
         for command, promised in typed():
             (tmp_path / "worker.log").unlink(missing_ok=True) if command.startswith("onward worker") else None
-            status, said[command] = shell.type(command)
-            assert status == promised, f"{command}\n{said[command]}"
+            status, output_of[command] = shell.type(command)
+            assert status == promised, f"{command}\n{output_of[command]}"
             if command.endswith("&"):
                 log = command.rpartition("> ")[2].removesuffix(" &")
                 ready(tmp_path, log)
     finally:
         shell.close()
-    assert "this serves the demo" in said["sleep 3; cat server.log"]
-    assert "delete_logs" in said["onward approvals"]
-    assert '"web:1.0 runs in asia"' in said["onward submit deploy '\"web\"' --follow"]
-    assert "release" in said["onward handlers"]
-    assert re.search(r"completed|running", said["onward list --text shop"])
-    assert "broke off" in said["onward show $id"]
-    assert '"shop:1.0 runs in asia"' in said["onward follow $id"]
-    assert "released: 3 regions" in said["onward submit release '\"web\"' --key release-web-1 --wait"]
-    assert "5 tasks" in said["onward cancel --all --state pending --name deploy --yes"]
-    assert said["onward top --once"].startswith("onward top")
+    assert "this serves the demo" in output_of["sleep 3; cat server.log"]
+    assert "delete_logs" in output_of["onward approvals"]
+    assert '"web:1.0 runs in asia"' in output_of["onward submit deploy '\"web\"' --follow"]
+    assert "release" in output_of["onward handlers"]
+    assert re.search(r"completed|running", output_of["onward list --text shop"])
+    assert "broke off" in output_of["onward show $id"]
+    assert '"shop:1.0 runs in asia"' in output_of["onward follow $id"]
+    assert "released: 3 regions" in output_of["onward submit release '\"web\"' --key release-web-1 --wait"]
+    assert "5 tasks" in output_of["onward cancel --all --state pending --name deploy --yes"]
+    assert output_of["onward top --once"].startswith("onward top")
 
 
 def test_it_has_commands_and_no_more_than_ten_minutes() -> None:

@@ -63,7 +63,7 @@ def test_the_commands_of_the_readme_work(folder: Path) -> None:
     commands = re.findall(r"^\$ (onward .*?) *(?:#.*)?$", README, re.MULTILINE)
     assert commands == ["onward worker deploy:app", "onward submit deploy '\"web\"' --follow"]
     with Child.module("onward", "worker", "deploy:app", cwd=folder, env=environment()):
-        for _ in range(100):  # the worker has to have offered its tasks once
+        for _ in range(100):  # the worker must have registered its handlers
             done = subprocess.run(
                 commands[1],
                 shell=True,
@@ -86,7 +86,7 @@ def test_make_targets_of_the_readme_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_links_of_the_documents_lead_somewhere() -> None:
+def test_links_of_the_documents_have_targets() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"

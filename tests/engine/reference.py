@@ -1,4 +1,4 @@
-"""The reference task: ten steps with everything in it that can go wrong when its worker dies.
+"""The reference task: ten steps of all kinds that can go wrong when their worker dies.
 
 A keyed effect, one that must happen once and has no key, a question, a child, a timer, a transactional step, two branches
 with steps of one name. The world outside is a ledger file that survives any process.
@@ -46,16 +46,16 @@ def make(app: Onward, home: Path) -> Onward:
 
             return str(await ctx.step(step, 1) + await ctx.step(step, 2))
 
-        said: dict[str, Any] = {"first": await ctx.step(keyed, "first")}
-        said["charge"] = await ctx.step(unkeyed, effect="once")
-        said["answer"] = await ctx.ask("Go on?")
+        results: dict[str, Any] = {"first": await ctx.step(keyed, "first")}
+        results["charge"] = await ctx.step(unkeyed, effect="once")
+        results["answer"] = await ctx.ask("Go on?")
         child = await ctx.submit("helper", 1)
-        said["branches"] = await ctx.gather(branch("a"), branch("b"))
-        said["child"] = await child
+        results["branches"] = await ctx.gather(branch("a"), branch("b"))
+        results["child"] = await child
         await ctx.sleep(0.01)
-        said["booked"] = await ctx.transaction(book)
-        said["last"] = await ctx.step(keyed, "last")
-        return said
+        results["booked"] = await ctx.transaction(book)
+        results["last"] = await ctx.step(keyed, "last")
+        return results
 
     return app
 

@@ -1,4 +1,4 @@
-"""A handler that blocks the event loop: it is found out with its line, suspected, then quarantined; its neighbours go on."""
+"""A handler that blocks the event loop: the worker logs its line, suspects the task, then quarantines it; other tasks go on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onward.core.task import Reason, State
 from onward.engine.worker.watchdog import Watchdog
 from tests.kit import crashes, eventually, kinds, not_memory
 
-LEASE = 0.8
+LEASE_S = 0.8
 
 
 class Workers:
@@ -28,7 +28,7 @@ class Workers:
         self._over, self._threads = threading.Event(), []
 
     def app(self) -> Onward:
-        app = Onward(self.url, lease_s=LEASE, heartbeat_s=0.1, poll_s=0.05, grace_s=0.5, slots=4)
+        app = Onward(self.url, lease_s=LEASE_S, heartbeat_s=0.1, poll_s=0.05, grace_s=0.5, slots=4)
 
         @app.task
         async def bad(ctx: Context) -> str:
@@ -64,9 +64,9 @@ class Workers:
 
 @pytest.fixture
 def workers(url: str) -> Iterator[Workers]:
-    found = Workers(url)
-    yield found
-    found.stop()
+    workers_in_threads = Workers(url)
+    yield workers_in_threads
+    workers_in_threads.stop()
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def workers(url: str) -> Iterator[Workers]:
 async def test_a_handler_that_blocks_is_quarantined_and_named(
     workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two workers, both of which it blocks: neither a third nor a restart is needed for the verdict."""
+    """The handler blocks both workers. The verdict needs neither a third worker nor a restart."""
     caplog.set_level(logging.ERROR)
     async with workers.app() as app:
         bad = await app.submit("bad")
@@ -101,7 +101,7 @@ async def test_a_handler_that_blocks_is_quarantined_and_named(
         for good in goods:
             with contextlib.suppress(Exception):
                 assert await crashes(app.store, good.id) == 0
-        workers.release.set()  # the loops go on, and what they still do for that task is refused
+        workers.release.set()  # the loops go on, and the store refuses their late records of that task
         assert [await good.result(60) for good in goods] == ["done"] * 4
         task = await bad.get()
         assert (task.state, task.reason) == (State.WAITING, Reason.QUARANTINED)
@@ -126,7 +126,7 @@ async def test_a_process_that_was_suspended_as_a_whole_is_not_taken_for_stuck(cl
 @pytest.mark.parametrize("how", ["handler", "deadline", "step", "timeout", "branch"])
 def test_the_task_is_found_wherever_its_code_blocks(how: str) -> None:
     """In the handler, under a deadline, in a step, in one with a timeout, and in a branch."""
-    app, found = Onward("sqlite://:memory:", poll_s=0.02), []
+    app, locations = Onward("sqlite://:memory:", poll_s=0.02), []
 
     async def run() -> None:
         watchdog = Watchdog(SystemClock(), 1.0)
@@ -135,7 +135,7 @@ def test_the_task_is_found_wherever_its_code_blocks(how: str) -> None:
 
         async def block() -> None:
             def look() -> None:
-                found.append(watchdog.locate())
+                locations.append(watchdog.locate())
                 release.set()
 
             threading.Timer(0.05, look).start()
@@ -155,8 +155,8 @@ def test_the_task_is_found_wherever_its_code_blocks(how: str) -> None:
         async with app.worker():
             handle = await app.submit("work")
             await handle.result(60)
-            assert [one.task_id for one in found] == [handle.id]
+            assert [location.task_id for location in locations] == [handle.id]
 
     asyncio.run(run())
-    assert f"{__file__}:" in found[0].where
-    assert "block" in found[0].where
+    assert f"{__file__}:" in locations[0].where
+    assert "block" in locations[0].where

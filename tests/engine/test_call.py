@@ -1,4 +1,4 @@
-"""An input and the arguments that come of it: the schema of a function says no to nothing that the function takes."""
+"""An input and the arguments made from it: the schema of a function refuses no input that the function takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kit import Lab
 
 
 class Model(BaseModel):
-    """Something with a shape."""
+    """A model with fields."""
 
     a: int = 0
 
@@ -62,7 +62,7 @@ values = st.recursive(plain, lambda part: st.lists(part, max_size=2) | st.dictio
 
 
 def schema(arguments: Arguments) -> dict[str, Any]:
-    """As a worker leaves it in the store."""
+    """The schema as a worker registers it in the store."""
     return arguments.schema() | {"additionalProperties": arguments.open_ended}
 
 
@@ -88,7 +88,7 @@ def test_where_only_names_count_both_say_the_same(function: Callable[..., None],
 
 
 @pytest.mark.parametrize(
-    ("function", "value", "said"),
+    ("function", "value", "message"),
     [
         (one, {"nmae": "you"}, 'it takes an object with a: string, and the input is {"nmae": "you"}'),
         (number, [1], "it takes an object with a: integer, and the input is [1]"),
@@ -98,37 +98,38 @@ def test_where_only_names_count_both_say_the_same(function: Callable[..., None],
         (secret, {"b": ["sk-in-clear"], "a": {"$secret": "K"}}, "it takes an object with a: object, b: string, and the input is something else"),
     ],
 )  # fmt: skip
-def test_what_is_said_from_afar(function: Callable[..., None], value: Any, said: str) -> None:
-    with pytest.raises(InvalidInput) as told:
+def test_the_error_of_a_process_without_the_code(function: Callable[..., None], value: Any, message: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
         call.check(value, schema(Arguments(function, "it")), "it")
-    assert str(told.value).startswith(said)
-    assert "sk-in-clear" not in str(told.value)
+    assert str(refused.value).startswith(message)
+    assert "sk-in-clear" not in str(refused.value)
 
 
-async def test_a_process_without_the_code_refuses_what_no_worker_would_take(lab: Lab) -> None:
+async def test_a_process_without_the_code_refuses_inputs_that_no_worker_takes(lab: Lab) -> None:
     async def greet(ctx: Any, name: str) -> None: ...
     async def greet_twice(ctx: Any, name: str, other: str) -> None: ...
 
     lab.app.task(greet)
     await lab.start()
-    afar = Onward(store=lab.store, clock=lab.clock)
+    client_app = Onward(store=lab.store, clock=lab.clock)
     with pytest.raises(InvalidInput, match=r"task 'greet' takes an object with name: string, and the input is"):
-        await afar.submit("greet", {"nmae": "you"})
+        await client_app.submit("greet", {"nmae": "you"})
     assert (await lab.app.list())[0] == []
-    await afar.submit("greet", {"name": "you"})
+    await client_app.submit("greet", {"name": "you"})
 
     two = {"name": "you", "other": "me"}
     newer = Lab(lab.clock, store=lab.store)
     newer.app.task(name="greet", queue="new")(greet_twice)
     await newer.start()
-    (found,) = await afar.service.submit([SubmitRequest("greet", two)])  # whoever would refuse it asks again
-    assert (await afar.get(found)).queue == "new"
+    # before it refuses an input, the process reads the registrations again
+    (task_id,) = await client_app.service.submit([SubmitRequest("greet", two)])
+    assert (await client_app.get(task_id)).queue == "new"
 
     newest = Lab(lab.clock, store=lab.store)
     newest.app.task(name="greet", queue="newest")(greet_twice)
     await newest.start()
     await lab.clock.until(lab.clock.sleep(REGISTRATIONS_TTL_S + 1))
-    (found,) = await afar.service.submit([SubmitRequest("greet", two)])
-    assert (await afar.get(found)).queue == "newest", "and now and then in any case"
+    (task_id,) = await client_app.service.submit([SubmitRequest("greet", two)])
+    assert (await client_app.get(task_id)).queue == "newest", "registrations are read again after their TTL"
     await newest.stop()
     await newer.stop()

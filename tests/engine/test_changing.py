@@ -1,5 +1,5 @@
-"""Coming back after a failure, beside branches and blocks: nothing that the handler got over is done anew, and a saga that was
-undone is another round. And `ctx.version`."""
+"""Coming back after a failure, beside branches and blocks: a failure that the handler caught is not repeated, and a saga that was
+undone starts another round. And `ctx.version`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def test_a_saga_that_was_undone_runs_its_steps_anew_with_new_keys(lab: Lab
     assert await lab.app.check() == []
 
 
-async def test_a_failure_in_a_branch_that_the_handler_got_over_stays_as_it_was(lab: Lab) -> None:
-    """It was dropped once: the branch ran anew, came out well, and the steps that followed its failure had lost their place."""
+async def test_a_failure_in_a_branch_that_the_handler_caught_stays_as_it_was(lab: Lab) -> None:
+    """A former bug dropped the failure: the branch ran again and succeeded, and the steps after its failure lost their place."""
     happened: list[str] = []
 
     @lab.app.task(retry=SOON)
@@ -120,7 +120,7 @@ async def test_sagas_in_two_branches_are_both_undone_after_a_crash_in_the_middle
             happened.append(f"fail {name}")
             raise ValueError(name)
 
-        async def do(name: str) -> None:  # in the loop: whose thread is first would be anybody's guess
+        async def do(name: str) -> None:  # async, so in the loop: the order of threads would be random
             happened.append(name)
 
         async def branch(name: str) -> None:
@@ -200,9 +200,9 @@ async def test_old_tasks_keep_the_old_way_and_new_ones_go_the_new(lab: Lab) -> N
     changed = False
 
     @lab.app.task
-    async def work(ctx: Any, who: str) -> str:
+    async def work(ctx: Any, version: str) -> str:
         async def do(name: str) -> None:
-            happened.append((who, name))
+            happened.append((version, name))
 
         await ctx.step(do, "a", name="a")
         if changed and await ctx.version("second factor"):
@@ -220,9 +220,9 @@ async def test_old_tasks_keep_the_old_way_and_new_ones_go_the_new(lab: Lab) -> N
     changed = True
     new = await lab.submit(work, "new")
     assert ((await lab.ended(old)).result, (await lab.ended(new)).result) == ("old", "new")
-    assert [name for who, name in happened if who == "old"] == ["a", "old", "last"]
-    assert [name for who, name in happened if who == "new"] == ["a", "new", "last"]
-    marks = [[x.key for x in await lab.store.journal(one) if x.kind == r.VERSION] for one in (old, new)]
+    assert [name for version, name in happened if version == "old"] == ["a", "old", "last"]
+    assert [name for version, name in happened if version == "new"] == ["a", "new", "last"]
+    marks = [[x.key for x in await lab.store.journal(task_id) if x.kind == r.VERSION] for task_id in (old, new)]
     assert marks == [[], ["version second factor"]]
 
 
@@ -230,9 +230,9 @@ async def test_a_change_is_decided_once_for_each_scope(lab: Lab) -> None:
     @lab.app.task
     async def work(ctx: Any) -> list[Any]:
         async def branch(number: int) -> list[bool]:
-            said = [await ctx.version("v") for _ in range(3)]
+            decisions = [await ctx.version("v") for _ in range(3)]
             await ctx.sleep(10)
-            return [*said, await ctx.version("v")]
+            return [*decisions, await ctx.version("v")]
 
         async with ctx.saga():
             inside = await ctx.version("v")

@@ -1,4 +1,4 @@
-"""check and replay: handlers over journals, with no effects; whatever the handler's own code does."""
+"""check and replay: they run handlers over journals with no effects, whatever the code of the handler does."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ async def _echo(n: Any) -> Any:
     return n
 
 
-async def _standing(lab: Lab, body: Any, *, value: Any = None, reason: str = "asleep") -> tuple[str, list[Any]]:
-    """A task that stands somewhere, and the list to which another version of its handler is added."""
+async def _waiting_task(lab: Lab, body: Any, *, value: Any = None, reason: str = "asleep") -> tuple[str, list[Any]]:
+    """A task that waits for `reason`, and the list to which a test adds another version of its handler."""
     versions = [body]
 
     @lab.app.task(retry=1)
@@ -49,8 +49,8 @@ async def _one(app: Onward, **options: Any) -> Finding:
 # ── check ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_two_names_are_told_and_nothing_is_written(lab: Lab) -> None:
-    task_id, versions = await _standing(lab, _before)
+async def test_a_finding_names_both_steps_and_nothing_is_written(lab: Lab) -> None:
+    task_id, versions = await _waiting_task(lab, _before)
     before = await lab.store.journal(task_id), await lab.app.get(task_id)
 
     async def after(ctx: Any) -> str:
@@ -69,7 +69,7 @@ async def test_the_two_names_are_told_and_nothing_is_written(lab: Lab) -> None:
 
 
 async def test_a_handler_that_raises_does_not_end_the_check(lab: Lab) -> None:
-    _, versions = await _standing(lab, _before)
+    _, versions = await _waiting_task(lab, _before)
 
     async def raises(error: BaseException, ctx: Any) -> None:
         await ctx.step(_echo, 1, name="a")
@@ -102,7 +102,7 @@ async def test_a_handler_that_hangs_does_not_hang_the_check(lab: Lab, how: str) 
         while not release:
             time.sleep(0.05)
 
-    _, versions = await _standing(lab, _before)
+    _, versions = await _waiting_task(lab, _before)
     for _ in range(3):
         await lab.submit("work")
     for task in (await lab.app.list())[0]:
@@ -120,7 +120,7 @@ async def test_a_handler_that_hangs_does_not_hang_the_check(lab: Lab, how: str) 
 
 
 async def test_a_handler_that_catches_everything(lab: Lab) -> None:
-    _, versions = await _standing(lab, _before)
+    _, versions = await _waiting_task(lab, _before)
 
     async def stubborn(ctx: Any) -> str:
         for name in ("a", "z", "y"):
@@ -137,7 +137,7 @@ async def test_a_handler_that_catches_everything(lab: Lab) -> None:
 
 
 async def test_a_task_whose_handler_is_gone_and_one_whose_input_does_not_fit(lab: Lab) -> None:
-    await _standing(lab, _before)
+    await _waiting_task(lab, _before)
 
     async def other(ctx: Any, number: int) -> None:
         """Takes another input than the tasks have."""
@@ -202,12 +202,12 @@ async def test_every_state_of_unfinished_tasks_is_looked_at(app: Onward) -> None
             return (await app.get(ids[0])).reason == "asleep"
 
         await eventually(asleep)
-        told: list[tuple[int, int]] = []
-        findings = await app.check(lambda done, of: told.append((done, of)))
+        progress: list[tuple[int, int]] = []
+        findings = await app.check(lambda done, of: progress.append((done, of)))
         opened.set()
     assert {finding.task_id: finding.verdict for finding in findings} == dict.fromkeys(ids, Verdict.FINE)
     assert {finding.reason for finding in findings} == {"asleep", "running", "delayed"}
-    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert progress == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 # ── replay ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -316,7 +316,7 @@ async def test_a_task_that_failed_in_its_third_attempt_and_one_that_was_denied(l
 
 
 async def test_tasks_that_were_ended_from_outside_and_unfinished_ones(lab: Lab) -> None:
-    task_id, _ = await _standing(lab, _before)
+    task_id, _ = await _waiting_task(lab, _before)
     answer = await lab.app.replay(task_id)
     assert (answer.agrees, answer.detail) == (True, "as far as it has come; it goes on with 'sleep'")
     await lab.app.cancel(task_id)
@@ -343,8 +343,8 @@ async def test_what_cannot_be_replayed(lab: Lab) -> None:
         await lab.app.replay("nobody")
 
 
-async def test_what_a_task_keeps_and_leaves_behind_can_be_read_in_a_rehearsal(app: Onward) -> None:
-    """A handler that reads what it kept, and an agent, which does so at every turn."""
+async def test_a_dry_run_reads_kept_contents_and_artifacts(app: Onward) -> None:
+    """A handler that reads its kept contents, and an agent, which does so at every turn."""
     from onward.agent.models.scripted import ScriptedModel
 
     @app.task
@@ -359,12 +359,12 @@ async def test_what_a_task_keeps_and_leaves_behind_can_be_read_in_a_rehearsal(ap
         tasks = [await app.submit(reader), await app.submit(agent, "Look.")]
         assert [await task.result(timeout=60) for task in tasks] == ["keptleft", "done"]
     for task in tasks:
-        said = await app.replay(task.id)
-        assert (said.agrees, said.detail) == (True, "it returns the same result")
+        report = await app.replay(task.id)
+        assert (report.agrees, report.detail) == (True, "it returns the same result")
 
 
 async def test_an_agent_is_checked_like_any_other(app: Onward) -> None:
-    """What was said is kept beside the journal: a rehearsal reads it there, and writes nothing."""
+    """The conversation is kept beside the journal: a dry run reads it there, and writes nothing."""
     from onward.agent.models.scripted import ScriptedModel
 
     def script() -> ScriptedModel:
@@ -394,8 +394,8 @@ async def test_an_agent_is_checked_like_any_other(app: Onward) -> None:
     ],
     ids=str,
 )
-async def test_what_of_an_agent_may_be_changed(lab: Lab, changed: dict[str, Any], verdict: Verdict) -> None:
-    """What the guide on changing code says of agents."""
+async def test_which_changes_of_an_agent_park_its_tasks(lab: Lab, changed: dict[str, Any], verdict: Verdict) -> None:
+    """The statements of the guide on changing code about agents."""
     from onward.agent.models.scripted import ScriptedModel
     from onward.agent.tools import tool
 
@@ -410,16 +410,16 @@ async def test_what_of_an_agent_may_be_changed(lab: Lab, changed: dict[str, Any]
         return "seen"
 
     box = {"touch": touch, "look": look}
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "model": ScriptedModel([[("touch", {})], "done"]),
         "tools": ["touch"],
         "approve": ["write_local"],
     }
-    lab.app.agent("keeper", **said | {"tools": [touch]})
+    lab.app.agent("keeper", **options | {"tools": [touch]})
     await lab.start()
     task_id = await lab.submit("keeper", "go")
     assert (await lab.settled(task_id)).reason == "approval"
     del lab.app.handlers["keeper"], lab.app._agents["keeper"]
-    now = said | changed
+    now = options | changed
     lab.app.agent("keeper", **now | {"tools": [box[name] for name in now["tools"]]})
     assert (await _one(lab.app)).verdict is verdict

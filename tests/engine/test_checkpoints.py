@@ -1,4 +1,4 @@
-"""Checkpoints and contents: a long task goes on from its last checkpoint, and what it kept is there, whatever is killed."""
+"""Checkpoints and contents: after any kill, a long task goes on from its last checkpoint and still has its kept contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 4
 
 
 def long_task(app: Onward, did: list[str]) -> Any:
-    """Rounds of two steps, a checkpoint after each; the second step keeps a text and returns its name."""
+    """Rounds of two steps, a checkpoint after each; the second step keeps a string and returns its name."""
 
     @app.task
     async def long(ctx: Any) -> Any:
@@ -29,12 +29,12 @@ def long_task(app: Onward, did: list[str]) -> Any:
                 did.append(f"{ctx.key.partition(':')[2]} {number}")
                 return number * 10
 
-            async def write(found: int, number: int = number) -> str:
+            async def write(value: int, number: int = number) -> str:
                 did.append(f"{ctx.key.partition(':')[2]} {number}")
-                return str(ctx.keep(f"text of {number}: {found}"))
+                return str(ctx.keep(f"text of {number}: {value}"))
 
-            found = await ctx.step(look)
-            name = await ctx.step(write, found)
+            value = await ctx.step(look)
+            name = await ctx.step(write, value)
             done = {"round": number + 1, "names": [*done["names"], name]}
             await ctx.checkpoint(done)
         return [text.decode() for text in await ctx.kept(*done["names"])]
@@ -183,8 +183,8 @@ async def test_plain_functions_have_checkpoints_too(app: Onward) -> None:
     assert keys == ["step", "[@1]step", "[@2]step"]
 
 
-async def test_many_threads_keep_what_they_return(app: Onward) -> None:
-    """The writer takes what was kept while threads are keeping more: nothing may fall between two commits."""
+async def test_many_threads_keep_contents(app: Onward) -> None:
+    """The writer takes kept contents while threads keep more: no content may be lost between two commits."""
 
     def write(ctx: Any, number: int) -> Any:
         return ctx.keep(f"{number} " * 50)
@@ -208,7 +208,7 @@ async def test_a_name_that_nothing_was_kept_under(lab: Lab) -> None:
     assert "keeps nothing under 'nothing'" in (task.error or {})["message"]
 
 
-async def test_a_fork_has_what_was_kept(app: Onward) -> None:
+async def test_a_fork_has_the_kept_contents(app: Onward) -> None:
     @app.task(retry=1)
     async def work(ctx: Any) -> Any:
         name = await ctx.step(lambda: ctx.keep("text"), name="keep")
@@ -228,32 +228,32 @@ async def test_a_fork_has_what_was_kept(app: Onward) -> None:
 
 
 async def test_contents_come_with_their_records_or_not_at_all(store: Store) -> None:
-    one, two = await begun(store), await begun(store)
+    first, second = await begun(store), await begun(store)
     name = content_id(b"text")
-    kept = Content(one.id, name, b"text")
-    assert await store.save("w1", Batch([entry(one), entry(two)], contents=[kept, kept])) == set()
-    assert await store.contents(one.id, [name, "no"]) == {name: b"text"}
-    assert await store.contents(two.id, [name]) == {}, "it is that task's alone"
-    assert await store.save("w1", Batch([entry(one, 2)], contents=[kept])) == set(), "the same again is the same"
-    late = Content(one.id, "late", b"x")
-    refused = await store.save("w1", Batch([entry(one, 2, kind=r.SLEEP), entry(two, 2)], contents=[late]))
-    assert refused == {one.id}
-    assert await store.contents(one.id, ["late"]) == {}, "what was refused left nothing behind"
+    kept = Content(first.id, name, b"text")
+    assert await store.save("w1", Batch([entry(first), entry(second)], contents=[kept, kept])) == set()
+    assert await store.contents(first.id, [name, "no"]) == {name: b"text"}
+    assert await store.contents(second.id, [name]) == {}, "it is that task's alone"
+    assert await store.save("w1", Batch([entry(first, 2)], contents=[kept])) == set(), "the same again is the same"
+    late = Content(first.id, "late", b"x")
+    refused = await store.save("w1", Batch([entry(first, 2, kind=r.SLEEP), entry(second, 2)], contents=[late]))
+    assert refused == {first.id}
+    assert await store.contents(first.id, ["late"]) == {}, "a refused entry stores no content"
 
 
 async def test_from_the_last_checkpoint_on(store: Store) -> None:
-    one = await begun(store)
+    claimed = await begun(store)
     kinds = [r.STEP_DONE, r.CHECKPOINT, r.STEP_DONE, r.CHECKPOINT, r.STEP_DONE]
-    batch = Batch([entry(one, ahead, kind=kind) for ahead, kind in enumerate(kinds, 1)])
+    batch = Batch([entry(claimed, ahead, kind=kind) for ahead, kind in enumerate(kinds, 1)])
     assert await store.save("w1", batch) == set()
-    assert [record.kind for record in await store.journal(one.id, None)] == [r.CHECKPOINT, r.STEP_DONE]
-    assert len(await store.journal(one.id)) == 7
+    assert [record.kind for record in await store.journal(claimed.id, None)] == [r.CHECKPOINT, r.STEP_DONE]
+    assert len(await store.journal(claimed.id)) == 7
     (other,) = await submit(store, new())
     assert [record.kind for record in await store.journal(other, None)] == [r.SUBMITTED]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\xff", "ü".encode() * 100_000])
 async def test_any_bytes(store: Store, data: bytes) -> None:
-    one = await begun(store)
-    await store.save("w1", Batch([entry(one)], contents=[Content(one.id, "c", data)]))
-    assert await store.contents(one.id, ["c"]) == {"c": data}
+    claimed = await begun(store)
+    await store.save("w1", Batch([entry(claimed)], contents=[Content(claimed.id, "c", data)]))
+    assert await store.contents(claimed.id, ["c"]) == {"c": data}

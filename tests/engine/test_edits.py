@@ -16,11 +16,11 @@ from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import Replay
 from tests.kit import Lab, value
 
-LONG = 100
+LONG_SLEEP_S = 100
 
 
 class World:
-    """What happened outside, and whether a step was ever handed the result of another."""
+    """The effects outside, and the steps that received the result of another step."""
 
     def __init__(self) -> None:
         self.effects: list[str] = []
@@ -47,8 +47,8 @@ Body = Callable[[Any, World], Awaitable[Any]]
 
 
 async def _wait(ctx: Any) -> None:
-    """Where the task stands when the code is changed."""
-    await ctx.sleep(LONG, name="a long time")
+    """The wait in which the task is when the code is changed."""
+    await ctx.sleep(LONG_SLEEP_S, name="a long time")
 
 
 def line(*names: Any) -> Body:
@@ -65,7 +65,7 @@ def line(*names: Any) -> Body:
 
 
 def bare(*makers: Callable[[Any, World], Awaitable[Any]]) -> Body:
-    """These, one after the other."""
+    """Runs the makers one after the other."""
 
     async def body(ctx: Any, w: World) -> str:
         for make in makers:
@@ -146,7 +146,7 @@ class New:
 
 
 def stumbles(name: str) -> Body:
-    """A step that fails at first, and is tried again after a long time: there is nothing of it to hand out."""
+    """A step that fails at first and is tried again after a long time: it has no result yet that a replay could return."""
 
     async def body(ctx: Any, w: World) -> None:
         async def happen() -> str:
@@ -155,7 +155,7 @@ def stumbles(name: str) -> Body:
                 raise OSError("not yet")
             return name
 
-        await ctx.step(happen, name=name, retry=Retry(attempts=3, first=LONG, jitter=0))
+        await ctx.step(happen, name=name, retry=Retry(attempts=3, first=LONG_SLEEP_S, jitter=0))
 
     return body
 
@@ -291,7 +291,7 @@ HARMLESS: dict[str, tuple[Body, Body]] = {
         bare(do("a", retry=5, timeout=9, effect="idempotent"), nap, do("b", effect="once")),
     ),
     "an undo added to a step": (bare(saga(a, nap), b), bare(saga(do("a", undo=World.undo), nap), b)),
-    "a longer sleep": (bare(a, nap, b), bare(a, lambda ctx, w: ctx.sleep(LONG * 9, name="a long time"), b)),
+    "a longer sleep": (bare(a, nap, b), bare(a, lambda ctx, w: ctx.sleep(LONG_SLEEP_S * 9, name="a long time"), b)),
     "a loop that runs once more": (bare(a, a, nap, a), bare(a, a, nap, a, a)),
     "a marked change, that the task has passed": (bare(a, b, nap, x), bare(a, versioned(c), b, nap, x)),
     "a marked change, the old way kept": (bare(a, b, nap, x), bare(a, versioned(c, b), nap, x)),
@@ -313,8 +313,8 @@ HARMLESS: dict[str, tuple[Body, Body]] = {
 
 
 async def _edited(lab: Lab, before: Body, after: Body) -> tuple[Any, Any, World, list[str]]:
-    """A task that came to a wait in one version of its handler and goes on in another; what check said of it; and what had
-    happened before the edit."""
+    """A task that waits in one version of its handler and goes on in another; the finding of the check; and the effects from
+    before the edit."""
     world = World()
     versions = [before]
 
@@ -331,21 +331,21 @@ async def _edited(lab: Lab, before: Body, after: Body) -> tuple[Any, Any, World,
     await lab.clock.until(_until(lab, task_id, _stands))
     done = list(world.effects)
     versions.append(after)
-    (finding,) = [one for one in await lab.app.check(patience=5) if one.task_id == task_id]
+    (finding,) = [finding for finding in await lab.app.check(patience=5) if finding.task_id == task_id]
     assert world.effects == done, "a check runs no step"
     world.wrong.clear()
     for number in range(3):
         await lab.app.signal(task_id, "go", number)
-    lab.clock.jump(LONG * 2)
+    lab.clock.jump(LONG_SLEEP_S * 2)
     return await lab.clock.until(_until(lab, task_id, _is_over)), finding, world, done
 
 
 async def _until(lab: Lab, task_id: str, enough: Callable[[Any], bool]) -> Any:
-    """Answer what is asked until the task stands where it should."""
+    """Answers open questions and approvals until `enough` accepts the task."""
     while not enough(task := await lab.app.get(task_id)):
-        for one in await lab.app.asks():
-            if not one.text.startswith("drop the") or enough is _is_over:
-                await (lab.app.answer(one.id, "yes") if one.kind == "question" else lab.app.decide(one.id, "approve"))
+        for ask in await lab.app.asks():
+            if not ask.text.startswith("drop the") or enough is _is_over:
+                await (lab.app.answer(ask.id, "yes") if ask.kind == "question" else lab.app.decide(ask.id, "approve"))
         await lab.clock.sleep(0.05)
     return task
 
@@ -359,7 +359,7 @@ def _is_over(task: Any) -> bool:
     return task.ended or task.reason == "parked"
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_edits() -> None:
     assert (len(HARMFUL) >= 20, len(HARMLESS) >= 10) == (True, True)
 
 
@@ -370,7 +370,7 @@ async def test_a_harmful_edit_parks_before_anything_happens(lab: Lab, edit: str)
     assert world.effects == done, "nothing happened after the edit"
     assert world.wrong == []
     parked = value((await lab.store.journal(task.task_id))[-1])["reason"]
-    if "raises early" in edit and "branch" not in edit:  # it may have been a passing trouble: tried again, then parked
+    if "raises early" in edit and "branch" not in edit:  # the error may have been temporary: tried again, then parked
         assert finding.verdict is Verdict.RAISES
         assert "without asking for step 'b'" in parked
     else:
@@ -385,8 +385,8 @@ async def test_a_harmless_edit_parks_nothing(lab: Lab, edit: str) -> None:
     assert finding.verdict is Verdict.FINE, finding.detail
     assert world.wrong == []
     assert world.effects[: len(done)] == done
-    repeated = [one for one in set(done) if world.effects.count(one) > done.count(one)]
-    assert repeated == [] or "loop" in edit, "what was recorded did not happen again"
+    repeated = [effect for effect in set(done) if world.effects.count(effect) > done.count(effect)]
+    assert repeated == [] or "loop" in edit, "no recorded effect happened again"
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ async def test_a_harmless_edit_parks_nothing(lab: Lab, edit: str) -> None:
     ],
 )
 async def test_each_check_is_needed(lab: Lab, owner: type, check: str, edit: str, monkeypatch: Any) -> None:
-    """Without it, the edit goes unseen, or is seen too late: the tests above would tell."""
+    """Without the check, the replay misses the edit or sees it too late, so the tests above would fail."""
 
     async def at_once(journal: Any) -> None:
         journal._replay_settled = True

@@ -36,7 +36,7 @@ def payment(error: BaseException | None = None, *, happens: bool = True, **optio
 
 
 async def test_doubt_exactly_between_announcement_and_record() -> None:
-    """Killed at every point: in doubt only where the effect may have begun and nobody wrote down how it ended."""
+    """Killed at every point: a step is in doubt only where its effect may have begun and the journal has no end of it."""
     app, paid = payment()
     doubtful = set()
     async for copy in crashes(app):
@@ -118,8 +118,8 @@ async def test_a_clear_no_is_an_ordinary_failure() -> None:
 
 
 @pytest.mark.parametrize("later", [ValueError("no"), NotNow(Reason.QUOTA, 2e9, "used up")], ids=["no", "not now"])
-async def test_what_is_known_not_to_have_happened_is_not_in_doubt_after_a_long_pause(later: Exception) -> None:
-    """The task gives its slot back between two attempts: whoever goes on finds the announcement, and what became of it."""
+async def test_an_effect_known_not_to_have_happened_is_not_in_doubt_after_a_pause(later: Exception) -> None:
+    """The task gives its slot back between two attempts: the next shift reads the announcement and its outcome in the journal."""
     app, tries = memory_app(), 0
 
     @app.task(retry=1)
@@ -163,7 +163,7 @@ async def test_a_step_that_times_out_is_in_doubt() -> None:
 
 async def test_an_effect_that_can_be_asked_is_asked_and_not_announced() -> None:
     world: set[str] = set()
-    asked = 0
+    reconciled = 0
     app = memory_app()
 
     @app.task(retry=1)
@@ -174,8 +174,8 @@ async def test_an_effect_that_can_be_asked_is_asked_and_not_announced() -> None:
             return f"paid {amount}"
 
         async def was_charged(amount: int) -> str | None:
-            nonlocal asked
-            asked += 1
+            nonlocal reconciled
+            reconciled += 1
             return f"paid {amount}" if ctx.key in world else None
 
         return await ctx.step(charge, 5, effect="once", reconcile=was_charged)
@@ -183,11 +183,11 @@ async def test_an_effect_that_can_be_asked_is_asked_and_not_announced() -> None:
     async for copy in crashes(app):
         world.clear()
         task = await copy.submit("pay")
-        assert await drain(copy) == [], "nobody is asked but the world"
+        assert await drain(copy) == [], "reconcile answers, and no person is asked"
         assert (await task.get()).result == "paid 5", copy.killed_at
         assert len(world) == 1
         assert r.ANNOUNCED not in [record.kind for record in await copy.service.journal(task.id)]
-    assert asked > 0
+    assert reconciled > 0
 
 
 async def test_a_lost_answer_is_reconciled_without_a_crash() -> None:

@@ -48,7 +48,7 @@ async def test_waiting_for_the_lease(clock: HandClock) -> None:
     waiting = asyncio.ensure_future(lease.until_held())
     await calm()
     assert not waiting.done()
-    lease.renew(clock.time - 20)  # an answer that came too late is none
+    lease.renew(clock.time - 20)  # an answer that came too late does not count
     await calm()
     assert not waiting.done()
     lease.renew(clock.time)
@@ -63,7 +63,7 @@ async def test_no_verdict_on_others_after_trouble_of_our_own(clock: HandClock) -
     for _ in range(5):
         clock.jump(2)
         lease.renew(clock.time)
-        assert not lease.may_judge(), "an outage that hit everybody must not make the others look dead"
+        assert not lease.may_judge(), "an outage for all workers must not make the others look dead"
     clock.jump(2)
     lease.renew(clock.time)
     assert lease.may_judge()
@@ -78,7 +78,7 @@ async def test_no_verdict_on_others_after_trouble_of_our_own(clock: HandClock) -
 
 
 class FakeStore:
-    """Just enough of a store for a heart."""
+    """Just enough of a store for a heartbeat."""
 
     inline = False
 
@@ -102,7 +102,9 @@ class FakeStore:
 async def _give_up(*_: Any) -> None: ...
 
 
-def heart(store: Any, lease: float = 1.0, heard: Any = lambda *_: None, watchdog: Watchdog | None = None) -> Heartbeat:
+def heart(
+    store: Any, lease: float = 1.0, on_beat: Any = lambda *_: None, watchdog: Watchdog | None = None
+) -> Heartbeat:
     clock = SystemClock()
     return Heartbeat(
         store,
@@ -111,7 +113,7 @@ def heart(store: Any, lease: float = 1.0, heard: Any = lambda *_: None, watchdog
         interval_s=0.02,
         worker=lambda: "w",
         rate=lambda: 0.0,
-        on_beat=heard,
+        on_beat=on_beat,
         watchdog=watchdog or Watchdog(clock, 0.02),
         on_stuck=_give_up,
     )
@@ -142,16 +144,16 @@ async def test_a_heart_stops_when_the_loop_is_taken_for_hung() -> None:
 
 
 async def test_a_heart_survives_an_outage() -> None:
-    store, heard = FakeStore(), []
+    store, workers = FakeStore(), []
     store.away = True
-    beating = heart(store, heard=lambda sent, worker, beat: heard.append(worker))
+    beating = heart(store, on_beat=lambda sent, worker, beat: workers.append(worker))
     beating.start()
     await asyncio.sleep(0.1)
-    assert not heard
+    assert not workers
     store.away = False
-    await eventually(lambda: _is(bool(heard)))
+    await eventually(lambda: _is(bool(workers)))
     await beating.stop()
-    assert set(heard) == {"w"}
+    assert set(workers) == {"w"}
 
 
 async def _is(value: bool) -> bool:
@@ -188,14 +190,14 @@ async def test_the_death_of_a_process_is_seen_at_once() -> None:
 async def test_a_process_that_is_not_there_is_dead() -> None:
     dead: list[str] = []
     watch = PresenceWatch(dead.append, one_machine=False)
-    gone = process("")
-    gone.wait()
-    watch.watch([row("gone", machine=machine_id(), pid=gone.pid), row("elsewhere", machine="other/ns", pid=gone.pid)])
+    ended = process("")
+    ended.wait()
+    watch.watch([row("gone", machine=machine_id(), pid=ended.pid), row("elsewhere", machine="other/ns", pid=ended.pid)])
     assert dead == ["gone"], "of another machine a pid says nothing"
     watch.close()
 
 
-async def test_a_file_has_one_machine_so_who_wrote_before_the_reboot_is_gone() -> None:
+async def test_a_file_has_one_machine_so_workers_from_before_the_reboot_are_dead() -> None:
     dead: list[str] = []
     watch = PresenceWatch(dead.append, one_machine=True)
     boot = machine_id().partition("/")[0]
@@ -229,7 +231,7 @@ async def test_threads_are_kept_for_the_next() -> None:
 
 
 @pytest.mark.parametrize("error", [StopIteration("x"), GeneratorExit("x")])
-async def test_what_no_coroutine_can_be_given_comes_as_something_else(error: BaseException) -> None:
+async def test_an_exception_that_no_coroutine_can_receive_is_wrapped(error: BaseException) -> None:
     threads = Threads()
 
     def fail() -> None:
@@ -257,8 +259,8 @@ async def test_a_thread_that_hangs_is_counted_until_it_comes_back() -> None:
 # ── replay ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def journal(*told: tuple[str, str, bytes]) -> list[Record]:
-    return [Record(n + 1, 2, kind, key, data, float(n)) for n, (kind, key, data) in enumerate(told)]
+def journal(*entries: tuple[str, str, bytes]) -> list[Record]:
+    return [Record(n + 1, 2, kind, key, data, float(n)) for n, (kind, key, data) in enumerate(entries)]
 
 
 DONE, FAILED = b'{"result":1}', b'{"error":{"type":"E","message":"m","attempts":1}}'
@@ -286,7 +288,7 @@ def test_branches_have_their_own_order() -> None:
 
 
 @pytest.mark.parametrize("again", [r.RETRY, r.RESUMED])
-def test_a_failure_that_ended_the_attempt_is_forgotten_and_one_that_was_got_over_is_not(again: str) -> None:
+def test_a_failure_that_ended_the_attempt_is_forgotten_and_a_caught_one_is_not(again: str) -> None:
     replay = Replay(
         journal(
             (r.STEP_FAILED, "caught", FAILED),
@@ -305,7 +307,7 @@ def test_a_failure_that_ended_the_attempt_is_forgotten_and_one_that_was_got_over
     assert replay.take_failures("b") == 0
 
 
-def test_a_sleep_is_over_when_it_says_so() -> None:
+def test_a_sleep_is_over_after_its_record() -> None:
     began = (r.SLEEP, "sleep", b'{"until":9}')
     assert Replay(journal(began)).next("sleep", frozenset({r.SLEEP})).over is False  # type: ignore[union-attr]
     assert Replay(journal(began, (r.SLEPT, "sleep", b"{}"))).next("sleep", frozenset({r.SLEEP})).over is True  # type: ignore[union-attr]
@@ -327,16 +329,16 @@ async def test_a_busy_process_sends_few_nudges() -> None:
 
 
 async def test_datagrams_between_processes() -> None:
-    heard: list[str] = []
-    ears = Datagrams(heard.append)
-    address = await ears.open()
+    topics: list[str] = []
+    listener = Datagrams(topics.append)
+    address = await listener.open()
     send_datagrams({"ready"}, [address, "udp:1", "udp:999999", "udp:nonsense"])
-    await eventually(lambda: _is(heard == ["ready"]))
-    ears.close()
+    await eventually(lambda: _is(topics == ["ready"]))
+    listener.close()
 
 
 async def test_a_store_in_front_of_a_store() -> None:
-    """The tests' own tool: what is replaced is replaced, the rest goes through."""
+    """`Through` of the tests: it replaces the given verbs and passes all others on."""
     store = FakeStore()
     assert Through(store, inline=True).inline is True
     assert (await Through(store).workers.heartbeat("w", 1, 0)).alive
@@ -348,7 +350,7 @@ async def test_a_store_in_front_of_a_store() -> None:
 async def test_work_that_fails_in_the_moment_of_its_cancellation_leaves_no_error_behind(clock: HandClock) -> None:
     """Found by seed 3073 of the simulator."""
     unhandled: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: unhandled.append(told))
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
     go = asyncio.Event()
 
     async def fails() -> None:
@@ -359,7 +361,7 @@ async def test_work_that_fails_in_the_moment_of_its_cancellation_leaves_no_error
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     go.set()
-    await asyncio.sleep(0)  # it has failed, and nobody was told yet
+    await asyncio.sleep(0)  # it has failed, and no callback has run yet
     within.cancel()
     with pytest.raises(asyncio.CancelledError):
         await within

@@ -21,22 +21,22 @@ from onward.store.statements import Statement
 from tests.engine.test_engine_parts import journal as journal_of
 from tests.kit import not_memory
 
-SLACK, SLACK_OF_FEW = 1.2, 1.6
-"""Ten times the children may cost twelve times as much; where there are few, what a worker does beside them shows."""
+MAX_GROWTH, MAX_GROWTH_OF_FEW = 1.2, 1.6
+"""Ten times the children may cost twelve times as much; with few children, the fixed work of a worker counts more."""
 
-STEP = 1_000
-"""Instructions of SQLite's machine between two counts."""
+INSTRUCTIONS_PER_TICK = 1_000
+"""Instructions of SQLite's virtual machine between two counts."""
 
 
 class Counted:
-    """What was asked of the database: calls of verbs, and on SQLite the instructions of its machine."""
+    """Counts the load of the database: calls of verbs, and on SQLite the instructions of its virtual machine."""
 
     def __init__(self) -> None:
         self.verbs: collections.Counter[str] = collections.Counter()
         self.steps = 0
 
     def tick(self) -> bool:
-        self.steps += STEP
+        self.steps += INSTRUCTIONS_PER_TICK
         return False
 
     def over(self, store: Any) -> None:
@@ -60,7 +60,7 @@ def counted() -> Iterator[Counted]:
     counted = Counted()
 
     def hook(connection: apsw.Connection) -> None:
-        connection.set_progress_handler(counted.tick, STEP)
+        connection.set_progress_handler(counted.tick, INSTRUCTIONS_PER_TICK)
 
     apsw.connection_hooks.append(hook)
     yield counted
@@ -115,7 +115,7 @@ async def test_the_cost_of_children_grows_as_their_number(url: str, kind: str, c
         assert sum(kinds.values()) < 6 * count
         costs.append((steps, verbs.get("records read", 0) + count * 6, verbs["inbox"] + count / INBOX_PAGE_SIZE + 20))
     for less, more in zip(*costs, strict=True):
-        assert more <= (SLACK if prove else SLACK_OF_FEW) * 10 * less + 10 * STEP
+        assert more <= (MAX_GROWTH if prove else MAX_GROWTH_OF_FEW) * 10 * less + 10 * INSTRUCTIONS_PER_TICK
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ async def test_a_scan_of_the_inbox_for_each_child_is_seen(
     slow = head + "WHERE task_id = ?1 AND (id = ?2 OR ref = ?3) ORDER BY number LIMIT 1"
     monkeypatch.setitem(sqlite_run.S, "posted", Statement(slow, old.names))
     costs = [(await fan_out(url, count, counted))[1] for count in (150, 1_500)]
-    assert costs[1] > SLACK_OF_FEW * 10 * costs[0], "the planted scan was not found"
+    assert costs[1] > MAX_GROWTH_OF_FEW * 10 * costs[0], "the planted scan was not found"
 
 
 # ── what is read from a journal ──────────────────────────────────────────────────────────────────────────────────────
@@ -149,12 +149,12 @@ def test_mail_is_found_by_its_address_in_the_order_of_its_numbers() -> None:
     assert mail.take(1)["n"] == 1
     assert [mail.first(at)["n"] for at in (("signal", "go"), ("signal", "stop"), ("child", "c1"), 12)] == [3, 2, 5, 6]  # type: ignore[index]
     assert mail.first(("signal", "never")) is None
-    assert [one["n"] for one in mail.take_all(("signal", "go"), ("signal", "stop"))] == [2, 3, 4]
+    assert [item["n"] for item in mail.take_all(("signal", "go"), ("signal", "stop"))] == [2, 3, 4]
     assert mail.first(("signal", "go")) is None
-    assert [one["n"] for one in mail.all()] == [5, 6]
+    assert [item["n"] for item in mail.all()] == [5, 6]
 
 
-def test_more_budget_is_nobodys_message() -> None:
+def test_more_budget_is_no_message_of_a_wait() -> None:
     mail = Mail()
     mail.add(message(1, "budget", ""))
     assert (mail.last_raise, mail.last, mail.all()) == (1, 1, [])
@@ -175,5 +175,5 @@ def test_a_journal_in_which_a_message_was_copied_twice_is_replayed_as_it_was() -
         assert known is not None
         values.append(known.data.get("value") if known.over else "open")
     assert values == ["v1", "v1", "open"]
-    assert [one["n"] for one in replay.mail.all()] == [2], "what was taken does not come back"
+    assert [message["n"] for message in replay.mail.all()] == [2], "a message that was taken does not come back"
     assert replay.inbox == 2

@@ -1,4 +1,4 @@
-"""What an idle worker costs: statements, connections, and how many workers one task wakes. Counted, not timed."""
+"""The cost of an idle worker: statements, connections, and how many workers one task wakes. Counted, not timed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from rig.postgres import Postgres
 from rig.server import Unavailable
 from tests.kit import HandClock, Through, eventually, join, new, not_memory, only_file, only_postgres, row, sql, submit
 
-PER_SECOND = 2
-WINDOW = 6.0
+MAX_STATEMENTS_PER_S = 2
+WINDOW_S = 6.0
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +65,15 @@ async def test_an_idle_worker_asks_at_most_twice_a_second_over_three_connections
                 await handle.result(timeout=60)
             await asyncio.sleep(app.settings.poll_s * MAX_IDLE_POLLS * 2)
             connection.execute("SELECT pg_stat_statements_reset()")
-            await asyncio.sleep(WINDOW)
-            found = connection.execute(
+            await asyncio.sleep(WINDOW_S)
+            statements = connection.execute(
                 "SELECT calls, query FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat%' ORDER BY calls DESC"
             ).fetchall()
-            assert sum(calls for calls, _ in found) <= PER_SECOND * WINDOW, found
+            assert sum(calls for calls, _ in statements) <= MAX_STATEMENTS_PER_S * WINDOW_S, statements
 
             async def few() -> bool:
-                asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'idle' AND pid <> pg_backend_pid()"
-                counted = connection.execute(asked).fetchone()
+                query = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'idle' AND pid <> pg_backend_pid()"
+                counted = connection.execute(query).fetchone()
                 return counted is not None and counted[0] <= 3
 
             await eventually(few)
@@ -104,8 +104,8 @@ async def test_an_idle_worker_of_a_file_begins_at_most_two_transactions_a_second
             await (await app.submit(work)).result(timeout=60)
             await asyncio.sleep(app.settings.poll_s * MAX_IDLE_POLLS * 2)
             begun = 0
-            await asyncio.sleep(WINDOW)
-            assert 0 < begun <= PER_SECOND * WINDOW
+            await asyncio.sleep(WINDOW_S)
+            assert 0 < begun <= MAX_STATEMENTS_PER_S * WINDOW_S
     finally:
         apsw.connection_hooks.remove(connected)
 
@@ -115,7 +115,7 @@ async def test_an_idle_worker_of_a_file_begins_at_most_two_transactions_a_second
 
 @contextlib.asynccontextmanager
 async def crew(url: str, many: int, claims: list[int], **settings: Any) -> AsyncIterator[list[Onward]]:
-    """So many workers, each with a store of its own, as processes have; `claims` tells who claimed."""
+    """`many` workers, each with a store of its own, as processes have; each claim appends the worker's number to `claims`."""
     async with contextlib.AsyncExitStack() as stack:
         apps = [_counted(url, number, claims, **settings) for number in range(many)]
         for app in apps:
@@ -124,7 +124,7 @@ async def crew(url: str, many: int, claims: list[int], **settings: Any) -> Async
 
 
 async def quiet(claims: list[int]) -> None:
-    """Until no worker has claimed for a while: a worker that has just begun to listen looks once."""
+    """Waits until no worker has claimed for a while: a worker that has just begun to listen looks once."""
     while claims:
         claims.clear()
         await asyncio.sleep(0.5)
@@ -215,7 +215,7 @@ def _deaf(url: str) -> Onward:
 
 @not_memory
 async def test_a_task_with_a_delay_is_started_in_time_by_idle_workers(url: str) -> None:
-    """A nudge tells some worker when it is due; none of them polls before (after 5 s and more)."""
+    """A nudge tells one worker when the task is due; no worker polls before (the first poll comes after 5 s or more)."""
     claims: list[int] = []
     async with crew(url, 3, claims), Onward(url) as client:
         await quiet(claims)
@@ -226,24 +226,24 @@ async def test_a_task_with_a_delay_is_started_in_time_by_idle_workers(url: str) 
 @only_postgres
 async def test_the_end_of_a_task_wakes_only_processes_that_wait_for_one(url: str) -> None:
     async with Onward(url) as idle, Onward(url) as waiting, Onward(url) as ending:
-        heard: dict[str, list[str]] = {"idle": [], "waiting": []}
+        topics: dict[str, list[str]] = {"idle": [], "waiting": []}
         for name, app in (("idle", idle), ("waiting", waiting)):
             nudges = app.store._nudges  # type: ignore[attr-defined]
-            nudges.hub.heard = heard[name].append
+            nudges.hub.heard = topics[name].append
             app.store.listen("outbox", lambda *_: None)
 
         async def listens(name: str, topic: str) -> bool:
-            return topic in heard[name]
+            return topic in topics[name]
 
         await eventually(lambda: listens("idle", "ready"))
         waiting.store.listen("ended", lambda *_: None)
         await eventually(lambda: listens("waiting", "ended"))  # nudges before it listened may have been missed
-        heard["waiting"].clear()
+        topics["waiting"].clear()
         ending.store.nudge("ended")
         ending.store.nudge("outbox")
         await eventually(lambda: listens("waiting", "ended"))
         await eventually(lambda: listens("idle", "outbox"))
-        assert "ended" not in heard["idle"]
+        assert "ended" not in topics["idle"]
 
 
 @only_postgres
@@ -313,7 +313,7 @@ async def test_workers_of_several_machines_take_turns_at_looking_for_absent_ones
     assert {n for _, n in took} == set(range(many))
 
 
-async def test_where_the_kernel_watches_nobody_takes_turns() -> None:
+async def test_where_the_kernel_watches_no_worker_takes_turns() -> None:
     clock = HandClock()
 
     async def workers() -> Any:
@@ -326,7 +326,7 @@ async def test_where_the_kernel_watches_nobody_takes_turns() -> None:
     upkeep.close()
 
 
-async def test_a_look_tells_what_upkeep_has_to_do(store: Store, time: Any) -> None:
+async def test_a_look_returns_the_work_of_maintenance(store: Store, time: Any) -> None:
     first = await store.wake()
     assert (first.crew[0], first.lost, first.children, first.next_tick_in) == (0, False, False, None)
     await join(store, "w1")
@@ -362,10 +362,10 @@ async def test_orphans_are_found_from_parent_to_parent(store: Any, monkeypatch: 
     children = [new(parent=parent) for parent in parents for _ in range(2)]
     await submit(store, *children)
     await store.cancel(parents[8])
-    found: set[str] = set()
+    orphans: set[str] = set()
     for _ in range(4):
-        found |= set(await store.orphans())
-    assert found == {child.id for child in children if child.parent == parents[8]}
+        orphans |= set(await store.orphans())
+    assert orphans == {child.id for child in children if child.parent == parents[8]}
 
 
 def test_the_number_of_connections_is_a_setting() -> None:

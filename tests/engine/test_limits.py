@@ -1,4 +1,4 @@
-"""Groups and limits as a developer meets them: fair turns, so many at once, so many in a time; and nothing of it is lost."""
+"""Groups and limits through the public API: fair turns, a number of tasks at once, a rate; and no task is lost."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def test_a_limit_that_makes_no_sense_is_refused(numbers: dict[str, Any]) -> None
         Limit(**numbers)
 
 
-def test_who_gets_through_and_who_is_sent_away() -> None:
+def test_share_takes_and_refuses_candidates_by_the_room_of_their_limit() -> None:
     rooms = {"a": Room(Bound(2, None, None), 1, None, 0.0), "b": Room(Bound(None, 10.0, 2), 0, 10.0, 5.0)}
     line = [Candidate(f"{gate}{n}", gate, fresh=n > 0) for n in range(3) for gate in ("a", "b", None)]
     taken, refused = share(line, rooms, 5)
-    assert [one.id for one in taken] == ["a0", "b0", "None0", "b1", "None1"]
-    assert [one.id for one in refused] == ["a1", "a2", "b2"]
+    assert [task.id for task in taken] == ["a0", "b0", "None0", "b1", "None1"]
+    assert [task.id for task in refused] == ["a1", "a2", "b2"]
     assert rooms["b"].next_at == 10.0
 
 
@@ -85,7 +85,7 @@ async def test_one_deploy_per_service(app: Onward) -> None:
     inputs = [{"service": name, "version": n} for n in range(6) for name in ("web", "shop", "mail")]
     tasks = await app.submit_many(deploy, inputs)
     async with app.worker(), app.worker():
-        assert [await task.result(60) for task in tasks] == [one["version"] for one in inputs]
+        assert [await task.result(60) for task in tasks] == [fields["version"] for fields in inputs]
     assert most == {"web": 1, "shop": 1, "mail": 1}
     assert (await tasks[0].get()).group == "web"
     assert await app.store.health.census() == []
@@ -130,7 +130,7 @@ async def test_a_crash_frees_the_place(lab: Lab) -> None:
     assert began == [first, first, second]
 
 
-async def test_who_waits_for_a_child_of_its_own_group_holds_no_place(lab: Lab) -> None:
+async def test_a_task_that_waits_for_a_child_of_its_group_holds_no_place(lab: Lab) -> None:
     @lab.app.task(limit=Limit(concurrency=1))
     async def tree(ctx: Any, depth: int) -> int:
         return 0 if depth == 0 else 1 + await (await ctx.submit("tree", depth - 1))
@@ -229,7 +229,7 @@ async def test_drain_moves_the_clock_over_a_rate() -> None:
 
 
 async def fairness(app: Onward, heavy: int) -> float:
-    """After what part of all tasks the ten of a small tenant were done, when a big one came before."""
+    """The part of all tasks that had ended when the ten of a small tenant were done, with a big tenant submitted first."""
     ended: list[str] = []
 
     @app.task(group="tenant")
@@ -298,15 +298,15 @@ async def test_the_group_of_a_task(lab: Lab) -> None:
         lab.app.task(name="wrong", group="nobody")(work)
 
 
-async def test_a_submit_from_afar_knows_the_group(lab: Lab) -> None:
-    """A process without the handler asks what a worker said of it."""
+async def test_a_submit_of_another_process_knows_the_group(lab: Lab) -> None:
+    """A process without the handler reads its group from a worker's registration."""
 
     @lab.app.task(group="number")
     async def work(ctx: Any, number: int) -> None: ...
 
     await lab.start()
-    afar = Onward(store=lab.store, clock=lab.clock)
-    ids = await afar.service.submit(
+    client_app = Onward(store=lab.store, clock=lab.clock)
+    ids = await client_app.service.submit(
         [SubmitRequest("work", 7), SubmitRequest("work", {"number": 8}), SubmitRequest("work", 9, group="mine")]
     )
     assert [(await lab.app.get(task_id)).group for task_id in ids] == ["7", "8", "mine"]

@@ -1,7 +1,7 @@
 """Random handlers, killed at random moments: in the middle of a step, before a commit, after one whose answer was lost.
 
-Whatever the program and wherever it is killed, it comes to the result it would have come to in peace; every step is in the
-journal once, and was called again no more often than there were kills.
+Whatever the program and wherever it is killed, its result is the one of a run without kills. Every step is in the
+journal once, and was called again at most once for each kill.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MET: collections.Counter[str] = collections.Counter()
 
 @dataclasses.dataclass
 class Reaper:
-    """Stops the worker at the n-th passing of a point, for good: the test then takes it away."""
+    """Stops the worker for good at the n-th passing of a point; the test then removes it."""
 
     where: str = ""
     left: int = 0
@@ -73,10 +73,10 @@ class World:
         return answer
 
     async def handler(self, ctx: Any) -> list[Any]:
-        found: list[Any] = []
+        values: list[Any] = []
         for place, operation in enumerate(self.program):
-            found.append(await self.operate(ctx, place, operation))
-        return [value for value in found if not isinstance(value, float)]
+            values.append(await self.operate(ctx, place, operation))
+        return [value for value in values if not isinstance(value, float)]
 
     async def operate(self, ctx: Any, place: int, operation: str) -> Any:
         name = f"{operation}{place}"
@@ -157,7 +157,7 @@ class World:
 
     async def check(self, task_id: str, killed: int) -> None:
         task = await self.lab.settled(task_id)
-        if task.reason == "quarantined":  # killed again and again in one place: a person lets it go on
+        if task.reason == "quarantined":  # killed again and again at one place: a person would resume it
             assert killed > SUSPECT_AFTER
             await self.lab.app.resume(task_id)
         task = await self.lab.ended(task_id)
@@ -171,7 +171,7 @@ class World:
         needed = {"step": 1, "plain": 1, "broken": 1, "again": 3}
         for name, count in self.calls.items():
             least = needed[name.rstrip("0123456789")]
-            # A task that is tried again comes back to a failed step; it cannot know that the handler had caught it.
+            # A task that is tried again comes back to a failed step; the replay cannot know that the handler had caught the failure.
             most = least + killed + (booms if name.startswith("broken") else 0)
             assert least <= count <= most, (name, count)
         assert records[-1].kind == r.COMPLETED

@@ -1,4 +1,4 @@
-"""Cancel races with completion, answer, child start and timeout: one end, and everybody is told the same."""
+"""Cancel races with completion, answer, child start and timeout: one end, and all callers get the same one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def racing(app: Onward) -> Onward:
 
 
 async def race(app: Onward, scene: str, rng: random.Random) -> str:
-    """One task, stopped and finished at about the same moment; how it ended."""
+    """Cancels and finishes one task at about the same moment; returns the state in which it ended."""
     wait = rng.uniform(0, 0.01)
     task = await app.submit(scene, wait)
     waiting = asyncio.ensure_future(_result(task))
@@ -69,14 +69,14 @@ async def race(app: Onward, scene: str, rng: random.Random) -> str:
                     return
             await asyncio.sleep(rng.uniform(0, 0.005))
 
-    told, _ = await asyncio.gather(cancel(), say())
+    state, _ = await asyncio.gather(cancel(), say())
     result = await asyncio.wait_for(waiting, 60)
     ended = await task.get()
     records = await app.service.journal(task.id)
     ends = [record.kind for record in records if record.kind in r.ENDS]
     assert len(ends) == 1, [record.kind for record in records]
     assert records[-1].kind in r.ENDS
-    assert told == ended.state, (told, ended.state)
+    assert state == ended.state, (state, ended.state)
     assert (result == "cancelled") == (ended.state is State.CANCELLED)
     return str(ended.state)
 
@@ -92,7 +92,7 @@ async def _result(task: Any) -> str:
 
 
 async def _open(app: Onward) -> list[Any]:
-    return [one for state in ("pending", "running", "waiting") for one in (await app.list(state=state))[0]]
+    return [task for state in ("pending", "running", "waiting") for task in (await app.list(state=state))[0]]
 
 
 async def _races(url: str, count: int, seed: int) -> collections.Counter[str]:
@@ -103,7 +103,7 @@ async def _races(url: str, count: int, seed: int) -> collections.Counter[str]:
             scenes = [SCENES[(start + n) % len(SCENES)] for n in range(20)]
             ends = await asyncio.gather(*[race(app, scene, rng) for scene in scenes])
             met.update(f"{scene} {end}" for scene, end in zip(scenes, ends, strict=True))
-        for _ in range(200):  # children of the cancelled are ended too
+        for _ in range(200):  # the children of cancelled tasks end too
             if not await _open(app):
                 break
             await asyncio.sleep(0.05)
@@ -117,7 +117,7 @@ async def _races(url: str, count: int, seed: int) -> collections.Counter[str]:
 async def test_races_of_cancel(url: str) -> None:
     met = await _races(url, 120, 31)
     assert sum(met.values()) == 120
-    assert {what.split()[1] for what in met} == {"cancelled", "completed"}, "both must win sometimes"
+    assert {outcome.split()[1] for outcome in met} == {"cancelled", "completed"}, "both must win sometimes"
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ BETWEEN = {"save.after", "effect.before", "effect.after", "save.before"}
 
 
 async def see_through(app: Onward, task: Any, home: Path) -> bool:
-    """Answer, and resolve what is in doubt as the world says; whether anything was."""
+    """Answers questions and resolves steps in doubt by the world's ledger; returns whether a step was in doubt."""
     doubted = False
     while not (await task.get()).ended:
         for ask in await app.asks():
@@ -35,14 +35,14 @@ async def see_through(app: Onward, task: Any, home: Path) -> bool:
 async def judge(app: Onward, task: Any, home: Path, *, doubted: bool, killed_at: str | None) -> None:
     assert await task.result(1) == reference.RESULT, killed_at
     world = [tuple(line) for line in Ledger(home / "world").read()]
-    assert sum(what == "unkeyed" for what, _ in world) == 1, killed_at
+    assert sum(effect == "unkeyed" for effect, _ in world) == 1, killed_at
     assert len({line for line in world if line[1]}) == 3, "keyed effects and the child's, each under one key"
     assert await sql(app.store, f"SELECT count(*) FROM bookings WHERE task = '{task.id}'") == [(1,)]
     records = await app.service.journal(task.id)
     kinds = [record.kind for record in records]
     assert (r.DOUBTED in kinds) == doubted
     tasks, _ = await app.list()
-    assert sorted(one.task for one in tasks) == ["helper", "reference"], "the child was started once"
+    assert sorted(item.task for item in tasks) == ["helper", "reference"], "the child was started once"
     assert await app.store.health.census() == []
 
 

@@ -1,4 +1,4 @@
-"""Coming back: what a replay makes of changed code, of a handler that breaks the rules, and of sleep."""
+"""Replay: with changed code, with a handler that breaks the rules, and over sleeps."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_a_parked_task_can_be_cancelled(lab: Lab) -> None:
     assert (await lab.app.cancel(task.task_id)).state is State.CANCELLED
 
 
-async def test_a_handler_that_catches_everything_cannot_talk_itself_out_of_parking(lab: Lab) -> None:
+async def test_a_handler_that_catches_everything_is_parked_too(lab: Lab) -> None:
     async def stubborn(ctx: Any) -> str:
         for name in ("z", "y", "x"):
             try:
@@ -182,7 +182,7 @@ async def test_two_at_once_are_refused_with_a_sentence(lab: Lab, how: str) -> No
     assert task.attempt == 1, "the same code would do the same again"
     lab.clock.jump(5)
     await asyncio.sleep(0.05)
-    assert (await lab.kinds(task.task_id))[-1] == r.FAILED, "what was left running has nothing to say any more"
+    assert (await lab.kinds(task.task_id))[-1] == r.FAILED, "the branch left running writes no record"
     assert await dense(lab.store, task.task_id)
 
 
@@ -271,7 +271,7 @@ async def test_an_overdue_sleep_ends_at_once_and_once(lab: Lab) -> None:
     await lab.start()
     task_id = await lab.submit(sleepy)
     await lab.settled(task_id)
-    lab.clock.jump(8 * 3600)  # the lid was closed
+    lab.clock.jump(8 * 3600)  # the laptop was asleep
     assert (await lab.ended(task_id)).result == "done"
     assert calls == ["awake"]
     assert (await lab.kinds(task_id)).count(r.SLEPT) == 2

@@ -18,7 +18,7 @@ from tests.kit import Lab, calm, value
 
 
 class Moments:
-    """When something was called, on the clock of the lab."""
+    """The moments of calls, on the clock of the lab."""
 
     def __init__(self, lab: Lab) -> None:
         self.clock, self.at = lab.clock, []  # type: ignore[var-annotated]
@@ -28,7 +28,7 @@ class Moments:
         return len(self.at)
 
     async def later(self) -> int:
-        """In the loop: a thread would take its own time, which is not this clock's."""
+        """Async, so in the loop: a thread would not run on this clock."""
         return self.note()
 
     @property
@@ -88,7 +88,7 @@ async def test_retry_after_is_obeyed_by_tasks_and_steps(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("error", [Fatal("never"), TypeError("a mistake"), KeyError("k"), NotImplementedError("todo")])
-async def test_what_cannot_heal_is_tried_once(lab: Lab, error: Exception) -> None:
+async def test_a_fatal_error_is_tried_once(lab: Lab, error: Exception) -> None:
     moments = Moments(lab)
 
     @lab.app.task(retry=Retry(attempts=3, jitter=0))
@@ -166,9 +166,9 @@ async def test_a_failed_step_has_its_cause(lab: Lab) -> None:
         def late() -> None:
             raise TimeoutError
 
-        with pytest.raises(StepFailed, match="step 'late' was tried once and failed: TimeoutError") as told:
+        with pytest.raises(StepFailed, match="step 'late' was tried once and failed: TimeoutError") as failure:
             await ctx.step(late)
-        assert isinstance(told.value.__cause__, TimeoutError)
+        assert isinstance(failure.value.__cause__, TimeoutError)
 
     assert (await lab.run(work)).state is State.COMPLETED
 
@@ -208,7 +208,7 @@ async def test_a_fatal_step_fails_its_task_at_once(lab: Lab) -> None:
 
 
 async def test_a_fatal_step_fails_its_task_also_after_a_crash(lab: Lab) -> None:
-    """The step's failure was recorded, and then the worker died before the task's was. What could not heal still cannot."""
+    """The worker died after it recorded the step's failure and before it recorded the task's. The fatal error stays fatal."""
     moments = Moments(lab)
     hang = True
 
@@ -381,7 +381,7 @@ async def _running(lab: Lab, task_id: str) -> None:
     await lab.clock.sleep(1)
 
 
-async def test_a_deadline_that_passed_while_nobody_was_there(lab: Lab) -> None:
+async def test_a_deadline_that_passed_while_no_worker_ran(lab: Lab) -> None:
     calls: list[int] = []
 
     @lab.app.task(deadline=100)
@@ -412,7 +412,7 @@ async def test_a_retry_does_not_wait_beyond_the_deadline(lab: Lab) -> None:
 
 
 async def test_a_failure_that_the_handler_caught_before_a_gather_stays_after_a_resume(lab: Lab) -> None:
-    """A gather has no record in the handler's own line: what its branches have done tells that the handler went on."""
+    """A gather has no record in the handler's own scope: the records of its branches prove that the handler went on."""
     ran: list[str] = []
 
     async def breaks() -> None:
@@ -457,7 +457,7 @@ async def test_a_resumed_task_has_its_time_anew(lab: Lab) -> None:
     assert (await lab.ended(task.task_id)).result == "done"
 
 
-async def test_a_task_that_nobody_began_in_time_expires(lab: Lab) -> None:
+async def test_a_task_that_no_worker_began_in_time_expires(lab: Lab) -> None:
     calls: list[int] = []
 
     @lab.app.task
@@ -519,12 +519,12 @@ async def test_a_step_that_hangs(lab: Lab) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not heed its cancellation is left behind sooner."""
+    """Makes the worker leave a step that ignores its cancellation sooner."""
     monkeypatch.setattr(timeout, "CANCEL_GRACE_S", 0.05)
 
 
 async def test_a_step_that_hangs_and_does_not_heed_its_cancellation(app: Onward, impatient: None) -> None:
-    """It is left behind: the slot is free, the task goes on, and what it says later reaches nobody."""
+    """The worker leaves the step behind: its slot is free, the task goes on, and its late result is dropped."""
     release = asyncio.Event()
     finished: list[str] = []
 
@@ -592,7 +592,7 @@ async def test_a_step_in_time_is_not_disturbed(lab: Lab) -> None:
     assert (await lab.run(work)).result == ["in time", "plain"]
 
 
-async def test_a_step_left_behind_by_a_deadline_has_nothing_to_say(app: Onward, impatient: None) -> None:
+async def test_a_step_left_behind_by_a_deadline_writes_no_record(app: Onward, impatient: None) -> None:
     """It ignores its cancellation and returns after its task has failed: no record may follow the end."""
     release = asyncio.Event()
     returned = asyncio.Event()
@@ -620,7 +620,7 @@ async def test_a_step_left_behind_by_a_deadline_has_nothing_to_say(app: Onward, 
         assert (await app.service.journal(handle.id))[-1].kind == r.FAILED
 
 
-async def test_a_plain_handler_left_behind_by_a_deadline_has_nothing_to_say(app: Onward) -> None:
+async def test_a_plain_handler_left_behind_by_a_deadline_writes_no_record(app: Onward) -> None:
     release = threading.Event()
     outcome: list[str] = []
 
@@ -642,5 +642,5 @@ async def test_a_plain_handler_left_behind_by_a_deadline_has_nothing_to_say(app:
             if outcome:
                 break
             await asyncio.sleep(0.02)
-        assert outcome == ["DeadlineExceeded"], "its next step tells it so"
+        assert outcome == ["DeadlineExceeded"], "its next step raises that"
         assert (await app.service.journal(handle.id))[-1].kind == r.FAILED

@@ -1,5 +1,5 @@
-"""Validation and rotation: a checkpoint that does not fit is refused with the reason; what kept ones stand for may be dropped,
-and nobody who reads the journal, or goes on from it, is worse off."""
+"""Validation and rotation: a checkpoint that does not fit is refused with the reason. Records behind the kept checkpoints may be
+dropped; replays, forks and readers of the journal still work."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ KEPT = {"submit child", "question", "no"}
 
 
 async def written(store: Store, rounds: int) -> str:
-    """A task of so many rounds, a checkpoint at the end of each."""
+    """A task of `rounds` rounds, with a checkpoint at the end of each."""
     held = await begun(store)
     entries = []
     for number in range(1, rounds + 1):
@@ -68,7 +68,7 @@ async def trim(store: Store, task_id: str, keep: int, before: float = ALWAYS) ->
     return await store.pruning.trim(task_id, keep, before)
 
 
-async def test_what_kept_checkpoints_stand_for_is_dropped(store: Store) -> None:
+async def test_records_behind_the_kept_checkpoints_are_dropped(store: Store) -> None:
     task_id = await written(store, 5)
     before = await store.journal(task_id, limit=1000)
     dropped = await trim(store, task_id, keep=2)
@@ -79,28 +79,28 @@ async def test_what_kept_checkpoints_stand_for_is_dropped(store: Store) -> None:
     assert [(a.seq, a.shift, a.kind, a.key, a.at) for a in after] == [
         (b.seq, b.shift, b.kind, b.key, b.at) for b in before
     ]
-    for one, was in zip(after, before, strict=True):
-        if one.seq <= 2 + 3 * size and was.kind in {r.STEP_DONE, r.PATCHED, r.CHECKPOINT} and was.key not in KEPT:
-            assert one.dropped == 4
-        elif one.seq < 2 + 4 * size and was.kind in {r.STEP_DONE, r.PATCHED} and was.key not in KEPT:
-            assert one.dropped == 4, "checkpoint 4 stands for its round too"
+    for record, was in zip(after, before, strict=True):
+        if record.seq <= 2 + 3 * size and was.kind in {r.STEP_DONE, r.PATCHED, r.CHECKPOINT} and was.key not in KEPT:
+            assert record.dropped == 4
+        elif record.seq < 2 + 4 * size and was.kind in {r.STEP_DONE, r.PATCHED} and was.key not in KEPT:
+            assert record.dropped == 4, "checkpoint 4 stands for its round too"
         else:
-            assert one == was
+            assert record == was
     assert await trim(store, task_id, keep=2) == 0, "twice is once"
     assert await trim(store, task_id, keep=3) == 0, "and nothing comes back"
-    assert [one.seq for one in await store.journal(task_id, None)] == [after[-1].seq]
+    assert [record.seq for record in await store.journal(task_id, None)] == [after[-1].seq]
     assert await dense(store, task_id)
     assert await store.health.census() == []
 
 
-async def test_fewer_than_are_kept_leave_all_as_it_is(store: Store) -> None:
+async def test_fewer_checkpoints_than_keep_drop_nothing(store: Store) -> None:
     task_id = await written(store, 2)
     assert await trim(store, task_id, keep=3) == 0
     assert await trim(store, next_id(), keep=1) == 0
     assert all(not record.dropped for record in await store.journal(task_id, limit=1000))
 
 
-async def test_what_is_young_stays(store: Store, time: Time) -> None:
+async def test_young_records_stay(store: Store, time: Time) -> None:
     held = await begun(store)
     seq = 0
     for number in range(1, 6):
@@ -143,8 +143,8 @@ def rounds_of(app: Onward, checkpoint: Any) -> Any:
         at = ctx.restored or {"round": 0, "state": {"goal": "count"}}
         await ctx.patch(AgentState.model_validate(at["state"]))
         for number in range(at["round"], len(COUNTED)):
-            found = await ctx.step(lambda number=number: number, name="read", effect="read")
-            name = await ctx.step(lambda: ctx.keep(f"text {found}"), name="write")
+            number_read = await ctx.step(lambda number=number: number, name="read", effect="read")
+            name = await ctx.step(lambda: ctx.keep(f"text {number_read}"), name="write")
             fact = Fact(key=f"k{number}", value=name, source="write")
             state = await ctx.patch(StatePatch(append_facts=(fact,)))
             if number % 2:
@@ -229,30 +229,30 @@ async def test_wherever_it_is_rotated_the_result_is_the_same(
                 at = ctx.restored or {"at": 0, "state": {"goal": "g"}, "seen": []}
                 state, seen = await ctx.patch(AgentState.model_validate(at["state"])), at["seen"]
                 for number in range(at["at"], len(program)):
-                    what = program[number]
+                    operation = program[number]
 
                     async def read(number: int = number) -> int:
                         return number
 
-                    if what in {"read", "step"}:
-                        effect = "read" if what == "read" else None
-                        seen = [*seen, await ctx.step(read, name=what, effect=effect)]
-                    elif what == "fact":
+                    if operation in {"read", "step"}:
+                        effect = "read" if operation == "read" else None
+                        seen = [*seen, await ctx.step(read, name=operation, effect=effect)]
+                    elif operation == "fact":
                         fact = Fact(key=str(number), value=seen, source="s")
                         state = await ctx.patch(StatePatch(append_facts=(fact,)))
-                    elif what == "plan":
+                    elif operation == "plan":
                         state = await ctx.patch(StatePatch(replace_plan=(f"plan {number}",), flag_risks=("r",)))
-                    elif what == "sleep":
+                    elif operation == "sleep":
                         await ctx.sleep("1m")
-                    elif what == "gather":
+                    elif operation == "gather":
                         both = [ctx.step(read, name="branch", effect="read") for _ in range(2)]
                         seen = [*seen, *await ctx.gather(*both)]
-                    elif what == "fail":
+                    elif operation == "fail":
                         try:
                             await ctx.step(fail)
                         except Exception as error:
                             seen = [*seen, type(error).__name__]
-                    elif what == "checkpoint":
+                    elif operation == "checkpoint":
                         at = {"at": number + 1, "state": state.model_dump(mode="json"), "seen": seen}
                         await ctx.checkpoint(at)
                         state = await ctx.patch(state)
@@ -265,19 +265,19 @@ async def test_wherever_it_is_rotated_the_result_is_the_same(
             records = await journal(app, handle.id)
             assert await app.store.health.census() == []
             assert (await app.replay(handle.id)).agrees
-            told = sorted((record.kind, record.key) for record in records)
-            return await handle.result(), told, whole(records)
+            entries = sorted((record.kind, record.key) for record in records)
+            return await handle.result(), entries, whole(records)
 
-    result, told, saved = await outcome(Checkpoints(), trims=False)
-    other, retold, kept = await outcome(Checkpoints(strategy, keep=keep), trims=True)
-    assert (other, retold) == (result, told)
+    result, entries, saved = await outcome(Checkpoints(), trims=False)
+    other, entries_of_rotated, kept = await outcome(Checkpoints(strategy, keep=keep), trims=True)
+    assert (other, entries_of_rotated) == (result, entries)
     assert kept == saved[-len(kept) :] if saved else kept == []
     assert len(kept) >= min(len(saved), keep or 1)
 
 
 @pytest.mark.slow
-async def test_what_a_living_task_needs_stays(lab: Lab) -> None:
-    """A question that is open, and a signal that came before the checkpoint: both are there after a rotation."""
+async def test_rotation_keeps_open_questions_and_early_signals(lab: Lab) -> None:
+    """An open question and a signal from before the checkpoint are still there after a rotation."""
 
     @lab.app.task(checkpoint=Checkpoints(keep=1))
     async def work(ctx: Any) -> Any:
@@ -320,7 +320,7 @@ async def asleep(lab: Lab, checkpoint: Any = None) -> str:
 
 
 async def why(lab: Lab, task_id: str) -> str:
-    """Why it is parked."""
+    """The recorded reason why the task is parked."""
     task = await lab.settled(task_id, no_more="asleep")
     assert (task.state, task.reason) == (State.WAITING, "parked")
     parked = [record for record in await journal(lab.app, task_id) if record.kind == r.PARKED]
@@ -328,7 +328,7 @@ async def why(lab: Lab, task_id: str) -> str:
 
 
 @pytest.mark.slow
-async def test_one_that_is_too_old_parks_until_somebody_says_go_on(lab: Lab) -> None:
+async def test_a_checkpoint_that_is_too_old_parks_until_a_resume(lab: Lab) -> None:
     task_id = await asleep(lab, Checkpoints(max_age="50s"))
     sentence = await why(lab, task_id)
     assert sentence.startswith(
@@ -339,10 +339,10 @@ async def test_one_that_is_too_old_parks_until_somebody_says_go_on(lab: Lab) -> 
     fork = await lab.app.fork(task_id, at=saved)
     await lab.app.resume(task_id)
     assert (await lab.ended(task_id)).result == "there"
-    assert (await lab.settled(fork.id)).reason == "asleep", "who forks it says so too"
+    assert (await lab.settled(fork.id)).reason == "asleep", "a fork accepts the age of the checkpoint"
 
 
-async def test_one_that_is_young_enough_goes_on(lab: Lab) -> None:
+async def test_a_task_goes_on_from_a_checkpoint_that_is_young_enough(lab: Lab) -> None:
     task_id = await asleep(lab, Checkpoints(max_age="2m"))
     assert (await lab.ended(task_id)).result == "there"
 
@@ -357,7 +357,7 @@ async def test_one_that_is_young_enough_goes_on(lab: Lab) -> None:
         ("[]", "its record 3 is no object"),
     ],
 )
-async def test_one_that_cannot_be_read_parks(lab: Lab, data: str, sentence: str) -> None:
+async def test_a_checkpoint_that_cannot_be_read_parks(lab: Lab, data: str, sentence: str) -> None:
     task_id = await asleep(lab)
     saved = f"task_id = '{task_id}' AND kind = '{r.CHECKPOINT}'"
     ((before,),) = await sql(lab.store, f"SELECT data FROM onward_journal WHERE {saved}")

@@ -1,4 +1,4 @@
-"""Sagas: what was done is undone in reverse, once, whatever fails and whoever dies on the way."""
+"""Sagas: finished steps are undone in reverse, each once, whatever fails and whichever worker dies on the way."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ STEPS = 5
 
 
 class Outside:
-    """A world that knows the keys of what was done to it."""
+    """A world outside that remembers the effect keys of its events."""
 
     def __init__(self) -> None:
         self.seen: dict[str, str] = {}
         self.order: list[str] = []
 
-    def happen(self, what: str, key: str) -> None:
-        if self.seen.setdefault(key, what) != what:
-            raise AssertionError(f"one key for {self.seen[key]} and {what}")
-        if self.order.count(f"{what} {key}") == 0:
-            self.order.append(f"{what} {key}")
+    def happen(self, event: str, key: str) -> None:
+        if self.seen.setdefault(key, event) != event:
+            raise AssertionError(f"one key for {self.seen[key]} and {event}")
+        if self.order.count(f"{event} {key}") == 0:
+            self.order.append(f"{event} {key}")
 
-    def told(self) -> list[str]:
-        return [what.partition(" ")[0] for what in self.order]
+    def event_names(self) -> list[str]:
+        return [event.partition(" ")[0] for event in self.order]
 
 
 def saga_app(outside: Outside, *, fail_at: int, app: Any = None, retry: int = 1) -> Any:
@@ -69,7 +69,7 @@ async def test_a_crash_at_every_point_of_the_way_forward_and_back(fail_at: int) 
         outside.__init__()  # type: ignore[misc]
         task = await app.submit("build")
         assert await drain(app) == []
-        assert outside.told() == expected(fail_at), app.killed_at
+        assert outside.event_names() == expected(fail_at), app.killed_at
         ended = await task.get()
         assert ended.state is State.FAILED
         assert ended.error is not None
@@ -96,7 +96,7 @@ async def test_the_same_on_every_store(url: str, fail_at: int) -> None:
             task = await app.submit("build")
             with pytest.raises(TaskFailed, match=f"step {fail_at} fails"):
                 await killer.until(lambda task=task: task.result(60))  # type: ignore[misc]
-            assert outside.told() == expected(fail_at), killer.killed_at
+            assert outside.event_names() == expected(fail_at), killer.killed_at
             assert await app.store.health.census() == []
         if killer.killed_at is None:
             break
@@ -107,7 +107,7 @@ async def test_a_saga_that_is_retried_runs_anew_under_new_keys() -> None:
     outside = Outside()
     app = saga_app(outside, fail_at=3, retry=2)
     task = await _drained(app)
-    assert outside.told() == expected(3) * 2
+    assert outside.event_names() == expected(3) * 2
     assert len(outside.seen) == 8, "every effect of the second round has a key of its own"
     assert {key.partition("]")[0].partition("[")[2] for key in outside.seen} == {
         "saga",
@@ -126,7 +126,7 @@ async def _drained(app: MemoryApp, name: str = "build", **options: Any) -> Any:
         return await task.get()
 
 
-async def test_an_undo_that_fails_is_told_and_the_others_still_run() -> None:
+async def test_an_undo_that_fails_is_reported_and_the_others_still_run() -> None:
     app, undone = memory_app(), []
 
     @app.task(retry=1)
@@ -216,12 +216,12 @@ async def test_a_saga_that_went_well_undoes_nothing() -> None:
     app = saga_app(outside, fail_at=99)
     task = await _drained(app)
     assert task.result == "built"
-    assert outside.told() == [f"do{n}" for n in range(1, STEPS + 1)]
+    assert outside.event_names() == [f"do{n}" for n in range(1, STEPS + 1)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", ["cancel", "deadline"])
-async def test_cancel_and_deadline_undo_what_is_owed(stop: str) -> None:
+async def test_cancel_and_deadline_undo_finished_steps(stop: str) -> None:
     """Stopped in the middle of a saga, with a crash at every point before and after that."""
     log: list[str] = []
     app = memory_app()
@@ -246,21 +246,23 @@ async def test_cancel_and_deadline_undo_what_is_owed(stop: str) -> None:
         task = await copy.submit("build", deadline="1h" if stop == "deadline" else None)
         left = await drain(copy)
         if stop == "cancel":
-            assert [one.reason for one in left] == ["signal"]
+            assert [task.reason for task in left] == ["signal"]
             assert (await copy.cancel(task.id)).reason == "cancelling"
             assert (await copy.cancel(task.id)).task_id == task.id, "twice is once"
             await drain(copy)
         ended = await task.get()
         assert [line.split()[0] for line in log] == ["b", "a"], copy.killed_at
         assert ended.state is (State.CANCELLED if stop == "cancel" else State.FAILED)
-        (end,) = [one.value for one in await copy.service.journal(task.id) if one.kind in {r.FAILED, r.CANCELLED}]
+        (end,) = [
+            record.value for record in await copy.service.journal(task.id) if record.kind in {r.FAILED, r.CANCELLED}
+        ]
         assert end.get("error", end)["undone"] == ["[saga]b", "[saga]a"]
         points += 1
     assert points > 10
 
 
 async def test_retry_of_the_undo_policy_is_its_own() -> None:
-    """A step's own retry is for going forward; the way back has one of its own."""
+    """The retry of a step does not hold for its undo, which has a retry of its own."""
     app, tries = memory_app(), []
 
     @app.task(retry=1)

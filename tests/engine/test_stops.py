@@ -1,7 +1,7 @@
 """Starts and stops of workers: nothing begins after a stop, nothing is left behind, and every wait has an end.
 
-The faults that were: a claim answered in the middle of a stop began a shift whose writer had ended; a shift that was cancelled while it
-let go of its task took the cancellation for done, and waited for that writer for ever.
+Two former faults: a claim answered in the middle of a stop began a shift whose writer had ended; a shift that was cancelled while it
+released its task took the cancellation for done, and waited for that writer for ever.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _handlers(app: Onward) -> None:
 
 
 async def _killed_at(app: MemoryApp, turn: int) -> list[str]:
-    """Kill the worker of this app after so many turns of the loop; what still goes on after that."""
+    """Kills the worker of this app after `turn` turns of the loop; returns the names of the tasks that go on after that."""
     tasks: list[asyncio.Task[Any]] = []
 
     def keep(coroutine: Any, name: str) -> asyncio.Task[Any]:
@@ -83,7 +83,7 @@ async def _killed_at(app: MemoryApp, turn: int) -> list[str]:
             await app.clock.move(0.3)
     dying = [*tasks, *([worker._heart._task] if worker._heart._task else [])]
     for task in dying:
-        task.cancel()  # once: whatever swallows it must find an end by itself
+        task.cancel()  # once: a task that swallows the cancellation must end by itself
     for _ in range(100):
         if all(task.done() for task in dying):
             break
@@ -103,14 +103,14 @@ TURNS = 60
 async def _killed_in_every_turn(name: str) -> dict[int, list[str]]:
     like = Onward("sqlite://:memory:")
     _handlers(like)
-    found: dict[int, list[str]] = {}
+    left_by_turn: dict[int, list[str]] = {}
     for turn in range(TURNS):
         app = memory_app(like)
         async with app:
             await app.submit(name)
             if left := await _killed_at(app, turn):
-                found[turn] = left
-    return found
+                left_by_turn[turn] = left
+    return left_by_turn
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ async def test_crashes_names_the_point_when_a_handler_does_not_die(monkeypatch: 
 # ── a writer that has ended ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_writer_that_has_ended_refuses_what_comes_and_what_is_under_way(inline_store: Any) -> None:
+async def test_a_writer_that_has_ended_refuses_new_and_pending_appends(inline_store: Any) -> None:
     gate = Gate()
 
     class Slow:
@@ -178,7 +178,7 @@ async def test_a_writer_that_has_ended_refuses_what_comes_and_what_is_under_way(
         await writer.flushed(Hold("e", 2, 2))
 
 
-async def test_a_cancellation_while_late_work_is_let_go_of_reaches_the_caller() -> None:
+async def test_a_cancellation_while_late_work_is_abandoned_reaches_the_caller() -> None:
     gate, over = Gate(), False
 
     async def stubborn() -> None:
@@ -262,10 +262,10 @@ async def test_a_claim_that_is_answered_after_the_stop_began_is_given_back(
 
 
 @not_memory
-async def test_a_stop_names_what_it_waits_for_and_goes_on(
+async def test_a_stop_logs_its_waits_and_goes_on(
     slow: Onward, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A handler that swallows its cancellation, a claim without an answer, and a store that does not answer the goodbye."""
+    """A handler swallows its cancellation, a claim gets no answer, and the store does not answer when the worker leaves."""
     monkeypatch.setattr(workers, "CANCEL_TIMEOUT_S", 0.2)
     monkeypatch.setattr(workers, "STOP_TIMEOUT_S", 0.2)
     begun, over, claim = asyncio.Event(), False, slow.store.claim
@@ -290,17 +290,17 @@ async def test_a_stop_names_what_it_waits_for_and_goes_on(
     await worker.start()
     await asyncio.wait_for(begun.wait(), 60)
     try:
-        await slow.submit(deaf)  # a reason for another claim
+        await slow.submit(deaf)  # so that the worker claims again
         await eventually(lambda: _nothing(worker._claiming.under_way))
         with caplog.at_level(logging.WARNING):
             await asyncio.wait_for(worker.stop(0.1), 60)
     finally:
         over = True
-    told = caplog.text
-    assert f"for task {handle.id} (deaf)" in told
-    assert "for the answer to a claim" in told
-    assert f"for onward-task-{handle.id} to end" in told
-    assert "could not leave the store" in told
+    log = caplog.text
+    assert f"for task {handle.id} (deaf)" in log
+    assert "for the answer to a claim" in log
+    assert f"for onward-task-{handle.id} to end" in log
+    assert "could not leave the store" in log
     await asyncio.sleep(0.05)
 
 
@@ -330,7 +330,7 @@ def _left(before: set[asyncio.Task[Any]]) -> list[str]:
 
 
 async def _stress(app: Onward, rounds: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Start and stop workers at random moments, with random work and a database whose answers take their time; what was wrong."""
+    """Start and stop workers at random moments, with random work and a slow database; returns the faults seen."""
     claim, ids, faults = app.store.claim, [], []
     stopped: set[str] = set()
 
@@ -355,7 +355,7 @@ async def _stress(app: Onward, rounds: int, rng: random.Random, monkeypatch: pyt
             await ctx.step(step, name=f"s{number}")
 
     @app.on("task.completed")
-    async def told(_event: Any) -> None:
+    async def on_completed(_event: Any) -> None:
         await asyncio.sleep(rng.random() * 0.01)
 
     for number in range(rounds):
@@ -375,7 +375,7 @@ async def _stress(app: Onward, rounds: int, rng: random.Random, monkeypatch: pyt
         if left := _left(before):
             faults.append(f"stop {number} left behind: {left}")
         if faults:
-            await _swept(before)
+            await _cancel_leftovers(before)
             return faults
     monkeypatch.setattr(app.store, "claim", claim)
     async with app.worker():
@@ -385,8 +385,8 @@ async def _stress(app: Onward, rounds: int, rng: random.Random, monkeypatch: pyt
     return faults
 
 
-async def _swept(before: set[asyncio.Task[Any]]) -> None:
-    """End what a planted fault left behind, however often it has to be told, or the test itself would never end."""
+async def _cancel_leftovers(before: set[asyncio.Task[Any]]) -> None:
+    """Cancels the asyncio tasks that a planted fault left behind, again and again, or the test itself would never end."""
     for _ in range(50):
         for task in asyncio.all_tasks() - before:
             if task.get_name().startswith("onward-task"):

@@ -1,4 +1,4 @@
-"""What a worker survives: whatever a handler raises, being stopped, and being cancelled."""
+"""A worker survives any exception of a handler, stops, and cancellations."""
 
 from __future__ import annotations
 
@@ -100,14 +100,16 @@ def _raise(name: str) -> None:
 )
 @pytest.mark.parametrize("name", RAISED)
 def test_a_worker_survives_whatever_is_raised(name: str, where: str) -> None:
-    """In a loop of its own, because what gets out of it must not end the tests either."""
-    told = ""
+    """In a loop of its own, because an exception that escapes must not end the test run."""
+    failure = ""
     try:
         asyncio.run(_survives(name, where))
-    except BaseException as got_out:  # told in our words: some of these hurt whoever prints them
-        told = str(got_out) if isinstance(got_out, AssertionError) else f"{type(got_out).__name__} got out of the loop"
-    if told:
-        pytest.fail(told, pytrace=False)
+    except BaseException as got_out:  # reported by its type: printing some of these raises again
+        failure = (
+            str(got_out) if isinstance(got_out, AssertionError) else f"{type(got_out).__name__} got out of the loop"
+        )
+    if failure:
+        pytest.fail(failure, pytrace=False)
 
 
 async def _survives(name: str, where: str) -> None:
@@ -149,7 +151,7 @@ async def _survives(name: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SystemExit", "CancelledError", "a __str__ that raises", "MemoryError"])
-async def test_what_is_raised_is_recorded_and_tried_again_like_any_failure(lab: Lab, name: str) -> None:
+async def test_any_exception_is_recorded_and_tried_again_like_a_failure(lab: Lab, name: str) -> None:
     @lab.app.task(retry=Retry(attempts=2))
     async def work(ctx: Any) -> Any:
         if ctx.attempt == 1:
@@ -159,24 +161,24 @@ async def test_what_is_raised_is_recorded_and_tried_again_like_any_failure(lab: 
     # The step fails twice, the task is tried again, and does not ask for the step any more.
     task = await lab.run(work)
     assert task.result == "well again"
-    told = [value(x)["error"] for x in await lab.store.journal(task.task_id) if x.kind == r.STEP_FAILED]
-    assert [t["type"] for t in told] == [type(RAISED[name]()).__name__]
+    errors = [value(x)["error"] for x in await lab.store.journal(task.task_id) if x.kind == r.STEP_FAILED]
+    assert [error["type"] for error in errors] == [type(RAISED[name]()).__name__]
 
 
 # ── being stopped ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_stop_hands_back_at_the_next_step_without_burning_an_attempt(app: Onward) -> None:
-    """SIGTERM: what runs ends its step, and another worker goes on behind it."""
+    """As with SIGTERM: a running task ends its step, and another worker goes on after it."""
     began, ran = asyncio.Event(), []  # type: ignore[var-annotated]
 
     @app.task
     async def work(ctx: Any) -> Any:
         for n in range(4):
-            await ctx.step(one, n)
+            await ctx.step(append_number, n)
         return [ctx.attempt, ran]
 
-    async def one(n: int) -> None:
+    async def append_number(n: int) -> None:
         ran.append(n)
         began.set()
         await asyncio.sleep(0.05)
@@ -229,24 +231,24 @@ async def test_stop_does_not_wait_for_a_step_beyond_its_grace(app: Onward, stubb
     before = await kinds(app.store, handle.id)
     release.set()
     await asyncio.sleep(0.05)
-    assert await kinds(app.store, handle.id) == before, "what was left behind has nothing to say"
+    assert await kinds(app.store, handle.id) == before, "the step left behind writes no record"
     async with app.worker():
         assert await handle.result(timeout=60) == 1
 
 
 async def test_stop_of_a_worker_with_a_plain_handler_that_hangs(app: Onward) -> None:
     release, began = threading.Event(), threading.Event()
-    said: list[str] = []
+    raised: list[str] = []
 
     @app.task
     def work(ctx: Any) -> Any:
         began.set()
-        if not said:
+        if not raised:
             release.wait(20)
             try:
-                ctx.step(lambda: said.append("ran"), name="after")
+                ctx.step(lambda: raised.append("ran"), name="after")
             except BaseException as error:
-                said.append(type(error).__name__)
+                raised.append(type(error).__name__)
                 raise
         return ctx.attempt
 
@@ -257,8 +259,8 @@ async def test_stop_of_a_worker_with_a_plain_handler_that_hangs(app: Onward) -> 
     await worker.stop(grace=0.1)
     assert (await handle.get()).state is State.PENDING
     release.set()
-    await eventually(lambda: _is(bool(said)))
-    assert said == ["HandBack"], "its next step tells it that its worker has stopped"
+    await eventually(lambda: _is(bool(raised)))
+    assert raised == ["HandBack"], "its next step raises that its worker has stopped"
     assert (await kinds(app.store, handle.id))[-1] == r.HANDED_BACK
 
 

@@ -75,7 +75,7 @@ async def test_the_tasks_of_a_worker_whose_lease_ended_are_freed_by_another(lab:
 
 
 async def test_a_worker_cut_off_from_its_store_starts_nothing_new(clock: HandClock) -> None:
-    """It fences itself by its own clock before others may take over."""
+    """The worker fences itself by its own clock before others may take over."""
     lab = Lab(clock)
     away = False
     plain = lab.store.workers.heartbeat
@@ -91,10 +91,10 @@ async def test_a_worker_cut_off_from_its_store_starts_nothing_new(clock: HandClo
     @lab.app.task
     async def work(ctx: Any) -> int:
         for n in range(5):
-            await ctx.step(one, n)
+            await ctx.step(take_four_seconds, n)
         return len(ran)
 
-    async def one(n: int) -> None:
+    async def take_four_seconds(n: int) -> None:
         ran.append(clock.time)
         await clock.sleep(4)
 
@@ -113,7 +113,7 @@ async def test_a_worker_cut_off_from_its_store_starts_nothing_new(clock: HandClo
 
 
 async def test_a_worker_cut_off_from_its_store_tries_no_step_again(clock: HandClock) -> None:
-    """An attempt is as good as a step: its effect must not happen after others may have taken over."""
+    """An attempt counts like a step: its effect must not happen after others may have taken over."""
     lab = Lab(clock)
     away = False
     plain = lab.store.workers.heartbeat
@@ -174,18 +174,18 @@ async def test_stop_hands_back_between_two_attempts_of_a_step(lab: Lab) -> None:
     assert (task.result, task.attempt) == (6, 1)
 
 
-async def test_tasks_that_a_lost_answer_left_with_us_are_given_back(clock: HandClock) -> None:
+async def test_tasks_of_a_claim_whose_answer_was_lost_are_given_back(clock: HandClock) -> None:
     lab = Lab(clock)
     lose = 1
     plain = lab.store.claim
 
     async def claim(*args: Any, **options: Any) -> Any:
         nonlocal lose
-        found = await plain(*args, **options)
-        if found and lose:
+        tasks = await plain(*args, **options)
+        if tasks and lose:
             lose -= 1
             raise StoreUnavailable("the answer was lost")
-        return found
+        return tasks
 
     lab.app._join(Through(lab.store, claim=claim))  # type: ignore[arg-type]
 
@@ -223,12 +223,12 @@ async def test_an_outage_of_the_store_is_no_failure_of_a_task(clock: HandClock, 
     @lab.app.task(retry=1)
     async def work(ctx: Any) -> int:
         for n in range(6):
-            await ctx.step(one, n)
+            await ctx.step(append_number, n)
             if n % 2:
                 await ctx.sleep(2)
         return int(ctx.attempt)
 
-    async def one(n: int) -> None:
+    async def append_number(n: int) -> None:
         ran.append(n)
 
     async def result(task_id: str) -> Any:
@@ -250,7 +250,7 @@ async def test_an_outage_of_the_store_is_no_failure_of_a_task(clock: HandClock, 
 
 @pytest.mark.parametrize("verb", ["claim", "save", "workers.heartbeat"])
 async def test_an_answer_that_is_lost_is_found_again(clock: HandClock, verb: str) -> None:
-    """The store did what it was asked and could not say so."""
+    """The store carried out the call, and its answer was lost."""
     lab = Lab(clock)
     plain, calls, ran = operator.attrgetter(verb)(lab.store), 0, []  # type: ignore[var-annotated]
 
@@ -267,11 +267,11 @@ async def test_an_answer_that_is_lost_is_found_again(clock: HandClock, verb: str
     @lab.app.task(retry=1)
     async def work(ctx: Any) -> int:
         for n in range(5):
-            await ctx.step(one, n)
+            await ctx.step(append_number, n)
         await ctx.sleep(3)
         return int(ctx.attempt)
 
-    async def one(n: int) -> None:
+    async def append_number(n: int) -> None:
         ran.append(n)
 
     async with lab.app:
@@ -293,8 +293,8 @@ async def test_a_crashed_task_goes_on_from_its_last_record(lab: Lab) -> None:
 
     @lab.app.task
     async def deploy(ctx: Any) -> list[Any]:
-        found = [await ctx.step(piece, n, name="piece") for n in range(10)]
-        return [ctx.attempt, found]
+        results = [await ctx.step(piece, n, name="piece") for n in range(10)]
+        return [ctx.attempt, results]
 
     async def piece(n: int) -> int:
         ran.append(f"{n}")
@@ -313,7 +313,7 @@ async def test_a_crashed_task_goes_on_from_its_last_record(lab: Lab) -> None:
 
 
 async def test_poison_is_quarantined_and_a_person_can_free_it(lab: Lab) -> None:
-    """It ends its worker each time. Its neighbours stay innocent: as a suspect it runs alone."""
+    """The task ends its worker each time. Other tasks are not blamed: a suspect runs alone."""
     cured = False
     hang = asyncio.Event()
     began: list[str] = []
@@ -358,7 +358,7 @@ async def test_poison_is_quarantined_and_a_person_can_free_it(lab: Lab) -> None:
 
 
 async def test_a_busy_worker_makes_room_for_a_suspect(lab: Lab) -> None:
-    """Its slots are never all free, and yet the suspect gets its turn, alone."""
+    """The worker's slots are never all free, and yet the suspect gets its turn, alone."""
     running: set[str] = set()
     company: list[set[str]] = []
 
@@ -418,20 +418,20 @@ async def test_a_task_that_gets_on_is_never_quarantined(lab: Lab) -> None:
     assert (await lab.ended(task_id)).result == 1
 
 
-async def test_a_task_of_a_handler_that_nobody_here_has_is_left_alone(lab: Lab) -> None:
+async def test_a_task_without_a_handler_here_is_left_alone(lab: Lab) -> None:
     @lab.app.task
     async def known(ctx: Any) -> int:
         return 1
 
     await lab.start()
-    (foreign,) = await lab.app.service.submit([_wish("foreign")], unchecked=True)
+    (foreign,) = await lab.app.service.submit([_request("foreign")], unchecked=True)
     assert (await lab.run(known)).result == 1
     task = await lab.app.get(foreign)
     assert (task.state, task.attempt) == (State.PENDING, 1)
     assert await lab.kinds(foreign) == [r.SUBMITTED]
 
 
-def _wish(name: str) -> Any:
+def _request(name: str) -> Any:
     from onward.service.submission import SubmitRequest
 
     return SubmitRequest(name)
@@ -476,14 +476,14 @@ async def test_two_workers_in_one_process_share_the_work(app: Onward) -> None:
         await asyncio.sleep(0.01)
         return n
 
-    async with app.worker(slots=2) as one, app.worker(slots=2) as other:
+    async with app.worker(slots=2) as first, app.worker(slots=2) as second:
         handles = await app.submit_many(work, list(range(40)))
         assert [await h.result(timeout=60) for h in handles] == list(range(40))
-        assert one.id != other.id
+        assert first.id != second.id
     marks = await sql(app.store, "SELECT data FROM onward_journal WHERE kind = 'shift.started'")
     seen = {json.loads(bytes(data))["worker"] for (data,) in marks}
-    assert seen == {one.id, other.id}
-    assert one.finished + other.finished == 40 == len(marks)
+    assert seen == {first.id, second.id}
+    assert first.finished + second.finished == 40 == len(marks)
 
 
 async def test_slots_are_a_limit(app: Onward) -> None:
@@ -505,7 +505,7 @@ async def test_slots_are_a_limit(app: Onward) -> None:
     assert most == 3
 
 
-async def test_a_worker_serves_the_queues_it_is_told_and_no_others(lab: Lab) -> None:
+async def test_a_worker_serves_its_queues_and_no_others(lab: Lab) -> None:
     @lab.app.task
     async def work(ctx: Any, n: int) -> int:
         return n
@@ -522,8 +522,8 @@ async def test_a_worker_serves_the_queues_it_is_told_and_no_others(lab: Lab) -> 
     assert (await lab.ended(ids["c"])).result == 1, "one without a list serves all"
 
 
-async def test_whoever_left_something_behind_after_all_is_not_quarantined(app: Onward) -> None:
-    """Each of its workers was taken for dead before it had written anything, and wrote then, before anybody followed."""
+async def test_a_task_that_got_records_late_is_not_quarantined(app: Onward) -> None:
+    """Each worker of the task was declared dead before it had written a record, and wrote one before the next claim."""
 
     @app.task
     async def work(ctx: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Handlers and steps through the public API: what goes in, what comes out, and what a replay sees of it."""
+"""Handlers and steps through the public API: inputs, results, and replays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Point:
     y: int = 0
 
 
-# ── what goes in ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── inputs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_an_object_becomes_arguments_where_the_handler_takes_them(lab: Lab) -> None:
@@ -47,7 +47,7 @@ async def test_an_object_becomes_arguments_where_the_handler_takes_them(lab: Lab
         return [a, b]
 
     @app.task
-    async def one(ctx: Any, whole: dict[str, int]) -> dict[str, int]:
+    async def single(ctx: Any, whole: dict[str, int]) -> dict[str, int]:
         return whole
 
     @app.task
@@ -76,8 +76,8 @@ async def test_an_object_becomes_arguments_where_the_handler_takes_them(lab: Lab
         (two, {"a": 1}, [1, 5]),
         (two, {"a": 1, "b": 2}, [1, 2]),
         (two, 7, [7, 5]),
-        (one, {"x": 1}, {"x": 1}),
-        (one, {"whole": {"x": 1}}, {"x": 1}),
+        (single, {"x": 1}, {"x": 1}),
+        (single, {"whole": {"x": 1}}, {"x": 1}),
         (rest, {"p": 1, "q": [2]}, {"p": 1, "q": [2]}),
         (rest, {}, {}),
         (none, None, "none"),
@@ -146,7 +146,7 @@ def test_a_handler_without_a_context_is_refused_at_once() -> None:
         async def nothing() -> None: ...
 
 
-# ── what comes out ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 VALUES: list[Any] = [
     None,
@@ -242,7 +242,7 @@ async def test_results_have_the_type_that_the_annotation_names_now_and_in_a_repl
     assert list(map(type, first)) == list(map(type, again))
 
 
-async def test_a_result_that_is_not_what_its_annotation_names_fails_the_step(lab: Lab) -> None:
+async def test_a_result_that_does_not_fit_its_annotation_fails_the_step(lab: Lab) -> None:
     @lab.app.task(retry=1)
     async def give(ctx: Any) -> Any:
         return await ctx.step(annotated(list[Order], [{"no": "order"}]))
@@ -350,14 +350,14 @@ async def test_a_step_runs_once_whatever_happens_after_it(app: Onward) -> None:
     assert await dense(app.store, handle.id)
 
 
-async def test_steps_of_one_name_are_told_apart(lab: Lab) -> None:
+async def test_steps_of_one_name_get_numbered_keys(lab: Lab) -> None:
     @lab.app.task
     async def work(ctx: Any) -> list[int]:
-        found = [await ctx.step(number, n) for n in range(3)]
-        found += [await ctx.step(number, 9, name="other"), await ctx.step(number, 3)]
+        results = [await ctx.step(number, n) for n in range(3)]
+        results += [await ctx.step(number, 9, name="other"), await ctx.step(number, 3)]
         if ctx.attempt == 1:
             raise ConnectionError
-        return found
+        return results
 
     async def number(n: int) -> int:
         return n
@@ -431,7 +431,7 @@ async def test_the_effect_key_is_the_same_in_every_attempt_and_of_no_other_step(
     assert rest == [f"{task.task_id}:charge#2", f"{task.task_id}:sync_charge"]
 
 
-async def test_progress_is_told_once(lab: Lab) -> None:
+async def test_progress_is_recorded_once(lab: Lab) -> None:
     @lab.app.task
     async def work(ctx: Any) -> None:
         ctx.progress("begin", 1, 3)
@@ -442,10 +442,10 @@ async def test_progress_is_told_once(lab: Lab) -> None:
         ctx.progress()
 
     task = await lab.run(work)
-    told = [value(x) for x in await lab.store.journal(task.task_id) if x.kind == r.PROGRESS]
-    assert told[:2] == [{"message": "begin", "step": 1, "total": 3}, {"message": "middle", "step": 2, "total": 0}]
-    assert told[-1] == {"message": "", "step": 0, "total": 0}
-    assert [t["message"] for t in told].count("begin") == 1, "what is replayed was told before"
+    messages = [value(x) for x in await lab.store.journal(task.task_id) if x.kind == r.PROGRESS]
+    assert messages[:2] == [{"message": "begin", "step": 1, "total": 3}, {"message": "middle", "step": 2, "total": 0}]
+    assert messages[-1] == {"message": "", "step": 0, "total": 0}
+    assert [message["message"] for message in messages].count("begin") == 1, "a replay does not report it again"
 
 
 async def test_arguments_that_are_named_like_an_option_of_step(lab: Lab) -> None:
@@ -584,12 +584,12 @@ async def test_plain_functions_as_handlers_and_steps(app: Onward) -> None:
     @app.task
     def plain(ctx: Any, n: int) -> Any:
         threads.add(threading.get_ident())
-        one = ctx.step(double, n)
-        two = ctx.step(double_later, one)
+        doubled = ctx.step(double, n)
+        doubled_again = ctx.step(double_later, doubled)
         ctx.progress("half")
         ctx.sleep(0.01)
-        three = ctx.step(lambda: ctx.key, name="key")
-        return [one, two, three, ctx.task_id, ctx.attempt, isinstance(ctx.random(), float), ctx.now() > 0]
+        key = ctx.step(lambda: ctx.key, name="key")
+        return [doubled, doubled_again, key, ctx.task_id, ctx.attempt, isinstance(ctx.random(), float), ctx.now() > 0]
 
     def double(n: int) -> int:
         threads.add(threading.get_ident())

@@ -72,7 +72,7 @@ async def test_exactly_once_whatever_is_killed(shop: Onward, url: str, how: str)
     wanted = {"transaction.before", "transaction.after", None}
     expect, number = 100, 0
     points: list[str | None] = []
-    while not wanted <= set(points):  # what is written at the same time comes in another order now and then: then again
+    while not wanted <= set(points):  # concurrent writes may come in another order: then once more
         number = 1 if points[-1:] == [None] else number + 1
         app = Onward(url, poll_s=0.05)
         selling(app, how)
@@ -189,8 +189,8 @@ async def test_killed_anywhere_news_from_inside_leave_no_gap_in_the_journal() ->
 
 @pytest.mark.parametrize("how", ["an artifact cannot be left", "nothing can be kept"])
 async def test_an_artifact_is_left_outside_of_it(app: Onward, how: str) -> None:
-    """On SQLite it would wait for the very writer that the transaction holds, and everybody with it. And what is kept goes with
-    the next commit of the writer: after this one."""
+    """On SQLite the artifact would wait for the very writer that the transaction holds, and block all others. Kept contents go
+    with the writer's next commit, which comes after this one."""
 
     @app.task(retry=1)
     async def leaves(ctx: Any) -> str:
@@ -208,7 +208,7 @@ async def test_an_artifact_is_left_outside_of_it(app: Onward, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["function", "block"])
-async def test_a_failure_that_the_handler_gets_over_is_the_same_when_it_comes_back(shop: Onward, how: str) -> None:
+async def test_a_failure_that_the_handler_catches_is_the_same_in_the_replay(shop: Onward, how: str) -> None:
     caught: list[str] = []
 
     @shop.task(retry=1)
@@ -245,7 +245,7 @@ async def _waits(app: Onward, task_id: str) -> bool:
     return (await app.get(task_id)).reason == "signal"
 
 
-@only_postgres  # SQLite does not look at such constraints unless it is told to
+@only_postgres  # SQLite checks such constraints only after a pragma
 async def test_a_block_whose_commit_fails_is_a_step_that_failed(app: Onward) -> None:
     caught: list[str] = []
 
@@ -253,7 +253,7 @@ async def test_a_block_whose_commit_fails_is_a_step_that_failed(app: Onward) -> 
     async def late(ctx: Any) -> int:
         try:
             async with ctx.transaction(name="open") as connection:
-                await connection.execute("INSERT INTO child VALUES (7)")  # looked at by the database when it commits
+                await connection.execute("INSERT INTO child VALUES (7)")  # the database checks it at the commit
         except StepFailed as failed:
             caught.append(failed.kind)
         await ctx.signal("go")
@@ -298,7 +298,7 @@ async def test_a_task_that_is_tried_again_comes_to_the_failed_transaction_anew(s
 
 
 async def test_a_statement_that_fails_fails_its_block_whatever_that_catches(shop: Onward) -> None:
-    """There is no answer to keep for it, so a replay could not come to the same place."""
+    """The journal has no answer of the statement, so a replay could not come to the same place."""
 
     @shop.task(retry=1)
     async def sly(ctx: Any) -> None:

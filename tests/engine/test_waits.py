@@ -1,4 +1,4 @@
-"""Waiting: for a signal, an answer, a decision, a child; the slot is free, the first answer wins, nothing is slept through."""
+"""Waiting for a signal, an answer, a decision, a child: the slot is free, the first answer wins, no message is missed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_signal_that_does_not_come() -> None:
         assert (ended.error["type"], ended.error["message"]) == ("WaitTimeout", "no signal 'n' came in time")
 
 
-async def test_messages_to_nobody() -> None:
+async def test_messages_to_no_task_and_to_an_ended_one() -> None:
     async def work(ctx: Any) -> None: ...
 
     app = with_task(work)
@@ -127,7 +127,7 @@ async def test_a_question_and_its_answer() -> None:
         assert (await task.get()).result == ["Ada", "blue"]
 
 
-async def test_nobody_answers() -> None:
+async def test_a_question_without_an_answer_gets_its_default() -> None:
     app = with_task(ask_twice)
     async with app:
         task = await app.submit("work")
@@ -136,17 +136,19 @@ async def test_nobody_answers() -> None:
         await app.answer(ask.id, "Ada")
         assert await drain(app) == []
         assert (await task.get()).result == ["Ada", "grey"]
-        (late,) = [one for one in await app.service.journal(task.id) if one.value.get("question") == "Which colour?"]
+        (late,) = [
+            record for record in await app.service.journal(task.id) if record.value.get("question") == "Which colour?"
+        ]
         with pytest.raises((AlreadyDecided, StateConflict)):
             await app.answer(f"{task.id}.{late.seq}", "red")
 
 
 async def test_approvals() -> None:
     async def work(ctx: Any, timeout: str | None = None, default: str = "deny") -> Any:
-        said = await ctx.approve(
+        approval = await ctx.approve(
             "Route traffic?", risk="external_action", data={"to": "web"}, timeout=timeout, default=default
         )
-        return said["decision"]
+        return approval["decision"]
 
     for decide, expect in (("approve", State.COMPLETED), ("deny", State.FAILED)):
         app = with_task(work)
@@ -230,7 +232,7 @@ async def test_a_crash_at_every_point_of_waiting() -> None:
         assert (await task.get()).result == ["a", "s", "early", 0]
 
 
-# ── nothing is slept through ─────────────────────────────────────────────────────────────────────────────────────────
+# ── no message is missed ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_hundred_signals_race_with_the_falling_asleep(app: Onward) -> None:
@@ -261,9 +263,11 @@ async def test_twenty_people_answer_at_once_and_one_wins(app: Onward) -> None:
         task = await app.submit(work)
         while not (asks := await app.asks()):  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
-        said = await asyncio.gather(*[app.answer(asks[0].id, n) for n in range(20)], return_exceptions=True)
-        (winner,) = [number for number, answer in enumerate(said) if answer is None]
-        assert all(isinstance(a, AlreadyDecided) and a.said == str(winner) for n, a in enumerate(said) if n != winner)
+        results = await asyncio.gather(*[app.answer(asks[0].id, n) for n in range(20)], return_exceptions=True)
+        (winner,) = [number for number, answer in enumerate(results) if answer is None]
+        assert all(
+            isinstance(a, AlreadyDecided) and a.said == str(winner) for n, a in enumerate(results) if n != winner
+        )
         assert await task.result(60) == winner
 
 
@@ -301,7 +305,7 @@ async def test_children_are_started_once_whatever_crashes(name: str) -> None:
         assert (await task.get()).result == [6, 2, 4]
         tasks, _ = await app.list()
         assert len(tasks) == 4, app.killed_at
-        assert {one.parent for one in tasks if one.task == "child"} == {task.id}
+        assert {item.parent for item in tasks if item.task == "child"} == {task.id}
 
 
 async def test_a_child_that_fails_or_is_cancelled() -> None:
@@ -315,9 +319,9 @@ async def test_a_child_that_fails_or_is_cancelled() -> None:
         assert "unlucky" in ended.error["message"]
         other = await app.submit("parent", {"numbers": [50]})
         async with app.worker():
-            while not [one for one in (await app.list(task="child"))[0] if one.reason == "asleep"]:
+            while not [item for item in (await app.list(task="child"))[0] if item.reason == "asleep"]:
                 await app.clock.move(0.1)
-            (young,) = [one for one in (await app.list(task="child"))[0] if not one.ended]
+            (young,) = [item for item in (await app.list(task="child"))[0] if not item.ended]
             await app.cancel(young.task_id)
             while not (await other.get()).ended:
                 await app.clock.move(0.1)
@@ -338,7 +342,7 @@ async def test_cancel_reaches_the_whole_tree(app: Onward) -> None:
         cancelled = await app.cancel(root.id)
         assert cancelled.in_flight == 0
         tasks, _ = await app.list()
-        assert {one.state for one in tasks} == {State.CANCELLED}
+        assert {item.state for item in tasks} == {State.CANCELLED}
         assert len(tasks) == 13
     assert await app.store.health.census() == []
 
@@ -357,7 +361,7 @@ async def test_a_child_shares_the_deadline_of_its_parent() -> None:
     async with app:
         task = await app.submit("parent")
         assert await drain(app) == []
-        states = {one.task: one.error["type"] for one in (await app.list())[0]}  # type: ignore[index]
+        states = {item.task: item.error["type"] for item in (await app.list())[0]}  # type: ignore[index]
         assert states == {"parent": "DeadlineExceeded", "child": "DeadlineExceeded"}
         assert (await task.get()).state is State.FAILED
 
@@ -445,7 +449,7 @@ async def test_a_raw_gather_is_refused_with_the_name_of_ours() -> None:
 
 
 async def test_one_branch_works_while_another_waits() -> None:
-    """A wait stays in memory while there is work, and what comes in is heard there too."""
+    """A wait stays in memory while another branch works, and messages reach it there too."""
     app = memory_app()
 
     @app.task(retry=1)
@@ -493,7 +497,7 @@ async def test_pause_and_resume_of_a_tree(app: Onward) -> None:
         paused = await app.pause(task.id)
         assert paused.in_flight in {3, 4}  # the leaves, and perhaps the root
         tasks: list[Any] = []
-        while not tasks or any(one.reason != "paused" for one in tasks):
+        while not tasks or any(item.reason != "paused" for item in tasks):
             await asyncio.sleep(0.05)
             tasks = (await app.list())[0]
         count = len(ran)
@@ -533,7 +537,7 @@ async def test_a_task_that_goes_to_sleep_leaves_no_circle_in_memory(app: Onward)
             return worker.finished == 20 and not worker.running
 
         gc.collect()
-        gc.freeze()  # all that came before: a long run has much of it
+        gc.freeze()  # the objects of earlier tests: a long run has many of them
         gc.disable()
         try:
             await app.submit_many(nap, [None] * 20)
@@ -541,7 +545,7 @@ async def test_a_task_that_goes_to_sleep_leaves_no_circle_in_memory(app: Onward)
             await asyncio.sleep(0.05)
             gc.set_debug(gc.DEBUG_SAVEALL)
             gc.collect()
-            assert [one for one in gc.garbage if isinstance(one, Shift)] == []
+            assert [item for item in gc.garbage if isinstance(item, Shift)] == []
         finally:
             gc.set_debug(0)
             gc.garbage.clear()

@@ -17,7 +17,7 @@ from onward.core.task import NEVER, Message, Reason
 from tests.kit import eventually, not_memory
 
 pytestmark = not_memory
-MINUTE = 60
+TIMEOUT_S = 60
 
 
 async def journal(app: Onward, task_id: str) -> list[Record]:
@@ -58,7 +58,7 @@ async def test_one_signal_and_two_branches_that_wait_for_it(app: Onward) -> None
         for task in tasks:
             await app.signal(task.id, "go", "once")
         for task in tasks:
-            assert (await task.result(MINUTE))[1:] == ["once", "none", "none", "none"], "the first to wait has it"
+            assert (await task.result(TIMEOUT_S))[1:] == ["once", "none", "none", "none"], "the first to wait has it"
             await check_once(app, task.id)
 
 
@@ -89,7 +89,7 @@ async def test_orders_beside_a_branch_that_waits_for_the_stop(app: Onward) -> No
         await app.signal(task.id, "stop", "enough")
         for _ in range(2):
             await app.signal(task.id, "order", None)
-        first, stop, second = await task.result(MINUTE)
+        first, stop, second = await task.result(TIMEOUT_S)
         assert (sorted(first + second), stop) == (list(range(40)), "enough")
         assert set(charged.values()) == {1}
         await check_once(app, task.id)
@@ -101,14 +101,14 @@ async def test_each_child_of_a_map_is_one_message(app: Onward) -> None:
         return number
 
     async def work(ctx: Any, count: int) -> Any:
-        found, _ = await ctx.gather(ctx.map("child", range(count)), ctx.step(asyncio.sleep, 2, name="busy"))
-        return sum(found)
+        numbers, _ = await ctx.gather(ctx.map("child", range(count)), ctx.step(asyncio.sleep, 2, name="busy"))
+        return sum(numbers)
 
     app.task(name="child")(child)
     app.task(name="work")(work)
     async with app.worker(slots=50):
         task = await app.submit("work", 300)
-        assert await task.result(MINUTE) == sum(range(300))
+        assert await task.result(TIMEOUT_S) == sum(range(300))
         records = await check_once(app, task.id)
         assert sum(record.kind == r.MESSAGE for record in records) == 300
 
@@ -132,17 +132,17 @@ async def test_the_wait_that_began_first_has_it_whatever_branch_it_is_in(app: On
         await eventually(both_wait)
         await until_waiting(app, task.id)  # the replay comes to the later wait first
         await app.signal(task.id, "go", "once")
-        assert await task.result(MINUTE) == ["none", "once"]
+        assert await task.result(TIMEOUT_S) == ["none", "once"]
         await check_once(app, task.id)
 
 
 async def test_messages_that_two_branches_ask_for(app: Onward) -> None:
     async def listen(ctx: Any) -> list[Any]:
-        heard: list[Any] = []
+        messages: list[Any] = []
         for _ in range(12):
-            heard += await ctx.messages()
+            messages += await ctx.messages()
             await ctx.step(asyncio.sleep, 0.02, name="busy")
-        return heard
+        return messages
 
     async def work(ctx: Any) -> Any:
         return await ctx.gather(*(listen(ctx) for _ in range(4)))
@@ -153,8 +153,8 @@ async def test_messages_that_two_branches_ask_for(app: Onward) -> None:
         for number in range(10):
             await app.signal(task.id, "message", number)
             await asyncio.sleep(0.01)
-        heard = await task.result(MINUTE)
-        assert sorted(itertools.chain(*heard)) == list(range(10))
+        messages = await task.result(TIMEOUT_S)
+        assert sorted(itertools.chain(*messages)) == list(range(10))
         await check_once(app, task.id)
 
 
@@ -180,15 +180,15 @@ async def test_more_budget_is_for_all_branches_that_lack_some(app: Onward) -> No
         await eventually(all_lack)
         enough.append(True)
         await app.store.send(task.id, Message("more", "budget", "", None, b"null"))
-        assert (await task.result(MINUTE))[1:] == ["a", "b", "c"]
+        assert (await task.result(TIMEOUT_S))[1:] == ["a", "b", "c"]
         await check_once(app, task.id)
 
 
 @pytest.mark.parametrize("order", ["answers first", "answers last"])
 async def test_answers_beside_each_other(app: Onward, order: str) -> None:
     async def work(ctx: Any) -> Any:
-        asked = [ctx.ask(f"number {number}?") for number in range(6)]
-        return await ctx.gather(ctx.step(asyncio.sleep, 0.8, name="busy"), *asked)
+        questions = [ctx.ask(f"number {number}?") for number in range(6)]
+        return await ctx.gather(ctx.step(asyncio.sleep, 0.8, name="busy"), *questions)
 
     app.task(name="work")(work)
     async with app.worker():
@@ -203,5 +203,5 @@ async def test_answers_beside_each_other(app: Onward, order: str) -> None:
             await until_waiting(app, task.id)
         for ask in reversed(asks):
             await app.answer(ask.id, ask.text)
-        assert (await task.result(MINUTE))[1:] == [f"number {number}?" for number in range(6)]
+        assert (await task.result(TIMEOUT_S))[1:] == [f"number {number}?" for number in range(6)]
         await check_once(app, task.id)

@@ -1,4 +1,4 @@
-"""The test's side of a crew: where its database is, who is alive, and hands to kill, freeze and starve them."""
+"""The test's side of a crew: its database, its living workers, and methods to kill and freeze them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Place:
     home: Path
     server: Postgres | None = None
     direct: str = ""
-    """The way past a pooler, for the test itself."""
+    """The URL past a pooler, for the test itself."""
 
     @property
     def ledger(self) -> Ledger:
@@ -57,7 +57,7 @@ class Place:
         return Child.module("tests.faults.crew", self.options(mode, **more), cwd=ROOT)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Past Onward, for looking and for planting what must not be there."""
+        """Rows of a statement that goes past Onward, for checks and for planted faults."""
         if self.kind == "sqlite":
             connection = apsw.Connection(self.url.removeprefix("sqlite:///"))
             connection.set_busy_timeout(20_000)
@@ -88,35 +88,35 @@ class Crew:
     def __init__(self, place: Place, workers: int, **options: Any) -> None:
         self._news = threading.Condition()
         self.alive: dict[int, str] = {}
-        """pid → the name of its worker, for those that are at work."""
+        """pid → the name of its worker, for living processes."""
         self.names: dict[str, int] = {}
-        """Every name that was ever taken → its pid."""
+        """Every name that a worker ever had → its pid."""
         self.died: dict[str, float] = {}
-        """Name → the moment at which we killed it."""
+        """Name → the moment at which the test killed it."""
         self.ends: list[tuple[int, int]] = []
-        """pid and exit status of those that ended, in order."""
+        """pid and exit status of the ended processes, in order."""
         self.leader = place.child("lead", workers=workers, **options)
-        self._ear = threading.Thread(target=self._listen, daemon=True)
-        self._ear.start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         with contextlib.suppress(EOFError):
             while True:
                 words = self.leader.line(timeout=3600).split()
                 with self._news:
-                    self._hear(*words)
+                    self._note_event(*words)
                     self._news.notify_all()
 
-    def _hear(self, what: str, pid: str, *more: str) -> None:
-        if what in {"ready", "renamed"}:
+    def _note_event(self, event: str, pid: str, *more: str) -> None:
+        if event in {"ready", "renamed"}:
             self.alive[int(pid)] = more[0]
             self.names[more[0]] = int(pid)
-        elif what == "died":
+        elif event == "died":
             self.alive.pop(int(pid), None)
             self.ends.append((int(pid), int(more[0])))
 
     def until(self, fact: Callable[[], Any], timeout: float = 60) -> None:
-        """Until something is true of what the crew has said."""
+        """Waits until `fact` is true; checks it after each event of the crew."""
         with self._news:
             if not self._news.wait_for(fact, timeout):
                 raise TimeoutError(f"{self.alive}, {self.ends[-5:]}\n" + "\n".join(self.leader.errors[-40:]))
@@ -143,15 +143,15 @@ class Crew:
         os.kill(pid, signal.SIGCONT)
 
     def stop(self, timeout: float = 60) -> int:
-        """SIGTERM for everybody; the first exit status that is not 0, else 0."""
+        """Sends SIGTERM to all; returns the first exit status that is not 0, else 0."""
         self.leader.terminate()
         status = self.leader.wait(timeout)
-        self._ear.join(5)
+        self._listener.join(5)
         return status
 
     @property
-    def surprises(self) -> str:
-        """What the crew's log has of errors that nobody expected: where there is a trace, there is a bug."""
+    def unexpected_errors(self) -> str:
+        """The tracebacks in the crew's log: each of them is a bug."""
         lines = self.leader.errors
         places = [
             number for number, line in enumerate(lines) if line.startswith("Traceback") or "never retrieved" in line
@@ -172,13 +172,13 @@ class Crew:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.leader.close()
-        self._ear.join(5)
+        self._listener.join(5)
         if error is not None:
             print("\n".join(self.leader.errors[-80:]))
 
 
 class Client:
-    """Somebody who submits, and writes down what was acknowledged."""
+    """Submits stories, and keeps the acknowledged ones."""
 
     def __init__(self, app: Onward, rng: random.Random, name: str = "client") -> None:
         self.app, self._rng, self._name = app, rng, name
@@ -187,7 +187,7 @@ class Client:
         self._number = 0
 
     async def submit(self, acts: list[Act] | None = None, task: str = "story", **options: Any) -> str:
-        """A key for each wish: when the answer does not come, the same is simply sent again."""
+        """Submits with a key: when the answer is lost, the client sends the same request again."""
         acts = story(self._rng) if acts is None else acts
         self._number += 1
         key = f"{self._name}-{self._number}"
@@ -204,7 +204,7 @@ class Client:
     async def keep_busy(
         self, place: Place, about: int, acts: Callable[[], list[Act]] | None = None, task: str = "story"
     ) -> None:
-        """Keep about so many tasks unfinished, for ever."""
+        """Keeps `about` tasks unfinished, until it is cancelled."""
         while True:
             try:
                 unfinished = (await asyncio.to_thread(place.rows, "SELECT count(*) FROM onward_queue"))[0][0]
@@ -229,7 +229,7 @@ async def busy(place: Place, client: Client, about: int, **more: Any) -> AsyncIt
 
 
 async def until(fact: Callable[[], Any], timeout: float = 60, every: float = 0.02) -> Any:
-    """The first answer that is true. The question is asked in a thread: it may be one to the database."""
+    """Waits for the first true value of `fact`, which runs in a thread, as it may query the database."""
     end = time.monotonic() + timeout
     while not (answer := await asyncio.to_thread(fact)):
         if time.monotonic() > end:
@@ -239,7 +239,8 @@ async def until(fact: Callable[[], Any], timeout: float = 60, every: float = 0.0
 
 
 async def until_all_ended(place: Place, timeout: float) -> float:
-    """Seconds until nothing is unfinished but what waits for a person; gives up in silence, the verdict will tell."""
+    """Waits until all tasks have ended, are quarantined or parked; returns the seconds. After `timeout` it returns too: the verdict then
+    finds the unfinished tasks."""
     start = time.monotonic()
     while time.monotonic() - start < timeout:
         with contextlib.suppress(psycopg.OperationalError):
@@ -250,9 +251,9 @@ async def until_all_ended(place: Place, timeout: float) -> float:
     return time.monotonic() - start
 
 
-async def set_free(place: Place, app: Onward) -> int:
-    """Resume what was quarantined although it is innocent (enough kills in a row hit it by chance); how many."""
-    ids = verdict.by_chance(place.look())
+async def resume_quarantined(place: Place, app: Onward) -> int:
+    """Resumes the quarantined tasks, which several kills in a row hit by chance; returns how many."""
+    ids = verdict.quarantined_tasks(place.look())
     for task_id in ids:
         await app.resume(task_id)
     return len(ids)

@@ -1,6 +1,6 @@
 """Random programs of branches that wait side by side, for the processes that a fault test kills and freezes, and their judge.
 
-A program is a list of branches, each a list of acts: take a signal (with a time, or without), charge what was taken, wait for
+A program is a list of branches, each a list of acts: take a signal (with a timeout, or without), charge its value, wait for
 a child, listen to messages, sleep, or do some of that inside a saga, which may fail. The test sends as many signals of each
 name as there are waits for it, each with a value of its own, so every wait without a time ends.
 """
@@ -24,7 +24,7 @@ NAMES = ("order", "go")
 
 
 class Misfortune(Exception):
-    """What a saga of a program fails with."""
+    """The failure of a saga in a program."""
 
 
 def app_of(options: dict[str, Any], **settings: Any) -> Onward:
@@ -50,8 +50,8 @@ async def _branch(ctx: Any, acts: list[Act]) -> list[Any]:
     return [await _act(ctx, *act) for act in acts]
 
 
-async def _act(ctx: Any, what: str, *args: Any) -> Any:
-    match what:
+async def _act(ctx: Any, kind: str, *args: Any) -> Any:
+    match kind:
         case "take":
             name, timeout = args
             value = await ctx.signal(name, timeout=timeout, default=None)
@@ -74,10 +74,10 @@ async def _saga(ctx: Any, acts: list[Act], fails: bool) -> Any:
     try:
         async with ctx.saga():
             await ctx.step(_charge, "reserve", name="reserve", undo=_charge)
-            found = await _branch(ctx, acts)
+            results = await _branch(ctx, acts)
             if fails:
                 raise Misfortune
-            return found
+            return results
     except Misfortune:
         return "undone"
 
@@ -95,24 +95,24 @@ def draw(rng: random.Random) -> list[list[Act]]:
 
 
 def _draw(rng: random.Random, deep: bool = False) -> Act:
-    what = rng.choices(["take", "child", "hear", "sleep", "step", "saga"], [9, 3, 2, 2, 3, 0 if deep else 2])[0]
-    match what:
+    kind = rng.choices(["take", "child", "hear", "sleep", "step", "saga"], [9, 3, 2, 2, 3, 0 if deep else 2])[0]
+    match kind:
         case "take":
-            return [what, rng.choice(NAMES), rng.choice([None, None, 0.05, 0.3, 1.5])]
+            return [kind, rng.choice(NAMES), rng.choice([None, None, 0.05, 0.3, 1.5])]
         case "child":
-            return [what, rng.randint(0, 99)]
+            return [kind, rng.randint(0, 99)]
         case "hear":
-            return [what]
+            return [kind]
         case "sleep":
-            return [what, rng.choice([0.02, 0.3, 1.2])]
+            return [kind, rng.choice([0.02, 0.3, 1.2])]
         case "step":
-            return [what, rng.choice([0.0, 0.02, 0.2])]
+            return [kind, rng.choice([0.0, 0.02, 0.2])]
         case _:
-            return [what, [_draw(rng, deep=True) for _ in range(rng.randint(1, 2))], rng.random() < 0.4]
+            return [kind, [_draw(rng, deep=True) for _ in range(rng.randint(1, 2))], rng.random() < 0.4]
 
 
 def signals(branches: list[list[Act]]) -> list[str]:
-    """The names of the signals to send: one for each wait, and so many that every wait without a time has one."""
+    """The names of the signals to send: one for each wait, and enough for every wait without a timeout."""
     return [act[1] for act in _all(branches) if act[0] == "take"]
 
 
@@ -132,8 +132,8 @@ def _all(branches: Iterable[list[Act]]) -> Iterable[Act]:
 
 
 def judge(records: list[Record]) -> list[str]:
-    """What is wrong with a journal: each message is in it once, ends one wait at most, and that wait is the one that began
-    first of those for its address; it gets the first message there."""
+    """The faults of a journal. Each message is in it once and ends one wait at most. That wait is the one that began
+    first of those for its address, and it gets the first message there."""
     wrong: list[str] = []
     messages: dict[int, dict[str, Any]] = {}
     taken: dict[int, str] = {}
@@ -163,8 +163,8 @@ def _take(
     record: Record, messages: dict[int, dict[str, Any]], taken: dict[int, str], waiting: dict[str, dict[str, int]]
 ) -> list[str]:
     wrong = []
-    said = record.value.get("n", [])
-    for number in said if isinstance(said, list) else [said]:
+    numbers = record.value.get("n", [])
+    for number in numbers if isinstance(numbers, list) else [numbers]:
         if number not in messages:
             return [f"record {record.seq} takes message {number}, which is not there"]
         message = messages[number]
@@ -178,7 +178,7 @@ def _take(
             first = min(waiting[name], key=waiting[name].__getitem__)
             if first != record.key:
                 wrong.append(f"{record.key} has message {number}, but {first} began to wait before it")
-            before = [n for n, one in messages.items() if one["name"] == name and n < number and n not in taken]
+            before = [n for n, message in messages.items() if message["name"] == name and n < number and n not in taken]
             wrong += [f"message {number} was taken before {before}"] if before else []
     for open_ in waiting.values():
         open_.pop(record.key, None)
@@ -189,7 +189,7 @@ def _take(
 
 
 async def look_alone(self: Waits) -> bool:
-    """Every wait reads the inbox for itself, whatever others do …"""
+    """A planted `poll_inbox`: every wait reads the inbox for itself."""
     before = self._journal.replay.mail.last
     page = await self._journal.retry_store(lambda: self._services.store.inbox(self._task_id, before))
     for message in page:
@@ -199,13 +199,13 @@ async def look_alone(self: Waits) -> bool:
 
 
 def put_back(self: Mail, message: dict[str, Any]) -> None:
-    """… and what it reads can be taken, also by one who comes after another has taken it."""
+    """A planted `add`: a message that another wait has taken can be taken again."""
     self.last = message["n"]
     self._put(message)
 
 
 async def rest_alone(self: Waits, open_wait: Any, left: float) -> None:
-    """Each wait looks into the inbox by its own clock."""
+    """A planted `_wait_in_memory`: each wait reads the inbox at its own times."""
     open_wait.future = asyncio.get_running_loop().create_future()
     pause = asyncio.ensure_future(self._services.clock.sleep(min(left, POLL_INTERVAL_S)))
     try:
@@ -221,7 +221,7 @@ async def rest_alone(self: Waits, open_wait: Any, left: float) -> None:
 
 
 READERS = {(Waits, "poll_inbox"): look_alone, (Waits, "_wait_in_memory"): rest_alone, (Mail, "add"): put_back}
-"""What is put in the place of what, for several readers of one inbox."""
+"""The method to replace → its replacement, for several readers of one inbox."""
 
 
 def several_readers() -> None:

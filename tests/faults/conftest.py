@@ -69,13 +69,13 @@ def pooled_place(server: Postgres, tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest) -> Place:
     """A database of each kind, empty."""
-    found: Place = request.getfixturevalue("sqlite" if request.param == "sqlite" else "postgres_place")
-    return found
+    selected: Place = request.getfixturevalue("sqlite" if request.param == "sqlite" else "postgres_place")
+    return selected
 
 
 @pytest.fixture
-def tell() -> Callable[..., None]:
-    """One line for each proof."""
+def print_proof() -> Callable[..., None]:
+    """Prints one line for each proof."""
 
     def line(*parts: object) -> None:
         print("\n  " + " · ".join(map(str, parts)), flush=True)

@@ -1,14 +1,14 @@
-"""The crew: what runs in the processes that the fault tests kill, freeze and starve.
+"""The crew: the program in the processes that the fault tests kill, freeze and starve.
 
     python -m tests.faults.crew '{"mode": "lead", "db": "sqlite:///…", "ledger": "…", "workers": 8}'
 
 lead     forks `workers` workers and forks another for each that dies, until SIGTERM; then all of them take their leave
-submit   submits `count` stories and says which were acknowledged
+submit   submits `count` stories and prints the acknowledged ones
 once     submits and works in one process, then ends: small enough to be crashed at every single write
 
-All tasks are stories: a list of acts, given as input, so that a test knows beforehand what each must come to (`foretold`)
-and every process can run every test's tasks. Each step notes in the ledger that it starts and that it ends. What a
-process has to say goes to its stdout, one line and one write() each.
+All tasks are stories: a list of acts, given as input, so that a test knows the result of each beforehand (`expected_answers`)
+and every process can run every test's tasks. Each step notes in the ledger that it starts and that it ends. A process
+reports events on its stdout, one line and one write() each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from onward.errors import OnwardError, StoreUnavailable
 from rig.ledger import Ledger
 
 Act = dict[str, Any]
-POLL_ID = 0.05
+POLL_ID_S = 0.05
 SETTINGS = {"offset", "lease_s", "heartbeat_s", "poll_s", "grace_s", "slots", "queue_limit"}
 
 
@@ -49,11 +49,11 @@ def story(rng: random.Random, longest_ms: int = 100) -> list[Act]:
     """A story at random: a few steps, some in threads, some that fail at first, a sleep now and then."""
     acts: list[Act] = []
     for number in range(rng.randint(2, 6)):
-        what = rng.choices(["step", "thread", "flaky", "sleep", "nap"], [10, 4, 3, 1, 2])[0]
-        act: Act = {"act": what, "name": f"{what}{number}", "ms": rng.randint(1, longest_ms)}
-        if what == "flaky":
+        kind = rng.choices(["step", "thread", "flaky", "sleep", "nap"], [10, 4, 3, 1, 2])[0]
+        act: Act = {"act": kind, "name": f"{kind}{number}", "ms": rng.randint(1, longest_ms)}
+        if kind == "flaky":
             act["times"] = rng.randint(1, 2)
-        if what == "sleep":
+        if kind == "sleep":
             act["ms"] = rng.randint(1100, 1500)  # long enough to leave memory
         acts.append(act)
     if rng.random() < 0.15:
@@ -61,8 +61,8 @@ def story(rng: random.Random, longest_ms: int = 100) -> list[Act]:
     return acts
 
 
-def foretold(acts: list[Act]) -> list[str]:
-    """What a story returns when each of its steps counts exactly once."""
+def expected_answers(acts: list[Act]) -> list[str]:
+    """The result of a story when each of its steps counts exactly once."""
     return [f"{act['name']} done" for act in acts if act["act"] in STEPS]
 
 
@@ -85,28 +85,28 @@ def build(db: str, ledger: str, offset: str | None = None, **settings: Any) -> O
     book = Ledger(Path(ledger))
 
     @app.task(name="story", retry=Retry(attempts=4, first=0.05, cap=0.2))
-    async def tell(ctx: Any, acts: Any) -> list[str]:
-        return await _Teller(ctx, book).tell(acts)
+    async def tell_story(ctx: Any, acts: Any) -> list[str]:
+        return await _StoryRunner(ctx, book).run(acts)
 
     @app.task(name="once", retry=1)
     async def tell_once(ctx: Any, acts: Any) -> list[str]:
-        """The same without a second chance: whatever counts as a failure by mistake ends it."""
-        return await _Teller(ctx, book).tell(acts)
+        """The same without a retry: an error wrongly counted as a failure ends the task."""
+        return await _StoryRunner(ctx, book).run(acts)
 
     return app
 
 
-class _Teller:
+class _StoryRunner:
     def __init__(self, ctx: Any, book: Ledger) -> None:
         self._ctx, self._book = ctx, book
 
-    async def tell(self, acts: list[Act]) -> list[str]:
-        said = []
+    async def run(self, acts: list[Act]) -> list[str]:
+        answers = []
         for act in acts:
             answer = await self._act(act)
             if answer is not None:
-                said.append(answer)
-        return said
+                answers.append(answer)
+        return answers
 
     async def _act(self, act: Act) -> str | None:
         match act["act"]:
@@ -126,19 +126,19 @@ class _Teller:
                 raise NotImplementedError(unknown)
         return None
 
-    def _note(self, what: str) -> None:
+    def _note(self, event: str) -> None:
         ctx = self._ctx
         key = ctx.key
         shift = ctx._host.hold.shift
         step = key.partition(":")[2]
-        self._book.write(what, ctx.task_id, step, shift, ctx.attempt, os.getpid(), time.time(), key)
+        self._book.write(event, ctx.task_id, step, shift, ctx.attempt, os.getpid(), time.time(), key)
 
     async def _in_loop(self, act: Act) -> str:
         self._note("start")
         match act["act"]:
             case "block":
                 end = time.monotonic() + act["ms"] / 1000
-                while time.monotonic() < end:  # the loop and a core, for itself
+                while time.monotonic() < end:  # keeps the loop and a core busy
                     sum(range(1000))
             case "hang":
                 if self._failed_before(act["name"]) == 0:  # the first time only, or the next worker would hang as well
@@ -170,7 +170,7 @@ class _Teller:
         return f"{act['name']} done"
 
     def _failed_before(self, name: str) -> int:
-        """How often it has failed, in whatever process; one more from now on."""
+        """Counts a failure of the step over all processes; returns how many there were before."""
         place = self._book.path.parent / "failures"
         place.mkdir(exist_ok=True)
         count = 0
@@ -207,7 +207,7 @@ def lead(options: dict[str, Any]) -> int:
                 os.kill(pid, signal.SIGTERM)
 
     def begin() -> None:
-        # A stop that comes now waits: it would find a child that has not yet taken off its leader's clothes, or one too few.
+        # Block SIGTERM: it would meet a child that still has its leader's handlers, or one that is not in `crew` yet.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         pid = os.fork()
         if pid == 0:
@@ -227,7 +227,7 @@ def lead(options: dict[str, Any]) -> int:
         status = status or (code if stopping else 0)
         if not stopping:
             if code > 0:
-                time.sleep(0.2)  # it could not start, or a story ended it: not in a tight circle
+                time.sleep(0.2)  # it could not start, or a story ended it: no tight loop
             begin()
             if stopping:
                 stop()
@@ -252,13 +252,13 @@ def _in_child(options: dict[str, Any]) -> int:
 
 def app_of(options: dict[str, Any]) -> Onward:
     settings = {k: v for k, v in options.items() if k in SETTINGS}
-    if "program" in options:  # a crew for other work than stories
+    if "program" in options:  # a crew for other tasks than stories
         return cast("Onward", importlib.import_module(options["program"]).app_of(options, **settings))
     return build(options["db"], options["ledger"], **settings)
 
 
 async def work(options: dict[str, Any]) -> int:
-    """A worker until SIGTERM. Says its name, and a new one when it takes one."""
+    """Runs a worker until SIGTERM. Prints its name, and its new name after a rejoin."""
     app = app_of(options)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -267,7 +267,7 @@ async def work(options: dict[str, Any]) -> int:
         say("ready", os.getpid(), name)
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), POLL_ID)
+                await asyncio.wait_for(stop.wait(), POLL_ID_S)
             if worker.id not in {name, ""}:
                 name = worker.id
                 say("renamed", os.getpid(), name)
@@ -275,7 +275,7 @@ async def work(options: dict[str, Any]) -> int:
 
 
 async def submit(options: dict[str, Any]) -> int:
-    """Submits one story after another; each line is an acknowledgement, or what the client was told instead."""
+    """Submits one story after another; each line is an acknowledgement, or the refusal that the client got."""
     app = app_of(options)
     rng = random.Random(options["seed"])
     async with app:
@@ -327,7 +327,7 @@ async def once(options: dict[str, Any]) -> int:
 
 
 async def _started(app: Onward) -> Worker:
-    """A worker that cannot start says so and ends; this is the supervisor that starts it again."""
+    """Starts a worker, again and again as a supervisor would, until the store is available."""
     while True:
         worker = app._make_worker()
         try:

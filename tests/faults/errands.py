@@ -4,10 +4,10 @@
     boundaries  before the model is asked, after it answered, around every commit (its answer, a tool's result, an
                 announcement, a question, an answer, a checkpoint, the end), before and after a tool's effect
 
-The model is scripted, finds its place in what it is shown, and notes each request whole, with how many of its answers the
-journal had at that moment. Its last word is a digest of all it was shown: a history that differs by a letter shows in the
-task's result. Tools note that they start and end; what they do to the world (`applied`) is noted by the world itself, which
-knows effect keys where it is given them.
+The model is scripted. It finds its place in the messages of the request, and notes each request whole, with how many of its
+answers the journal had at that moment. Its last answer is a digest of all messages: a history that differs by a letter shows
+in the task's result. Tools note that they start and end. The world notes each effect (`applied`), and drops an effect whose
+key it has seen.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tests.faults import planted
 BOUNDARIES = (
     *("model.before", "model.after", "answer.saving", "answer.saved"),
     *("effect.announced", "tool.before", "tool.after", "result.saving", "result.saved", "gather.between"),
-    *("ask.saving", "ask.saved", "told.saving", "told.saved"),
+    *("ask.saving", "ask.saved", "waited.saving", "waited.saved"),
     *("checkpoint.saving", "checkpoint.saved", "end.saving", "end.saved"),
 )
-EVERY = 3
+CHECKPOINT_EVERY = 3
 """Turns between two checkpoints: as few as give several in one errand."""
 
 EFFECTS = ("deposit a", "deposit b", "pay a", "pay b", "send", "wipe")
-"""What one errand does to the world, each of it once."""
+"""The effects of one errand on the world, each once."""
 
 ANSWER = "the blue one"
 PAID = "7 euros are paid"
@@ -61,12 +61,12 @@ def goal(number: int, boundary: str = "nowhere", passing: int = 0) -> str:
 
 def read_goal(text: str) -> tuple[str, str, int]:
     """The errand, and where it is to be killed."""
-    found = _GOAL.search(text)
-    assert found, text
-    return found[1], found[2], int(found[3])
+    match = _GOAL.search(text)
+    assert match, text
+    return match[1], match[2], int(match[3])
 
 
-# ── what the agent is told to do ─────────────────────────────────────────────────────────────────────────────────────
+# ── the script of the model ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def script(errand: str) -> list[Any]:
@@ -81,18 +81,18 @@ def script(errand: str) -> list[Any]:
         ],
         [("look", {"place": "door"})],
         [("look", {"place": place, "ms": ms}) for place, ms in (("hall", 60), ("yard", 30), ("roof", 0))],
-        [("deposit", {"what": f"{errand} deposit a"})],
-        [("pay", {"what": f"{errand} pay a"})],
-        [("send", {"what": f"{errand} send"})],
-        [("wipe", {"what": f"{errand} wipe"})],
+        [("deposit", {"effect": f"{errand} deposit a"})],
+        [("pay", {"effect": f"{errand} pay a"})],
+        [("send", {"effect": f"{errand} send"})],
+        [("wipe", {"effect": f"{errand} wipe"})],
         [("dump", {})],
         read_more,
         [("broken", {}), ("no_such_tool", {})],
         [("ask_user", {"question": "Which one?"})],
         [
             ("look", {"place": "cellar"}),
-            ("deposit", {"what": f"{errand} deposit b"}),
-            ("pay", {"what": f"{errand} pay b"}),
+            ("deposit", {"effect": f"{errand} deposit b"}),
+            ("pay", {"effect": f"{errand} pay b"}),
         ],
         lambda request: digest(request.messages, errand),
     ]
@@ -102,17 +102,17 @@ TURNS = len(script("e0000"))
 
 
 def digest(messages: Sequence[Any], errand: str) -> str:
-    """All that was said and done, but for whose errand it was."""
-    said = json.dumps(messages[2:]).replace(errand, "e")
-    said = re.sub(r"(read_artifact\('|artifact_id[\\\": ]+)\w+", r"\1", said)
-    return f"done {hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    """A digest of all messages, without the name of the errand."""
+    history = json.dumps(messages[2:]).replace(errand, "e")
+    history = re.sub(r"(read_artifact\('|artifact_id[\\\": ]+)\w+", r"\1", history)
+    return f"done {hashlib.sha256(history.encode()).hexdigest()[:16]}"
 
 
-# ── what kills it ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the kills ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Fate:
-    """Counts how often each task passes each boundary, in whatever process, and ends the process where its goal says."""
+    """Counts over all processes how often each task passes each boundary, and kills the process where the goal says."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -125,7 +125,7 @@ class Fate:
         self._goals[task] = read_goal(text)
 
     def task_of(self, errand: str) -> str:
-        return next(task for task, found in self._goals.items() if found[0] == errand)
+        return next(task for task, goal in self._goals.items() if goal[0] == errand)
 
     def passes(self, task: str, boundary: str) -> None:
         with (self._home / "passed" / f"{task} {boundary}").open("ab", buffering=0) as file:
@@ -159,7 +159,7 @@ class Fate:
             case r.APPROVAL | r.QUESTION:
                 yield f"ask.{moment}"
             case r.WAITED:
-                yield f"told.{moment}"
+                yield f"waited.{moment}"
             case r.CHECKPOINT:
                 yield f"checkpoint.{moment}"
             case r.COMPLETED:
@@ -167,16 +167,16 @@ class Fate:
 
 
 def watch(app: Onward, fate: Fate) -> None:
-    """Know each task's goal from its claim, and what is in each commit when its crash points are passed."""
+    """Reads each task's goal at its claim, and the entries of each commit for the crash points around it."""
     store: Any = app.store
     claim, save = store.claim, store.save
     entries: Sequence[Any] = ()
 
     async def claimed(*args: Any, **options: Any) -> Any:
-        found = await claim(*args, **options)
-        for one in found:
-            fate.learn(one.id, str(wire.decode(one.input)))
-        return found
+        tasks = await claim(*args, **options)
+        for task in tasks:
+            fate.learn(task.id, str(wire.decode(task.input)))
+        return tasks
 
     async def saved(worker: str, batch: Any) -> Any:
         nonlocal entries
@@ -195,7 +195,7 @@ def watch(app: Onward, fate: Fate) -> None:
 
 
 class Errands(ScriptedModel):
-    """The model: notes what it is asked, and how many answers of its own the journal had by then."""
+    """The model: notes each request, and how many of its answers the journal had by then."""
 
     SQL = "SELECT count(*) FROM onward_journal WHERE kind = 'step.completed' AND key LIKE '%model%' AND task_id = "
 
@@ -215,7 +215,7 @@ class Errands(ScriptedModel):
         return reply
 
     def _kept(self, messages: Sequence[Any]) -> str:
-        """In a file of its own: a long line of the ledger could be cut by a kill from another thread."""
+        """Writes a request to a file of its own: a kill from another thread could cut a long line of the ledger."""
         path = self._book.path.parent / f"request {uuid.uuid4().hex}"
         path.write_text(json.dumps(list(messages)))
         return path.name
@@ -231,7 +231,7 @@ class Errands(ScriptedModel):
 
 
 class World:
-    """What tools do things to."""
+    """The world outside, which the tools change."""
 
     def __init__(self, book: Ledger) -> None:
         self._book = book
@@ -239,7 +239,7 @@ class World:
         self._keys.mkdir(exist_ok=True)
 
     def apply(self, task: str, effect: str, key: str | None = None) -> None:
-        """Do it; with a key that was seen before, nothing more is done."""
+        """Applies the effect, unless its key was seen before."""
         with contextlib.suppress(FileExistsError):
             if key is not None:
                 os.close(os.open(self._keys / key.replace("/", "|"), os.O_CREAT | os.O_EXCL))
@@ -251,55 +251,55 @@ class World:
 
 def tools(book: Ledger, world: World, fate: Fate) -> list[Any]:
     @contextlib.contextmanager
-    def doing(ctx: Any, what: str = "") -> Iterator[None]:
+    def doing(ctx: Any, effect: str = "") -> Iterator[None]:
         step, shift = ctx.key.partition(":")[2], ctx._host.hold.shift
-        book.write("start", ctx.task_id, step, shift, what)
+        book.write("start", ctx.task_id, step, shift, effect)
         fate.passes(ctx.task_id, "tool.before")
         yield
         fate.passes(ctx.task_id, "tool.after")
-        book.write("end", ctx.task_id, step, shift, what)
+        book.write("end", ctx.task_id, step, shift, effect)
 
     @tool
     async def look(ctx: Any, place: str, ms: int = 0) -> str:
-        """What is there to see?"""
+        """Look at a place."""
         with doing(ctx):
             await asyncio.sleep(ms / 1000)
         return f"the {place} is quiet"
 
     @tool(risk="external_action", idempotent=True)
-    async def deposit(ctx: Any, what: str) -> str:
+    async def deposit(ctx: Any, effect: str) -> str:
         """Put money into the bank, which knows effect keys."""
-        with doing(ctx, what):
-            world.apply(ctx.task_id, what, ctx.key)
+        with doing(ctx, effect):
+            world.apply(ctx.task_id, effect, ctx.key)
         return "deposited"
 
     @tool(risk="external_action")
-    def pay(ctx: Any, what: str) -> str:
-        """Pay somebody who knows nothing of keys."""
-        with doing(ctx, what):
-            world.apply(ctx.task_id, what)
+    def pay(ctx: Any, effect: str) -> str:
+        """Pay a receiver that knows no effect keys."""
+        with doing(ctx, effect):
+            world.apply(ctx.task_id, effect)
         return PAID
 
-    async def was_sent(what: str) -> Any:
-        return "sent" if world.happened(what) else None
+    async def was_sent(effect: str) -> Any:
+        return "sent" if world.happened(effect) else None
 
     @tool(risk="external_action", reconcile=was_sent)
-    async def send(ctx: Any, what: str) -> str:
+    async def send(ctx: Any, effect: str) -> str:
         """Send a letter; the post knows whether it did."""
-        with doing(ctx, what):
-            world.apply(ctx.task_id, what)
+        with doing(ctx, effect):
+            world.apply(ctx.task_id, effect)
         return "sent"
 
     @tool(risk="write_local", idempotent=True)
-    async def wipe(ctx: Any, what: str) -> str:
-        """Wipe the disk, when a person says so."""
-        with doing(ctx, what):
-            world.apply(ctx.task_id, what, ctx.key)
+    async def wipe(ctx: Any, effect: str) -> str:
+        """Wipe the disk, after an approval."""
+        with doing(ctx, effect):
+            world.apply(ctx.task_id, effect, ctx.key)
         return "wiped"
 
     @tool
     def dump(ctx: Any) -> str:
-        """More than anybody wants to read."""
+        """Print a very long text."""
         with doing(ctx):
             return "\n".join(f"line {number} is like every other one" for number in range(3000))
 
@@ -327,9 +327,9 @@ def build(db: str, ledger: str, **settings: Any) -> tuple[Onward, Fate]:
 
 
 def app_of(options: dict[str, Any], **settings: Any) -> Onward:
-    """For a worker that may be killed."""
-    assert loop.CHECKPOINT_EVERY_TURNS > EVERY
-    loop.CHECKPOINT_EVERY_TURNS = EVERY
+    """The app of a worker that may be killed."""
+    assert loop.CHECKPOINT_EVERY_TURNS > CHECKPOINT_EVERY
+    loop.CHECKPOINT_EVERY_TURNS = CHECKPOINT_EVERY
     planted.plant(options.get("fault", ""))
     app, fate = build(options["db"], options["ledger"], **settings)
     watch(app, fate)

@@ -1,7 +1,7 @@
-"""The oracle of the errands: what is wrong with what an agent asked, did and answered, from outside of it.
+"""The oracle of the errands: judges from outside what an agent asked, did and answered.
 
-    the ledger   every request as the model got it, every start of a tool, everything that was done to the world, and what
-                 the person said
+    the ledger   every request as the model got it, every start of a tool, every effect in the world, and each approval
+                 of the person
     the store    tables read past Onward
     the marks    which tasks were really killed, and where
 
@@ -26,7 +26,7 @@ from tests.faults.verdict import Picture, Row
 
 @dataclasses.dataclass
 class Finding:
-    """What is wrong, each in a sentence, and how much was tried."""
+    """The faults, each as a sentence, and counters of the work done."""
 
     unpaired: list[str] = dataclasses.field(default_factory=list)
     paid_again: list[str] = dataclasses.field(default_factory=list)
@@ -40,23 +40,23 @@ class Finding:
 
     tasks: int = 0
     same: int = 0
-    """Tasks that came to the same answer."""
+    """Tasks that ended with the expected answer."""
     kills: int = 0
     calls: int = 0
     """Model calls."""
     repeated: int = 0
-    """Model calls that had to be made again, because their answer had died with the worker."""
+    """Model calls made again, because their answer was lost with its worker."""
     doubts: int = 0
     """Effects in doubt, about which a person was asked."""
 
     @property
     def faults(self) -> dict[str, list[str]]:
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {name: found for name, found in named.items() if isinstance(found, list) and found}
+        return {name: sentences for name, sentences in named.items() if isinstance(sentences, list) and sentences}
 
     def must_be_clean(self) -> None:
-        told = [f"{name} ({len(found)}): " + "; ".join(found[:5]) for name, found in self.faults.items()]
-        assert not told, "\n".join(told)
+        lists = [f"{name} ({len(sentences)}): " + "; ".join(sentences[:5]) for name, sentences in self.faults.items()]
+        assert not lists, "\n".join(lists)
 
     def __str__(self) -> str:
         return (
@@ -68,8 +68,8 @@ class Finding:
 
 
 def judge(picture: Picture, ledger: Iterable[list[Any]], home: Path, goals: Mapping[str, str], answer: str) -> Finding:
-    """These tasks, by their goals; `answer` is what each of them has to come to."""
-    found = Finding(tasks=len(goals))
+    """Judges the tasks of `goals` (task id → goal); each of them must end with `answer`."""
+    finding = Finding(tasks=len(goals))
     lines: dict[str, list[list[Any]]] = collections.defaultdict(list)
     for line in ledger:
         lines[line[1]].append(line)
@@ -77,80 +77,80 @@ def judge(picture: Picture, ledger: Iterable[list[Any]], home: Path, goals: Mapp
         errand, boundary, _ = read_goal(goal)
         journal = picture.journals.get(task, [])
         killed = (home / "killed" / task).exists()
-        found.kills += killed
+        finding.kills += killed
         if not killed and boundary != "nowhere":
-            found.void.append(f"{task} was never killed: {goal}")
-        _asked(found, task, home, [line for line in lines[task] if line[0] == "asked"])
-        _done(found, task, errand, lines[task])
-        _steps(found, task, journal, lines[task])
-        _announced(found, task, journal)
-        _ended(found, task, journal, picture, answer)
-    return found
+            finding.void.append(f"{task} was never killed: {goal}")
+        _asked(finding, task, home, [line for line in lines[task] if line[0] == "asked"])
+        _done(finding, task, errand, lines[task])
+        _steps(finding, task, journal, lines[task])
+        _announced(finding, task, journal)
+        _ended(finding, task, journal, picture, answer)
+    return finding
 
 
-def _asked(found: Finding, task: str, home: Path, asked: list[list[Any]]) -> None:
-    found.calls += len(asked)
-    found.repeated += len(asked) - TURNS
-    for _, _, turn, recorded, request in asked:
+def _asked(finding: Finding, task: str, home: Path, requests: list[list[Any]]) -> None:
+    finding.calls += len(requests)
+    finding.repeated += len(requests) - TURNS
+    for _, _, turn, recorded, request in requests:
         messages = json.loads((home / request).read_text())
-        found.unpaired += [f"{task}, turn {turn}, {fault}" for fault in badly_paired(messages)]
+        finding.unpaired += [f"{task}, turn {turn}, {fault}" for fault in badly_paired(messages)]
         if recorded > turn:
-            found.paid_again.append(f"{task} paid for turn {turn} when the journal had {recorded} answers")
+            finding.paid_again.append(f"{task} paid for turn {turn} when the journal had {recorded} answers")
 
 
-def _done(found: Finding, task: str, errand: str, lines: list[list[Any]]) -> None:
-    """The world was changed once by each effect, and by what needs a person only after one said yes."""
+def _done(finding: Finding, task: str, errand: str, lines: list[list[Any]]) -> None:
+    """Each effect changed the world once, and those that need an approval only after it."""
     applied = collections.Counter(line[2].removeprefix(f"{errand} ") for line in lines if line[0] == "applied")
     for effect in EFFECTS:
         if applied[effect] > 1:
-            found.doubled.append(f"{task} did {effect!r} {applied[effect]} times")
+            finding.doubled.append(f"{task} did {effect!r} {applied[effect]} times")
         elif not applied[effect]:
-            found.wrong.append(f"{task} never did {effect!r}")
+            finding.wrong.append(f"{task} never did {effect!r}")
     allowed = False
     for line in lines:
         allowed = allowed or line[0] == "approved"
         if line[0] == "applied" and line[2].endswith("wipe") and not allowed:
-            found.unapproved.append(f"{task} wiped before anybody approved")
+            finding.unapproved.append(f"{task} wiped before an approval")
 
 
-def _steps(found: Finding, task: str, journal: list[Row], lines: list[list[Any]]) -> None:
+def _steps(finding: Finding, task: str, journal: list[Row], lines: list[list[Any]]) -> None:
     """A tool whose result is recorded never starts again."""
     recorded = {row.key: row for row in journal if row.kind in {r.STEP_DONE, r.STEP_FAILED}}
     for line in lines:
         if line[0] == "start" and (row := recorded.get(line[2])) is not None and line[3] > row.shift:
-            found.run_again.append(f"{task} started {line[2]} in shift {line[3]}, recorded at {row.seq}")
+            finding.run_again.append(f"{task} started {line[2]} in shift {line[3]}, recorded at {row.seq}")
     counted = collections.Counter(row.key for row in journal if row.kind == r.STEP_DONE)
-    found.run_again += [f"{task} has {count} results of {key}" for key, count in counted.items() if count > 1]
+    finding.run_again += [f"{task} has {count} results of {key}" for key, count in counted.items() if count > 1]
 
 
-def _announced(found: Finding, task: str, journal: list[Row]) -> None:
-    """An announced effect that another shift comes to is in doubt, and a person is asked before anything else is done."""
+def _announced(finding: Finding, task: str, journal: list[Row]) -> None:
+    """An announced effect that another shift meets is in doubt: the task asks a person before it does anything else."""
     open_: dict[str, int] = {}
     for row in journal:
         if row.kind == r.DOUBTED:
-            found.doubts += 1
+            finding.doubts += 1
             open_.pop(json.loads(row.data)["step"], None)
         elif row.kind in {r.ANNOUNCED, r.STEP_DONE}:
             if open_.get(row.key, row.shift) != row.shift:
-                found.not_asked.append(f"{task} went on with {row.key} at {row.seq}, and nobody was asked")
+                finding.not_asked.append(f"{task} went on with {row.key} at {row.seq}, and asked no person")
             open_.pop(row.key, None)
             if row.kind == r.ANNOUNCED:
                 open_[row.key] = row.shift
 
 
-def _ended(found: Finding, task: str, journal: list[Row], picture: Picture, answer: str) -> None:
+def _ended(finding: Finding, task: str, journal: list[Row], picture: Picture, answer: str) -> None:
     state, seq, attempt = picture.outcomes.get(task, ("unfinished", 0, 0))
     result = next((json.loads(row.data).get("result") for row in journal if row.seq == seq), None)
     if (state, result, attempt) == ("completed", answer, 1):
-        found.same += 1
+        finding.same += 1
     else:
         how = picture.queue.get(task, ("", "", "ended"))[2]
-        found.wrong.append(f"{task} is {state} ({how}) with {result!r} in attempt {attempt}, and not {answer!r}")
+        finding.wrong.append(f"{task} is {state} ({how}) with {result!r} in attempt {attempt}, and not {answer!r}")
     answers = sum(
         row.kind == r.STEP_DONE and row.key.rpartition("]")[2].partition("#")[0] == "model" for row in journal
     )
     if answers != TURNS:
-        found.wrong.append(f"{task} has {answers} answers of its model, and not {TURNS}")
+        finding.wrong.append(f"{task} has {answers} answers of its model, and not {TURNS}")
     whole = verdict.Verdict()
     verdict._journal(whole, task, journal)
-    found.torn += whole.torn + whole.stale
+    finding.torn += whole.torn + whole.stale

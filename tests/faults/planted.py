@@ -1,4 +1,4 @@
-"""Faults to plant into a worker, for the tests of the oracle: each is what a bug in Onward would come to."""
+"""Faults to plant into a worker, for the tests of the oracle: each acts as a bug in Onward would."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def an_effect_key_that_changes() -> None:
     Context.key = property(lambda self: f"{key(self)} {os.getpid()}")  # type: ignore[method-assign, assignment]
 
 
-def a_reconcile_that_nobody_asks() -> None:
+def a_reconcile_that_is_never_called() -> None:
     made = Tool.__post_init__
 
     def deaf(self: Tool) -> None:
@@ -72,7 +72,7 @@ def a_reconcile_that_nobody_asks() -> None:
     Tool.__post_init__ = deaf  # type: ignore[method-assign]
 
 
-def an_approval_that_nobody_gave() -> None:
+def an_approval_without_a_decision() -> None:
     async def approve(self: Context, what: str, **options: Any) -> dict[str, Any]:
         return {"decision": "approve"}
 
@@ -97,14 +97,14 @@ FAULTS: dict[str, Callable[[], None]] = {
         a_history_without_a_call,
         an_announcement_that_is_overlooked,
         an_effect_key_that_changes,
-        a_reconcile_that_nobody_asks,
-        an_approval_that_nobody_gave,
+        a_reconcile_that_is_never_called,
+        an_approval_without_a_decision,
         a_checkpoint_that_loses_a_result,
     )
 }
 
 
 def plant(fault: str) -> None:
-    """Plant it into this process; nothing for no name."""
+    """Plants the fault into this process; an empty name plants nothing."""
     if fault:
         FAULTS[fault]()

@@ -1,5 +1,5 @@
-"""An agent killed with -9 at every boundary of its turns: whatever dies, the next request to the model is well formed, no
-effect is doubled, and no answer that was recorded is paid for again."""
+"""An agent killed with -9 at every boundary of its turns: after each kill the next request to the model is well formed, no
+effect is doubled, and no recorded answer is paid for again."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SETTINGS: dict[str, Any] = {"lease_s": 2.0, "heartbeat_s": 0.4, "poll_s": 0.1}
 
 
 class Errands:
-    """Tasks of the agent, a crew that runs them, and the person whom they ask."""
+    """Tasks of the agent, and the person who answers their questions."""
 
     def __init__(self, place: Place, app: Onward) -> None:
         self._place, self._app = place, app
         self._goals: dict[str, str] = {}
         self._seen: set[str] = set()
 
-    async def submit(self, wish: str) -> str:
-        handle = await self._app.submit("errand", wish)
-        self._goals[handle.id] = wish
+    async def submit(self, goal_text: str) -> str:
+        handle = await self._app.submit("errand", goal_text)
+        self._goals[handle.id] = goal_text
         return handle.id
 
     async def until_all_ended(self, timeout: float) -> None:
-        """Say what has to be said until nothing is unfinished; gives up in silence, the verdict will tell."""
+        """Answers and decides until all tasks have ended. After `timeout` it returns too: the verdict finds the rest."""
         end = time.monotonic() + timeout
         sql = "SELECT count(*) FROM onward_queue WHERE reason NOT IN ('quarantined', 'parked')"
         while time.monotonic() < end and (await asyncio.to_thread(self._place.rows, sql))[0][0]:
@@ -62,10 +62,10 @@ class Errands:
         for (task,) in await asyncio.to_thread(self._place.rows, sql):
             for doubt in await self._app.doubts(task):
                 with contextlib.suppress(AlreadyDecided, StateConflict):
-                    await self._look_after(task, doubt.step)
+                    await self._resolve(task, doubt.step)
 
-    async def _look_after(self, task: str, step: str) -> None:
-        """What the world has, happened."""
+    async def _resolve(self, task: str, step: str) -> None:
+        """Resolves a step in doubt: it happened if the ledger has its effect."""
         lines = [line for line in self._place.ledger.read() if line[1] == task]
         tried = {line[4] for line in lines if line[0] == "start" and line[2] == step}
         happened = any(line[0] == "applied" and line[2] in tried for line in lines)
@@ -75,14 +75,14 @@ class Errands:
         """The verdict on each boundary."""
         picture, ledger = self._place.look(), self._place.ledger.read()
         by: dict[str, dict[str, str]] = {}
-        for task, wish in self._goals.items():
-            by.setdefault(errands.read_goal(wish)[1], {})[task] = wish
+        for task, goal_text in self._goals.items():
+            by.setdefault(errands.read_goal(goal_text)[1], {})[task] = goal_text
         return {where: judge(picture, ledger, self._place.home, goals, answer) for where, goals in by.items()}
 
     def passed(self, task: str) -> Mapping[str, int]:
-        """How often it came to each boundary."""
-        found = [path for path in (self._place.home / "passed").iterdir() if path.name.startswith(task)]
-        return {path.name.partition(" ")[2]: path.stat().st_size for path in found}
+        """How often the task came to each boundary."""
+        paths = [path for path in (self._place.home / "passed").iterdir() if path.name.startswith(task)]
+        return {path.name.partition(" ")[2]: path.stat().st_size for path in paths}
 
 
 def crew(place: Place, fault: str = "") -> Crew:
@@ -98,7 +98,7 @@ async def census(place: Place) -> list[tuple[str, str]]:
         await store.close()
 
 
-async def test_killed_at_every_boundary(place: Place, prove: bool, tell: Callable[..., None]) -> None:
+async def test_killed_at_every_boundary(place: Place, prove: bool, print_proof: Callable[..., None]) -> None:
     kills = 20 if prove else 1
     app, _ = errands.build(place.url, str(place.ledger.path), **SETTINGS)
     async with app:
@@ -109,26 +109,26 @@ async def test_killed_at_every_boundary(place: Place, prove: bool, tell: Callabl
             answer = str(await app.handle(whole).result(timeout=1))
             passed = work.passed(whole)
             assert set(passed) == set(BOUNDARIES), "VOID: the errand does not come to every boundary"
-            wishes = [
+            kill_points = [
                 (boundary, number % passed[boundary] + 1)
                 for boundary in BOUNDARIES
                 for number in range(max(kills, passed[boundary] if prove else 1))
             ]
-            for number, (boundary, passing) in enumerate(wishes, start=1):
+            for number, (boundary, passing) in enumerate(kill_points, start=1):
                 await work.submit(goal(number, boundary, passing))
-            await work.until_all_ended(60 + 4 * len(wishes))  # a busy machine is no fault
+            await work.until_all_ended(60 + 4 * len(kill_points))  # a busy machine is no fault
             await asyncio.to_thread(workers.stop)
             deaths = sum(status == -signal.SIGKILL for _, status in workers.ends)
-    found = work.judged(answer)
+    findings = work.judged(answer)
     orphans = await census(place)
-    for boundary, finding in found.items():
-        tell(f"agent, kill -9 at {boundary}", place.kind, f"passed {passed.get(boundary, 0)} times", finding)
-    tell("agent, kill -9", place.kind, f"{deaths} deaths", f"census {len(orphans)}")
-    for finding in found.values():
+    for boundary, finding in findings.items():
+        print_proof(f"agent, kill -9 at {boundary}", place.kind, f"passed {passed.get(boundary, 0)} times", finding)
+    print_proof("agent, kill -9", place.kind, f"{deaths} deaths", f"census {len(orphans)}")
+    for finding in findings.values():
         finding.must_be_clean()
     assert not orphans
-    assert deaths == len(wishes), "somebody else died than those who were to"
-    assert not workers.surprises, workers.surprises
+    assert deaths == len(kill_points), "a worker died that should not have"
+    assert not workers.unexpected_errors, workers.unexpected_errors
 
 
 # The results of an errand come in order: plan, fact, look, look, look, look, deposit (7), pay (8), send (9) …
@@ -138,8 +138,8 @@ CAUGHT = {
     "a history without a call": ("nowhere", 0, "unpaired"),
     "an announcement that is overlooked": ("result.saving", 8, "doubled"),
     "an effect key that changes": ("result.saving", 7, "doubled"),
-    "a reconcile that nobody asks": ("result.saving", 9, "doubled"),
-    "an approval that nobody gave": ("nowhere", 0, "unapproved"),
+    "a reconcile that is never called": ("result.saving", 9, "doubled"),
+    "an approval without a decision": ("nowhere", 0, "unapproved"),
     "a checkpoint that loses a result": ("checkpoint.saved", 2, "unpaired"),
 }
 
@@ -153,6 +153,6 @@ async def test_a_planted_fault_is_caught(sqlite: Place, fault: str) -> None:
         with crew(sqlite, fault):
             await work.submit(goal(1, boundary, passing))
             await work.until_all_ended(10)
-    found = work.judged("?")[boundary]
-    assert not found.void, found.void
-    assert caught in found.faults, found.faults
+    finding = work.judged("?")[boundary]
+    assert not finding.void, finding.void
+    assert caught in finding.faults, finding.faults

@@ -1,4 +1,4 @@
-"""Branches that wait side by side, in workers that are killed and frozen: every message is taken once, and nothing hangs."""
+"""Branches that wait side by side, in workers that are killed and frozen: every message is taken once, and no program hangs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from onward import Onward, State
 from onward.core.record import Record
 from onward.errors import StateConflict, StoreUnavailable
 from tests.faults import branching
-from tests.faults.band import Crew, Place, set_free
+from tests.faults.band import Crew, Place, resume_quarantined
 
 pytestmark = pytest.mark.slow
 
-WORKERS, AT_ONCE, LEASE = 3, 40, 1.0
-SETTINGS = {"lease_s": LEASE, "heartbeat_s": 0.2, "poll_s": 0.1, "slots": 40}
+WORKERS, AT_ONCE, LEASE_S = 3, 40, 1.0
+SETTINGS = {"lease_s": LEASE_S, "heartbeat_s": 0.2, "poll_s": 0.1, "slots": 40}
 PROGRAM = "tests.faults.branching"
-HANG = 120
-"""Seconds after which a program that has not ended hangs."""
+HANG_TIMEOUT_S = 120
+"""A program that has not ended after this time hangs."""
 
 
 class Run:
-    """Many programs, so many at a time, each with the outside that it needs."""
+    """Runs many programs, `AT_ONCE` at a time, and sends each the signals that it needs."""
 
     def __init__(self, place: Place, app: Onward, seeds: range) -> None:
         self.place, self.app, self._seeds = place, app, iter(seeds)
@@ -40,7 +40,7 @@ class Run:
     async def _some(self) -> None:
         for seed in self._seeds:
             wrong = await self._one(seed)
-            self.wrong += [f"seed {seed}: {one}" for one in wrong]
+            self.wrong += [f"seed {seed}: {sentence}" for sentence in wrong]
             self.done += 1
 
     async def _one(self, seed: int) -> list[str]:
@@ -68,18 +68,18 @@ class Run:
     async def _signal(self, task_id: str, name: str, value: str) -> bool:
         try:
             await insist(lambda: self.app.signal(task_id, name, value, id=value))
-        except StateConflict:  # it did not need this one: its waits had a time
+        except StateConflict:  # the program has ended: its waits had timeouts
             return False
         return True
 
     async def _ended(self, task_id: str) -> State | str:
-        end = time.monotonic() + HANG
+        end = time.monotonic() + HANG_TIMEOUT_S
         while time.monotonic() < end:
             task = await insist(lambda: self.app.get(task_id))
             if task.ended:
                 return task.state
             await asyncio.sleep(0.25)
-        return f"still {task.state} ({task.reason}) after {HANG} s"
+        return f"still {task.state} ({task.reason}) after {HANG_TIMEOUT_S} s"
 
 
 async def insist(ask: Callable[[], Any]) -> Any:
@@ -99,18 +99,18 @@ async def journal(app: Onward, task_id: str) -> list[Record]:
 
 async def disturb(crew: Crew, place: Place, app: Onward, rng: random.Random, counts: dict[str, int]) -> None:
     """Kill one worker, freeze another for longer than its lease, and so on."""
-    for what in itertools.cycle(["kill", "freeze", "kill"]):
+    for trouble in itertools.cycle(["kill", "freeze", "kill"]):
         await asyncio.sleep(rng.uniform(0.3, 1.2))
         for pid in crew.pick(rng):
-            if what == "kill":
+            if trouble == "kill":
                 crew.kill9(pid)
                 counts["killed"] += 1
             else:
                 crew.freeze(pid)
-                await asyncio.sleep(2.5 * LEASE)
+                await asyncio.sleep(2.5 * LEASE_S)
                 crew.thaw(pid)
                 counts["frozen"] += 1
-        counts["set free"] += await set_free(place, app)
+        counts["set free"] += await resume_quarantined(place, app)
 
 
 async def trial(place: Place, seeds: range, **options: Any) -> tuple[Run, Crew, dict[str, int]]:
@@ -133,15 +133,19 @@ async def trial(place: Place, seeds: range, **options: Any) -> tuple[Run, Crew, 
     return run, crew, counts
 
 
-async def test_branches_that_wait_take_each_message_once(place: Place, prove: bool, tell: Callable[..., None]) -> None:
+async def test_branches_that_wait_take_each_message_once(
+    place: Place, prove: bool, print_proof: Callable[..., None]
+) -> None:
     run, crew, counts = await trial(place, range(10_000 if prove else 120))
-    tell("branches", place.kind, f"{run.done} programs", f"{run.messages} messages", counts, f"{len(run.wrong)} wrong")
+    print_proof(
+        "branches", place.kind, f"{run.done} programs", f"{run.messages} messages", counts, f"{len(run.wrong)} wrong"
+    )
     assert not run.wrong, "\n".join(run.wrong[:20])
-    assert not crew.surprises, crew.surprises
+    assert not crew.unexpected_errors, crew.unexpected_errors
     assert counts["killed"], "VOID: no worker was killed"
 
 
-async def test_several_readers_of_one_inbox_are_found(place: Place, tell: Callable[..., None]) -> None:
+async def test_several_readers_of_one_inbox_are_found(place: Place, print_proof: Callable[..., None]) -> None:
     run, _, counts = await trial(place, range(120), planted="several readers")
-    tell("planted · several readers", place.kind, counts, f"{len(run.wrong)} wrong, the first: {run.wrong[:1]}")
+    print_proof("planted · several readers", place.kind, counts, f"{len(run.wrong)} wrong, the first: {run.wrong[:1]}")
     assert any("twice" in wrong for wrong in run.wrong), "the planted fault was not found"

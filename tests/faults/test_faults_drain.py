@@ -1,4 +1,4 @@
-"""Workers that stop as they should, and a loop that does not turn."""
+"""Workers that stop, and an event loop that stands still."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _until_started(place: Place, count: int, timeout: float = 60) -> None:
 
 
 @pytest.mark.parametrize("steps", ["step", "thread"])
-async def test_sigterm_hands_running_steps_back(place: Place, steps: str, tell: Callable[..., None]) -> None:
+async def test_sigterm_hands_running_steps_back(place: Place, steps: str, print_proof: Callable[..., None]) -> None:
     """Twenty steps that take longer than the grace: handed back, none of them a failure or a crash of its task."""
     long: list[Act] = [{"act": "step", "name": "quick", "ms": 1}, {"act": steps, "name": "long", "ms": 4000}]
     async with place.app() as app:
@@ -44,7 +44,7 @@ async def test_sigterm_hands_running_steps_back(place: Place, steps: str, tell: 
             await until_all_ended(place, 30)
             await asyncio.to_thread(crew.stop)
     verdict = await place.judge(client.acked)
-    tell(
+    print_proof(
         "SIGTERM",
         place.kind,
         f"20 running ({steps})",
@@ -61,7 +61,7 @@ async def test_sigterm_hands_running_steps_back(place: Place, steps: str, tell: 
 
 
 async def test_sigterm_lets_short_steps_finish(place: Place) -> None:
-    """Within the grace a running step ends and is recorded; only what comes after it is left to another."""
+    """Within the grace a running step ends and is recorded; another worker runs the steps after it."""
     acts: list[Act] = [{"act": "step", "name": f"s{number}", "ms": 400} for number in range(3)]
     async with place.app() as app:
         client = Client(app, random.Random(12))
@@ -80,7 +80,7 @@ async def test_sigterm_lets_short_steps_finish(place: Place) -> None:
     assert verdict.repeated == 0, "a step was cut off although it had the time"
 
 
-async def test_blocked_loop_keeps_its_lease(place: Place, tell: Callable[..., None]) -> None:
+async def test_blocked_loop_keeps_its_lease(place: Place, print_proof: Callable[..., None]) -> None:
     """A step that holds the loop and a core for twice the lease: the heartbeat's thread keeps the lease meanwhile."""
     async with place.app() as app:
         client = Client(app, random.Random(13))
@@ -96,14 +96,16 @@ async def test_blocked_loop_keeps_its_lease(place: Place, tell: Callable[..., No
             await asyncio.to_thread(crew.stop)
     verdict = await place.judge(client.acked)
     shifts = sum(row.kind == r.SHIFT for row in place.look().journals[blocking])
-    tell("loop blocked for 2 leases", place.kind, f"longest gap between heartbeats {gaps:.2f} s", f"{shifts} shift")
+    print_proof(
+        "loop blocked for 2 leases", place.kind, f"longest gap between heartbeats {gaps:.2f} s", f"{shifts} shift"
+    )
     verdict.must_be_clean()
     assert after == before
     assert shifts == 1
 
 
 async def _gaps(place: Place, seconds: float) -> float:
-    """The longest time for which some worker's lease was not prolonged."""
+    """The longest time in which a worker's lease was not prolonged."""
     since: dict[str, tuple[float, float]] = {}
     longest = 0.0
     end = time.monotonic() + seconds
@@ -117,8 +119,8 @@ async def _gaps(place: Place, seconds: float) -> float:
     return longest
 
 
-async def test_hung_loop_loses_its_tasks_safely(place: Place, tell: Callable[..., None]) -> None:
-    """A loop that stands still for more than three leases is given up: others go on, and it comes back as somebody new."""
+async def test_hung_loop_loses_its_tasks_safely(place: Place, print_proof: Callable[..., None]) -> None:
+    """A loop that stands still for more than three leases is given up: others go on, and the worker comes back under a new name."""
     async with place.app() as app:
         client = Client(app, random.Random(14))
         with Crew(place, 2, lease_s=1.0, heartbeat_s=0.2, slots=5).ready(2) as crew:
@@ -134,15 +136,17 @@ async def test_hung_loop_loses_its_tasks_safely(place: Place, tell: Callable[...
             after = dict(crew.alive)
             await asyncio.to_thread(crew.stop)
     verdict = await place.judge(client.acked)
-    tell("loop hung for 6 leases", place.kind, verdict)
+    print_proof("loop hung for 6 leases", place.kind, verdict)
     verdict.must_be_clean()
-    assert len(place.look().journals[hung]) > 5, "VOID: nobody took it over"
+    assert len(place.look().journals[hung]) > 5, "VOID: no worker took it over"
     assert sum(after[pid] != before[pid] for pid in before) == 1
 
 
 @pytest.mark.parametrize("away", ["refuses", "says nothing"])
-async def test_sigterm_while_the_database_is_away(postgres_place: Place, away: str, tell: Callable[..., None]) -> None:
-    """Nothing can be handed back; the worker ends all the same, in time, and another goes on when its lease has ended."""
+async def test_sigterm_while_the_database_is_away(
+    postgres_place: Place, away: str, print_proof: Callable[..., None]
+) -> None:
+    """The worker cannot hand its tasks back. It ends in time all the same, and another goes on when its lease has ended."""
     server = postgres_place.server
     assert server is not None
     with Proxy("127.0.0.1", server.port) as proxy:
@@ -164,7 +168,7 @@ async def test_sigterm_while_the_database_is_away(postgres_place: Place, away: s
                 await until_all_ended(postgres_place, 40)
                 await asyncio.to_thread(other.stop)
     verdict = await postgres_place.judge(client.acked)
-    tell(f"SIGTERM while the database {away}", f"exit {status} after {took:.1f} s", verdict)
+    print_proof(f"SIGTERM while the database {away}", f"exit {status} after {took:.1f} s", verdict)
     verdict.must_be_clean()
     assert status == 0
-    assert took < 30, "whoever stops a container waits for half a minute at most"
+    assert took < 30, "the stop of a container takes half a minute at most"

@@ -1,7 +1,7 @@
-"""A client that vanishes in the middle of a transaction, with its locks: the work of everybody else goes on.
+"""A client that vanishes in the middle of a transaction, with its locks: the work of all others goes on.
 
-A laptop's lid, a lost network: the server hears nothing, and would keep the locks for hours. What they stand in the way
-of is the journal of the task, and behind that the writer of its worker with all its other tasks.
+A closed laptop or a lost network: the server hears nothing, and would keep the locks for hours. They block the journal of
+the task, and so the writer of its worker with all its other tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HALFWAY = """SELECT 1 FROM pg_stat_activity
 WHERE state = 'idle in transaction' AND datname = current_database() AND query LIKE '%INSERT INTO onward_outcomes%'"""
 
 
-async def test_canceller_vanishes_halfway(postgres_place: Place, tell: Callable[..., None]) -> None:
+async def test_canceller_vanishes_halfway(postgres_place: Place, print_proof: Callable[..., None]) -> None:
     server = postgres_place.server
     assert server is not None
     acts: list[Act] = [{"act": "step", "name": f"s{number}", "ms": 200} for number in range(30)]
@@ -53,6 +53,8 @@ async def test_canceller_vanishes_halfway(postgres_place: Place, tell: Callable[
                 state = (await app.cancel(victim)).state if not (await app.get(victim)).ended else None
                 await asyncio.to_thread(crew.stop)
     verdict = await postgres_place.judge(dict.fromkeys(others, acts))
-    tell("canceller vanishes halfway", f"10 other tasks of its worker done after {took:.1f} s (6 s of work)", verdict)
+    print_proof(
+        "canceller vanishes halfway", f"10 other tasks of its worker done after {took:.1f} s (6 s of work)", verdict
+    )
     verdict.must_be_clean()
     assert took < 40, f"a stranger's open transaction held up the worker ({state})"

@@ -1,4 +1,4 @@
-"""The heart beats on: an error that nobody thought of must not stop the thread that keeps the lease."""
+"""An unexpected error must not stop the heartbeat thread, which keeps the lease."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.faults.band import Client, Crew, Place, until_all_ended
 
 
-@pytest.mark.parametrize("error", [RuntimeError("nobody thought of this"), ValueError("nor of this")])
+@pytest.mark.parametrize("error", [RuntimeError("unexpected"), ValueError("unexpected too")])
 async def test_heart_survives_a_strange_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -44,7 +44,7 @@ async def test_heart_survives_a_strange_error(
 
 @pytest.mark.slow
 async def test_heart_is_not_held_up_by_a_connection_that_died_without_a_word(
-    postgres_place: Place, tell: Callable[..., None]
+    postgres_place: Place, print_proof: Callable[..., None]
 ) -> None:
     """A firewall forgets a connection: nothing comes back on it, and a new one would work at once. (Here the server's
     end of it is frozen.) The heartbeat must not wait on the old one for as long as the lease."""
@@ -71,7 +71,7 @@ async def test_heart_is_not_held_up_by_a_connection_that_died_without_a_word(
             await asyncio.to_thread(crew.stop)
             await asyncio.to_thread(other.stop)
     verdict = await place.judge(client.acked)
-    tell("heartbeat's connection dies without a word", f"{len(backends)} of them", verdict)
+    print_proof("heartbeat's connection dies without a word", f"{len(backends)} of them", verdict)
     verdict.must_be_clean()
     assert len(backends) == 2, "VOID: their connections were not found"
     assert after == before, "they were taken for dead"

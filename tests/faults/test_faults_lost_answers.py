@@ -1,7 +1,7 @@
-"""The connection breaks between COMMIT and its answer: the database has done it, and nobody was told.
+"""The connection breaks between COMMIT and its answer: the database has committed, and the client gets no answer.
 
-Every statement that Onward sends is lost this way in its turn. What was asked is there once, whoever asks again; no step
-runs twice, no attempt is burned, and no task stays behind with a worker that does not know that it has it.
+The tests lose the answer of each statement of Onward in turn. A repeated request takes effect once. No step runs
+twice, no attempt is burned, and no task stays with a worker that does not know that it holds it.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ def proxy(postgres_place: Place) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def beyond(postgres_place: Place, proxy: Proxy) -> Place:
-    """The same database, through the proxy."""
+def proxied_place(postgres_place: Place, proxy: Proxy) -> Place:
+    """The same database through the proxy."""
     return Place("postgres", proxy.url_for(postgres_place.url), postgres_place.home, postgres_place.server)
 
 
 @pytest.fixture
-async def app(beyond: Place) -> AsyncIterator[Onward]:
-    async with beyond.app(lease_s=2.0, heartbeat_s=0.2, poll_s=0.1) as app:
+async def app(proxied_place: Place) -> AsyncIterator[Onward]:
+    async with proxied_place.app(lease_s=2.0, heartbeat_s=0.2, poll_s=0.1) as app:
         yield app
 
 
 @pytest.mark.parametrize("verb", STATEMENTS)
 async def test_the_answer_of_a_statement_is_lost(
-    app: Onward, beyond: Place, proxy: Proxy, verb: str, prove: bool, tell: Callable[..., None]
+    app: Onward, proxied_place: Place, proxy: Proxy, verb: str, prove: bool, print_proof: Callable[..., None]
 ) -> None:
     client = Client(app, random.Random(6))
     lost = 0
@@ -74,7 +74,7 @@ async def test_the_answer_of_a_statement_is_lost(
         name = worker.id
         for _ in range(10 if prove else 2):
             proxy.cut_after_commit(1, matching=STATEMENTS[verb], any=True)
-            if verb in {"rescue", "workers"}:  # a worker that died: only then is there something to rescue
+            if verb in {"rescue", "workers"}:  # a dead worker, so that there is a task to rescue
                 await app.store.workers.join(row(f"dead{lost}"), -1.0)
             await client.submit(STORY)
             await client.submit(STORY)
@@ -87,38 +87,38 @@ async def test_the_answer_of_a_statement_is_lost(
             proxy.disarm()
             lost = proxy.fired
         assert worker.id == name, "it was taken for dead"
-    verdict = await beyond.judge(client.acked)
-    tell(f"answer lost ({verb})", f"{lost} times", verdict)
+    verdict = await proxied_place.judge(client.acked)
+    print_proof(f"answer lost ({verb})", f"{lost} times", verdict)
     verdict.must_be_clean()
     assert lost, "VOID: no answer was lost"
-    assert len(beyond.look().tasks) == len(client.acked), "a submit that was sent again made a second task"
+    assert len(proxied_place.look().tasks) == len(client.acked), "a submit that was sent again made a second task"
 
 
-async def test_the_answer_of_a_submit_of_many_is_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
-    wishes = [SubmitRequest("story", {"acts": STORY}, key=f"k{number}") for number in range(20)]
+async def test_the_answer_of_a_submit_of_many_is_lost(app: Onward, proxied_place: Place, proxy: Proxy) -> None:
+    requests = [SubmitRequest("story", {"acts": STORY}, key=f"k{number}") for number in range(20)]
     proxy.cut_after_commit(1, matching=STATEMENTS["submit"], any=True)
     with pytest.raises(StoreUnavailable):
-        await app.service.submit(wishes)
-    ids = await app.service.submit(wishes)
+        await app.service.submit(requests)
+    ids = await app.service.submit(requests)
     assert proxy.fired == 1
-    assert beyond.look().tasks == set(ids)
+    assert proxied_place.look().tasks == set(ids)
 
 
-async def test_the_answer_of_a_cancel_is_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
+async def test_the_answer_of_a_cancel_is_lost(app: Onward, proxied_place: Place, proxy: Proxy) -> None:
     async with app.worker(slots=5):
         task_id = await Client(app, random.Random(7)).submit([{"act": "step", "name": "long", "ms": 60_000}])
-        await until(beyond.ledger.read)
+        await until(proxied_place.ledger.read)
         proxy.cut_after_commit(1, matching="DELETE FROM onward_queue WHERE task_id = $1")
         with pytest.raises(StoreUnavailable):
             await app.cancel(task_id)
         assert proxy.fired == 1
         assert (await app.cancel(task_id)).state == "cancelled"
-        picture = beyond.look()
+        picture = proxied_place.look()
         assert [row.kind for row in picture.journals[task_id]][-2:] == ["cancel.requested", "task.cancelled"]
         assert not picture.queue
 
 
-async def test_the_answer_of_a_resume_is_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
+async def test_the_answer_of_a_resume_is_lost(app: Onward, proxied_place: Place, proxy: Proxy) -> None:
     client = Client(app, random.Random(8))
     async with app.worker(slots=5):
         task_id = await client.submit([{"act": "trip", "times": 1}], task="once")
@@ -128,11 +128,11 @@ async def test_the_answer_of_a_resume_is_lost(app: Onward, beyond: Place, proxy:
             await app.resume(task_id)
         assert proxy.fired == 1
         await app.service.wait(task_id, 10)
-    assert [row.kind for row in beyond.look().journals[task_id]].count("task.resumed") == 1
+    assert [row.kind for row in proxied_place.look().journals[task_id]].count("task.resumed") == 1
 
 
-async def test_the_answers_of_joining_and_leaving_are_lost(app: Onward, beyond: Place, proxy: Proxy) -> None:
-    """A worker that cannot tell whether it has joined does not start; what it left behind ends with its lease."""
+async def test_the_answers_of_joining_and_leaving_are_lost(app: Onward, proxied_place: Place, proxy: Proxy) -> None:
+    """A worker that does not know whether it has joined does not start; its row ends with its lease."""
     client = Client(app, random.Random(9))
     proxy.cut_after_commit(1, matching="INSERT INTO onward_workers")
     with pytest.raises(StoreUnavailable):
@@ -143,4 +143,4 @@ async def test_the_answers_of_joining_and_leaving_are_lost(app: Onward, beyond: 
         await app.handle(task_id).result(timeout=60)
         proxy.cut_after_commit(1, matching="DELETE FROM onward_workers WHERE id")
     assert proxy.fired == 2
-    (await beyond.judge(client.acked)).must_be_clean()
+    (await proxied_place.judge(client.acked)).must_be_clean()

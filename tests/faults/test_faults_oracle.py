@@ -1,4 +1,4 @@
-"""The oracle can say no. Each witness is made to lie in its turn, and the verdict must notice; else it proves nothing."""
+"""The oracle finds faults. Each test makes one witness lie, and the verdict must notice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onward.core import record as r
 from onward.store.port.core import SUSPECT_AFTER
 from tests.faults import verdict
 from tests.faults.band import Client, Place
-from tests.faults.crew import Act, foretold, story
+from tests.faults.crew import Act, expected_answers, story
 from tests.faults.verdict import Picture, Row, Verdict, judge, percentile, resume_times
 
 STORY: list[Act] = [
@@ -28,7 +28,7 @@ STORY: list[Act] = [
 
 @dataclasses.dataclass
 class Case:
-    """A run that is as it should be, and the hands to spoil it."""
+    """A run without faults, and methods that spoil it."""
 
     place: Place
     acked: dict[str, list[Act]]
@@ -40,9 +40,9 @@ class Case:
     def sql(self, statement: str) -> None:
         self.place.rows(statement.replace("TASK", f"'{self.task}'"))
 
-    def note(self, what: str, step: str, shift: int, *, at: float | None = None, effect: str | None = None) -> None:
+    def note(self, event: str, step: str, shift: int, *, at: float | None = None, effect: str | None = None) -> None:
         self.place.ledger.write(
-            what, self.task, step, shift, 1, 1, time.time() if at is None else at, effect or f"{self.task}:{step}"
+            event, self.task, step, shift, 1, 1, time.time() if at is None else at, effect or f"{self.task}:{step}"
         )
 
     def reopen(self) -> None:
@@ -67,10 +67,10 @@ async def case(tmp_path: Path) -> Case:
 
 
 async def test_a_good_run_is_clean(case: Case) -> None:
-    found = await case.verdict()
-    found.must_be_clean()
-    assert (found.ended, found.steps, found.refused) == (3, 9, 0)
-    assert "3 tasks · 9 steps" in str(found)
+    verdict = await case.verdict()
+    verdict.must_be_clean()
+    assert (verdict.ended, verdict.steps, verdict.refused) == (3, 9, 0)
+    assert "3 tasks · 9 steps" in str(verdict)
 
 
 async def test_nothing_tried_is_void(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ PLANTED: dict[str, tuple[str, Callable[[Case], None]]] = {
 async def test_a_planted_violation_is_caught(case: Case, lie: str) -> None:
     name, plant = PLANTED[lie]
     plant(case)
-    found = await case.verdict()
-    assert name in found.faults, found
+    verdict = await case.verdict()
+    assert name in verdict.faults, verdict
     with pytest.raises(AssertionError, match=name):
-        found.must_be_clean()
+        verdict.must_be_clean()
 
 
 def _journal(*kinds: str) -> list[Row]:
@@ -170,7 +170,7 @@ def test_quarantine_needs_its_crashes() -> None:
     assert _quarantine(*crash, poison=frozenset({"t"})), "a poison that is at large"
 
 
-def test_resume_times_are_of_those_that_were_killed() -> None:
+def test_resume_times_are_of_killed_workers() -> None:
     journal = _journal(r.SHIFT, r.STEP_DONE, r.SHIFT, r.HANDED_BACK, r.SHIFT)
     picture = Picture({"t"}, {}, {}, {"t": journal}, {})
     assert resume_times(picture, {"w2": 3.5}) == [0.5]
@@ -178,9 +178,9 @@ def test_resume_times_are_of_those_that_were_killed() -> None:
     assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
 
 
-def test_stories_are_what_they_are_said_to_come_to() -> None:
+def test_the_expected_answers_of_a_story_count_its_steps() -> None:
     rng = random.Random(22)
     for _ in range(50):
         acts = story(rng)
-        assert len(foretold(acts)) == sum(act["act"] in {"step", "thread", "flaky"} for act in acts)
-    assert verdict.by_chance(Picture(set(), {"t": (None, None, "quarantined", 4, 1)}, {}, {}, {})) == ["t"]
+        assert len(expected_answers(acts)) == sum(act["act"] in {"step", "thread", "flaky"} for act in acts)
+    assert verdict.quarantined_tasks(Picture(set(), {"t": (None, None, "quarantined", 4, 1)}, {}, {}, {})) == ["t"]

@@ -36,7 +36,7 @@ DOUBTFUL = {"save.before", "save.after", "effect.before", "effect.after"}
 
 @pytest.mark.slow
 async def test_reference_task_killed_at_every_write(
-    place: Place, tmp_path: Path, prove: bool, tell: Callable[..., None]
+    place: Place, tmp_path: Path, prove: bool, print_proof: Callable[..., None]
 ) -> None:
     killed = doubted = 0
     where: set[str] = set()
@@ -52,7 +52,7 @@ async def test_reference_task_killed_at_every_write(
             killed += 1
             doubted += doubt
             where |= {point} if doubt else set()
-    tell(
+    print_proof(
         "reference task, kill -9 at a write",
         place.kind,
         f"{killed} places · {doubted} in doubt, all between announcement and record",

@@ -1,4 +1,4 @@
-"""PostgreSQL goes away under load and comes back: nothing is lost, and nobody who lives is taken for dead."""
+"""PostgreSQL goes away under load and comes back: no task is lost, and no living worker is declared dead."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _story(rng: random.Random) -> list[Act]:
 
 
 async def _under_load(place: Place, trouble: Callable[[], object], times: int, *, pause: float) -> tuple[Client, Crew]:
-    """Trouble, again and again, while stories that have no second chance go through workers with the default lease."""
+    """Repeats a trouble while workers with the default lease run stories that have no retry."""
     rng = random.Random(4)
     async with place.app() as app:
         client = Client(app, rng)
@@ -46,12 +46,12 @@ async def _under_load(place: Place, trouble: Callable[[], object], times: int, *
             rows = dict(place.rows("SELECT pid, id FROM onward_workers"))
             await asyncio.to_thread(crew.stop)
     assert rows == before
-    assert not crew.surprises, crew.surprises
+    assert not crew.unexpected_errors, crew.unexpected_errors
     return client, crew
 
 
 @pytest.mark.parametrize("how", ["immediate", "kill -9"])
-async def test_database_restarted(own: Place, how: str, prove: bool, tell: Callable[..., None]) -> None:
+async def test_database_restarted(own: Place, how: str, prove: bool, print_proof: Callable[..., None]) -> None:
     times = 20 if prove else 3
     server = own.server
     assert server is not None
@@ -65,7 +65,7 @@ async def test_database_restarted(own: Place, how: str, prove: bool, tell: Calla
 
     client, _ = await _under_load(own, trouble, times, pause=1.0)
     verdict = await own.judge(client.acked)
-    tell(
+    print_proof(
         f"PostgreSQL restarted ({how})",
         f"{times} times",
         verdict,
@@ -75,8 +75,8 @@ async def test_database_restarted(own: Place, how: str, prove: bool, tell: Calla
     verdict.must_be_clean()
 
 
-async def test_database_away_for_longer_than_the_lease(own: Place, tell: Callable[..., None]) -> None:
-    """All leases end while it is down; the first worker that is back must not bury those that come second."""
+async def test_database_away_for_longer_than_the_lease(own: Place, print_proof: Callable[..., None]) -> None:
+    """All leases end while it is down; the first worker that is back must not declare the others dead."""
     rng = random.Random(5)
     server = own.server
     assert server is not None
@@ -94,13 +94,13 @@ async def test_database_away_for_longer_than_the_lease(own: Place, tell: Callabl
             after = dict(crew.alive)
             await asyncio.to_thread(crew.stop)
     verdict = await own.judge(client.acked)
-    tell("PostgreSQL away for 5 s, lease 2 s", verdict, f"{len(crew.names) - WORKERS} living taken for dead")
+    print_proof("PostgreSQL away for 5 s, lease 2 s", verdict, f"{len(crew.names) - WORKERS} living taken for dead")
     verdict.must_be_clean()
-    assert after == before, f"somebody living was taken for dead\n{crew.log}"
+    assert after == before, f"a living worker was declared dead\n{crew.log}"
 
 
-async def test_all_connections_cut(postgres_place: Place, prove: bool, tell: Callable[..., None]) -> None:
-    """Not the database but the way to it: every connection breaks, presence locks included, and can be made again."""
+async def test_all_connections_cut(postgres_place: Place, prove: bool, print_proof: Callable[..., None]) -> None:
+    """The database stays up, but every connection breaks, presence locks included, and can be made again."""
     times = 20 if prove else 3
     server = postgres_place.server
     assert server is not None
@@ -108,11 +108,11 @@ async def test_all_connections_cut(postgres_place: Place, prove: bool, tell: Cal
         place = Place("postgres", proxy.url_for(postgres_place.url), postgres_place.home, server)
         client, _ = await _under_load(place, proxy.cut, times, pause=0.7)
         verdict = await place.judge(client.acked)
-    tell("all connections cut", f"{times} times", verdict, "0 living taken for dead")
+    print_proof("all connections cut", f"{times} times", verdict, "0 living taken for dead")
     verdict.must_be_clean()
 
 
-async def test_slow_database(postgres_place: Place, tell: Callable[..., None]) -> None:
+async def test_slow_database(postgres_place: Place, print_proof: Callable[..., None]) -> None:
     """More than half a second for every answer: slower, and nothing else. Heartbeats are answered late as well."""
     server = postgres_place.server
     assert server is not None
@@ -124,7 +124,7 @@ async def test_slow_database(postgres_place: Place, tell: Callable[..., None]) -
             with Crew(place, 2, slots=20, lease_s=4.0, heartbeat_s=1.0).ready(2) as crew:
                 before = dict(crew.alive)
                 beats = "SELECT count(*) FROM onward_workers WHERE lease_until > started_at + 4.5"
-                await until(lambda: postgres_place.rows(beats) == [(2,)])  # both hearts have their connections
+                await until(lambda: postgres_place.rows(beats) == [(2,)])  # both heartbeats have their connections
                 proxy.delay = 0.3
                 start = time.monotonic()
                 for _ in range(20):
@@ -135,6 +135,6 @@ async def test_slow_database(postgres_place: Place, tell: Callable[..., None]) -
                 after = dict(crew.alive)
                 await asyncio.to_thread(crew.stop)
     verdict = await postgres_place.judge(client.acked)
-    tell("slow database (600 ms for an answer)", f"120 steps in {took:.1f} s", verdict)
+    print_proof("slow database (600 ms for an answer)", f"120 steps in {took:.1f} s", verdict)
     verdict.must_be_clean()
-    assert after == before, f"somebody living was taken for dead\n{crew.log}"
+    assert after == before, f"a living worker was declared dead\n{crew.log}"

@@ -1,4 +1,4 @@
-"""A database that loses commits which it had confirmed, under living workers: a restore from a backup, a failover to a replica that
+"""A database that loses confirmed commits, under living workers: a restore from a backup, a failover to a replica that
 lagged behind. No journal gets a hole, and every task that the backup has goes on to its end."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.faults.band import Client, Crew, Place, until_all_ended
 
 pytestmark = pytest.mark.slow
 
-LEASE = 2.0
+LEASE_S = 2.0
 TASKS = 40
 WORKERS = 3
 TABLES = ("tasks", "queue", "journal", "outcomes", "inbox", "contents", "workers")
@@ -47,27 +47,27 @@ def _restore(place: Place) -> None:
 
 
 def _copy(source: str, target: Path) -> None:
-    """SQLite's own way to copy a database into one that others have open."""
-    here, there = apsw.Connection(source), apsw.Connection(str(target))
-    there.set_busy_timeout(20_000)
+    """Copies a database into one that others have open, with SQLite's backup API."""
+    from_connection, to_connection = apsw.Connection(source), apsw.Connection(str(target))
+    to_connection.set_busy_timeout(20_000)
     while True:
         try:
-            with there.backup("main", here, "main") as copying:
+            with to_connection.backup("main", from_connection, "main") as copying:
                 while not copying.done:
                     copying.step(-1)
             break
         except (apsw.BusyError, apsw.LockedError):
             continue
-    here.close()
-    there.close()
+    from_connection.close()
+    to_connection.close()
 
 
-async def test_a_restore_under_living_workers(place: Place, prove: bool, tell: Callable[..., None]) -> None:
+async def test_a_restore_under_living_workers(place: Place, prove: bool, print_proof: Callable[..., None]) -> None:
     rng = random.Random(8)
     gaps = 0
-    async with place.app(lease_s=LEASE, heartbeat_s=0.4) as app:
+    async with place.app(lease_s=LEASE_S, heartbeat_s=0.4) as app:
         client = Client(app, rng)
-        with Crew(place, WORKERS, lease_s=LEASE, heartbeat_s=0.4, slots=20).ready(WORKERS) as crew:
+        with Crew(place, WORKERS, lease_s=LEASE_S, heartbeat_s=0.4, slots=20).ready(WORKERS) as crew:
             for _ in range(TASKS):
                 await client.submit([{"act": "step", "name": f"s{n}", "ms": rng.randint(50, 250)} for n in range(20)])
             for _ in range(5 if prove else 2):
@@ -84,8 +84,8 @@ async def test_a_restore_under_living_workers(place: Place, prove: bool, tell: C
     gaps += place.rows(GAPS)[0][0]
     ends = dict(place.rows("SELECT state, count(*) FROM onward_outcomes GROUP BY state"))
     waiting = place.rows("SELECT reason, count(*) FROM onward_queue GROUP BY reason")
-    tell("restored", place.kind, f"{gaps} journals with holes", ends, waiting)
+    print_proof("restored", place.kind, f"{gaps} journals with holes", ends, waiting)
     assert gaps == 0
     assert (ends, waiting) == ({"completed": TASKS}, []), log
-    assert not crew.surprises, crew.surprises
-    assert any("lost its last commits" in line for line in crew.leader.errors), "VOID: nobody wrote after the loss"
+    assert not crew.unexpected_errors, crew.unexpected_errors
+    assert any("lost its last commits" in line for line in crew.leader.errors), "VOID: no worker wrote after the loss"

@@ -34,10 +34,10 @@ POINTS = {"pwrite64": "a write", "fdatasync": "a sync"}
 
 
 def _strace(place: Place, *options: str) -> subprocess.CompletedProcess[str]:
-    """A whole small life (`once`) under strace."""
-    what = place.options("once", count=2, acks=str(place.home / "acks"), slots=5, poll_s=0.02)
+    """Runs the mode `once` of the crew under strace."""
+    options_json = place.options("once", count=2, acks=str(place.home / "acks"), slots=5, poll_s=0.02)
     return subprocess.run(
-        ["strace", "-f", "-qq", *options, sys.executable, "-m", "tests.faults.crew", what],
+        ["strace", "-f", "-qq", *options, sys.executable, "-m", "tests.faults.crew", options_json],
         capture_output=True,
         text=True,
         check=False,
@@ -61,9 +61,9 @@ def tracing() -> None:
 
 @pytest.mark.parametrize("call", POINTS)
 async def test_crash_at_every_write(
-    tmp_path: Path, tracing: None, call: str, prove: bool, tell: Callable[..., None]
+    tmp_path: Path, tracing: None, call: str, prove: bool, print_proof: Callable[..., None]
 ) -> None:
-    """Killed at the k-th write for every k: what was acknowledged is there, the file is sound, and all goes on from there."""
+    """Killed at the k-th write for every k: acknowledged tasks are there, the file is sound, and all tasks go on."""
     total = _count(_place(tmp_path / "whole"), call)
     assert total > 10, "VOID: nothing was written"
     points = range(1, total + 1) if prove else sorted(random.Random(18).sample(range(1, total + 1), 4))
@@ -74,7 +74,7 @@ async def test_crash_at_every_write(
         crashed += ended.returncode in {-signal.SIGKILL, 137}
         acked += await _goes_on(place)
         shutil.rmtree(place.home)
-    tell(
+    print_proof(
         f"crash at {POINTS[call]}",
         "sqlite",
         f"{crashed} of {total} points",
@@ -91,13 +91,13 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("what", ERRORS)
+@pytest.mark.parametrize("error_case", ERRORS)
 async def test_error_at_every_write(
-    tmp_path: Path, tracing: None, what: str, prove: bool, tell: Callable[..., None]
+    tmp_path: Path, tracing: None, error_case: str, prove: bool, print_proof: Callable[..., None]
 ) -> None:
-    """The k-th write fails, once, and the process lives on: it tries again, and in the end all is done, once. (The tables are
-    there before: whoever cannot make them says so and ends, and by now that is most of the writes.)"""
-    call, error = ERRORS[what]
+    """The k-th write fails, once, and the process lives on: it tries again, and in the end all is done, once. (The tables
+    exist before: a process that cannot create them ends with an error, and creating them is most of the writes.)"""
+    call, error = ERRORS[error_case]
     total = _count(await _made(tmp_path / "whole"), call)
     points = range(1, total + 1) if prove else sorted(random.Random(26).sample(range(1, total + 1), 4))
     survived = 0
@@ -109,7 +109,11 @@ async def test_error_at_every_write(
         assert ended.returncode == 0 or not acks, f"it gave up at point {point}:\n{ended.stderr[-2000:]}"
         await _goes_on(place)
         shutil.rmtree(place.home)
-    tell(what, "sqlite", f"{survived} of {len(points)} points survived, the others before anything was acknowledged")
+    print_proof(
+        error_case,
+        "sqlite",
+        f"{survived} of {len(points)} points survived, the others before anything was acknowledged",
+    )
     assert survived > len(points) / 2
 
 
@@ -119,26 +123,26 @@ def _place(home: Path) -> Place:
 
 
 async def _made(home: Path) -> Place:
-    """The same, with its tables."""
+    """A place whose database has its tables."""
     place = _place(home)
     async with place.app():
         return place
 
 
 def _count(place: Place, call: str) -> int:
-    """How many such calls the thread that makes most of them makes: strace counts for each thread by itself."""
+    """The number of such calls of the thread with most of them: strace counts for each thread by itself."""
     trace = place.home / "trace"
     done = _strace(place, "-e", f"trace={call}", "-o", str(trace))
     assert done.returncode == 0, done.stderr
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for line in trace.read_text().splitlines():
         if match := re.match(rf"(\d+) +{call}\(", line):
-            found[match[1]] = found.get(match[1], 0) + 1
-    return max(found.values())
+            counts[match[1]] = counts.get(match[1], 0) + 1
+    return max(counts.values())
 
 
 async def _goes_on(place: Place) -> int:
-    """Reopen after the crash and do what is left; how many tasks had been acknowledged."""
+    """Reopens after the crash and ends the unfinished tasks; returns how many had been acknowledged."""
     acks = Ledger(place.home / "acks").read()
     acked = {line[0]: line[1] for line in acks if line[1] != "completed"}
     completed = {line[0] for line in acks if line[1] == "completed"}
@@ -151,7 +155,7 @@ async def _goes_on(place: Place) -> int:
     async with place.app(poll_s=0.02) as app:
         before = place.look()
         assert acked.keys() <= before.tasks, "an acknowledged task is gone"
-        assert completed <= before.outcomes.keys(), "a result that somebody saw is gone"
+        assert completed <= before.outcomes.keys(), "a result that a client read is gone"
         async with app.worker(slots=5):
             for task_id in before.tasks:
                 await app.handle(task_id).result(timeout=60)
@@ -178,8 +182,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(home)], check=False)
 
 
-async def test_disk_full(small_disk: Path, tmp_path: Path, tell: Callable[..., None]) -> None:
-    """The disk fills up under a working worker: submits are refused in so many words, nothing acknowledged is lost, and
+async def test_disk_full(small_disk: Path, tmp_path: Path, print_proof: Callable[..., None]) -> None:
+    """The disk fills up under a working worker: submits are refused with the reason, no acknowledged task is lost, and
     when there is room again the same worker goes on."""
     place = Place("sqlite", f"sqlite:///{small_disk / 'onward.db'}", tmp_path)
     client = Client(place.app(), random.Random(19))
@@ -187,7 +191,7 @@ async def test_disk_full(small_disk: Path, tmp_path: Path, tell: Callable[..., N
     async with client.app:
         with Crew(place, 1, lease_s=2.0, heartbeat_s=0.4).ready(1) as crew:
             pid = next(iter(crew.alive))
-            for _ in range(10):  # these are under way when the room runs out
+            for _ in range(10):  # these run when the disk is full
                 await client.submit([{"act": "step", "name": f"s{number}", "ms": 300} for number in range(5)])
             await asyncio.sleep(0.5)
             ballast = small_disk / "ballast"
@@ -214,7 +218,7 @@ async def test_disk_full(small_disk: Path, tmp_path: Path, tell: Callable[..., N
             alive = list(crew.alive)
             await asyncio.to_thread(crew.stop)
     verdict = await place.judge(client.acked)
-    tell(
+    print_proof(
         "disk full",
         "sqlite",
         f"{known} tasks before",
@@ -232,7 +236,7 @@ def _story(name: str) -> list[Act]:
 
 
 async def test_file_size_limit(tmp_path: Path) -> None:
-    """The same for an ordinary user: the system lets the file grow no further, and then does."""
+    """The same without root: the system limits the size of the file for a while."""
     place = _place(tmp_path / "limited")
     code = "import resource, sys; from tests.faults.crew import main; resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY)); sys.exit(main())"
     options = place.options("lead", workers=1, lease_s=2.0, heartbeat_s=0.4)
@@ -254,8 +258,10 @@ async def test_file_size_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [2, 8])
-async def test_many_processes_submit(sqlite: Place, processes: int, prove: bool, tell: Callable[..., None]) -> None:
-    """All of them into a file that does not exist yet, with a worker in between; nobody hears of locks."""
+async def test_many_processes_submit(
+    sqlite: Place, processes: int, prove: bool, print_proof: Callable[..., None]
+) -> None:
+    """All of them into a file that does not exist yet, with a worker in between; no process gets an error about locks."""
     count = 500 if prove else 60
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -265,15 +271,15 @@ async def test_many_processes_submit(sqlite: Place, processes: int, prove: bool,
         ]
         statuses = [await asyncio.to_thread(child.wait, 240) for child in children]
         took = time.monotonic() - start
-        said = [line.split(" ", 2) for child in children for line in child.lines]
+        lines = [line.split(" ", 2) for child in children for line in child.lines]
         await until_all_ended(sqlite, 60)
         await asyncio.to_thread(crew.stop)
     acked: dict[str, list[Act]] = {
-        words[2]: [{"act": "step", "name": "only", "ms": 0}] for words in said if words[0] == "acked"
+        words[2]: [{"act": "step", "name": "only", "ms": 0}] for words in lines if words[0] == "acked"
     }
-    refused = [words for words in said if words[0] == "refused"]
+    refused = [words for words in lines if words[0] == "refused"]
     verdict = await sqlite.judge(acked)
-    tell(
+    print_proof(
         f"{processes} processes submit",
         f"{len(acked)} acknowledged",
         f"{len(refused)} refused",
@@ -287,7 +293,7 @@ async def test_many_processes_submit(sqlite: Place, processes: int, prove: bool,
 
 
 async def test_many_processes_open_a_new_file(sqlite: Place) -> None:
-    """The first moment of a file is the one in which it has no tables, no log and eight owners."""
+    """Eight processes open a file at once that has no tables and no log yet."""
     for round_ in range(3):
         place = _place(sqlite.home / f"round{round_}")
         with contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""Fast takeover: a worker is killed with a hundred tasks in its hands, and another goes on with them at once.
+"""Fast takeover: a worker is killed while it holds a hundred tasks, and another goes on with them at once.
 
-With the default lease of 10 s. The measured figures are printed; what is asserted is far from them and far below the
-lease, because no machine that runs tests is quiet.
+With the default lease of 10 s. The test prints the measured figures. Its bounds are far above them and far below the
+lease, because a machine that runs tests is busy.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tests.faults.verdict import percentile, resume_times
 pytestmark = pytest.mark.slow
 
 TASKS = 100
-LAST = 2.0
+LAST_STEP_S = 2.0
 STORY: list[Act] = [
     {"act": "step", "name": "first", "ms": 100},
     {"act": "step", "name": "second", "ms": 2500},  # time for another worker to start
-    {"act": "step", "name": "last", "ms": int(LAST * 1000)},
+    {"act": "step", "name": "last", "ms": int(LAST_STEP_S * 1000)},
 ]
 
 
-async def test_takeover_after_kill9(place: Place, prove: bool, tell: Callable[..., None]) -> None:
+async def test_takeover_after_kill9(place: Place, prove: bool, print_proof: Callable[..., None]) -> None:
     rounds = 10 if prove else 1
     firsts, lasts = [], []
     died: dict[str, float] = {}
@@ -40,13 +40,13 @@ async def test_takeover_after_kill9(place: Place, prove: bool, tell: Callable[..
             lasts.append(last)
     verdict = await place.judge(client.acked)
     times = resume_times(place.look(), died)
-    tell(
+    print_proof(
         "takeover",
         place.kind,
         f"{TASKS} tasks in flight, {rounds} kills",
         f"first goes on after {min(firsts) * 1000:.0f} to {max(firsts) * 1000:.0f} ms",
         f"resumed p50 {percentile(times, 0.5) * 1000:.0f} ms p99 {percentile(times, 0.99) * 1000:.0f} ms",
-        f"all done after {min(lasts):.2f} to {max(lasts):.2f} s with {LAST:g} s of work left",
+        f"all done after {min(lasts):.2f} to {max(lasts):.2f} s with {LAST_STEP_S:g} s of work left",
         verdict,
     )
     verdict.must_be_clean()
@@ -58,13 +58,14 @@ async def test_takeover_after_kill9(place: Place, prove: bool, tell: Callable[..
 async def _one_round(place: Place, client: Client, died: dict[str, float]) -> tuple[float, float]:
     """Seconds until the first task went on, and until all were done, after their worker was killed."""
     with Crew(place, 1).ready(1) as crew:
-        ids = await asyncio.gather(*(client.submit(STORY) for _ in range(TASKS)))  # at once: they go side by side
+        # all at once, so that they run side by side
+        ids = await asyncio.gather(*(client.submit(STORY) for _ in range(TASKS)))
         await _until_all_in(place, ids, "second")
         with Crew(place, 1).ready(1) as other:
             await _until_all_in(place, ids, "last")
             died |= {name: time.time() for name in crew.names}
             killed = time.time()
-            crew.leader.kill9()  # and its worker with it, by the kernel; nobody starts a new one
+            crew.leader.kill9()  # the kernel kills its worker with it, and no leader starts a new one
             for task_id in ids:
                 await client.app.service.wait(task_id, 30)
             done = time.time()

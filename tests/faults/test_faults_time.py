@@ -18,7 +18,7 @@ from tests.faults.crew import Act
 
 pytestmark = pytest.mark.slow
 
-LEASE = 1.5
+LEASE_S = 1.5
 
 
 def _story(rng: random.Random) -> list[Act]:
@@ -26,19 +26,19 @@ def _story(rng: random.Random) -> list[Act]:
 
 
 async def test_worker_cut_off_for_longer_than_its_lease(
-    postgres_place: Place, prove: bool, tell: Callable[..., None]
+    postgres_place: Place, prove: bool, print_proof: Callable[..., None]
 ) -> None:
-    """Nothing gets through to the database, and the worker does not hear that either. It stops starting steps when its
-    lease ends by its own clock; another goes on; what it still sends when it is back is refused."""
+    """The worker cannot reach the database, and gets no error either. It stops starting steps when its
+    lease ends by its own clock, and another goes on. When it is back, the store refuses its late records."""
     rounds = 10 if prove else 2
     rng = random.Random(24)
     late = taken = 0
     server = postgres_place.server
     assert server is not None
-    settings = {"lease_s": LEASE, "heartbeat_s": 0.3, "slots": 10}
+    settings = {"lease_s": LEASE_S, "heartbeat_s": 0.3, "slots": 10}
     with Proxy("127.0.0.1", server.port) as proxy:
         beyond = Place("postgres", proxy.url_for(postgres_place.url), postgres_place.home, server)
-        async with postgres_place.app(lease_s=LEASE, heartbeat_s=0.3) as app:
+        async with postgres_place.app(lease_s=LEASE_S, heartbeat_s=0.3) as app:
             client = Client(app, rng)
             with Crew(postgres_place, 2, **settings).ready(2) as crew, Crew(beyond, 1, **settings).ready(1) as far:
                 (pid,) = far.alive
@@ -48,22 +48,22 @@ async def test_worker_cut_off_for_longer_than_its_lease(
                         name = far.alive[pid]
                         proxy.pause()
                         cut = time.time()
-                        await asyncio.sleep(3 * LEASE)
-                        gone = not postgres_place.rows(f"SELECT 1 FROM onward_workers WHERE id = '{name}'")
+                        await asyncio.sleep(3 * LEASE_S)
+                        declared_dead = not postgres_place.rows(f"SELECT 1 FROM onward_workers WHERE id = '{name}'")
                         back = time.time()
                         proxy.resume()
-                        taken += gone
-                        if gone:
+                        taken += declared_dead
+                        if declared_dead:
                             await asyncio.to_thread(far.until, lambda: far.alive[pid] != name, 20)
                         late += sum(
-                            line[0] == "start" and line[5] == pid and cut + LEASE + 0.2 < line[6] < back
+                            line[0] == "start" and line[5] == pid and cut + LEASE_S + 0.2 < line[6] < back
                             for line in postgres_place.ledger.read()
                         )
                 await until_all_ended(postgres_place, 60)
                 await asyncio.to_thread(crew.stop)
                 await asyncio.to_thread(far.stop)
     verdict = await postgres_place.judge(client.acked)
-    tell(
+    print_proof(
         "cut off for 3 leases",
         f"{rounds} times, {taken} taken over",
         f"{late} steps started without a lease",
@@ -72,12 +72,12 @@ async def test_worker_cut_off_for_longer_than_its_lease(
     )
     verdict.must_be_clean()
     assert late == 0
-    assert taken, "VOID: nobody took its tasks"
+    assert taken, "VOID: no worker took its tasks"
     assert verdict.repeated, "VOID: it had done nothing that was refused"
 
 
 class _Clock:
-    """The time of a database, moved for everybody at once."""
+    """The time of a database, moved for all its clients at once."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -99,14 +99,14 @@ class _Clock:
                 file.write(struct.pack("d", now + seconds))
 
 
-async def test_clock_of_the_database_jumps(place: Place, tell: Callable[..., None]) -> None:
-    """Ten minutes ahead, and a little back: nothing runs twice, sleepers wake once, and whoever is taken for dead by the
-    clock comes back."""
+async def test_clock_of_the_database_jumps(place: Place, print_proof: Callable[..., None]) -> None:
+    """Ten minutes ahead, and a little back: nothing runs twice, sleepers wake once, and a worker that the clock declared
+    dead comes back."""
     rng = random.Random(25)
-    async with place.app(lease_s=LEASE, heartbeat_s=0.3) as app:
+    async with place.app(lease_s=LEASE_S, heartbeat_s=0.3) as app:
         clock = _Clock(place)
         client = Client(app, rng)
-        with Crew(place, 4, lease_s=LEASE, heartbeat_s=0.3, slots=10, offset=str(clock.file)).ready(4) as crew:
+        with Crew(place, 4, lease_s=LEASE_S, heartbeat_s=0.3, slots=10, offset=str(clock.file)).ready(4) as crew:
             async with busy(place, client, about=30):
                 for seconds in (600, -3, 600, -3):
                     await asyncio.sleep(1.5)
@@ -114,12 +114,12 @@ async def test_clock_of_the_database_jumps(place: Place, tell: Callable[..., Non
                 await asyncio.sleep(1)
             await until_all_ended(place, 60)
             taken = len(crew.names) - 4
-            everybody = sorted(crew.alive)
-            await until(lambda: sorted(pid for (pid,) in place.rows("SELECT pid FROM onward_workers")) == everybody)
+            pids = sorted(crew.alive)
+            await until(lambda: sorted(pid for (pid,) in place.rows("SELECT pid FROM onward_workers")) == pids)
             await asyncio.to_thread(crew.stop)
     verdict = await place.judge(client.acked)
     slept = [row.key for journal in place.look().journals.values() for row in journal if row.kind == r.SLEPT]
-    tell(
+    print_proof(
         "clock jumps",
         place.kind,
         "+600, -3, +600, -3 s",

@@ -78,7 +78,7 @@ async def _kill_now_and_then(workers: Workers, rng: random.Random, count: list[i
 
 
 @pytest.mark.slow
-async def test_tree_under_random_kills(place: Place, prove: bool, tell: Callable[..., None]) -> None:
+async def test_tree_under_random_kills(place: Place, prove: bool, print_proof: Callable[..., None]) -> None:
     widths = [10, 10, 10] if prove else [5, 5, 4]
     total = 1 + widths[0] * (1 + widths[1] * (1 + widths[2]))
     rng, kills = random.Random(33), [0]
@@ -88,13 +88,13 @@ async def test_tree_under_random_kills(place: Place, prove: bool, tell: Callable
         try:
             root = await app.submit("tree", {"widths": widths})
             assert await root.result(240) == total
-            assert await _count(app, State.COMPLETED) == total, "nobody was started twice"
+            assert await _count(app, State.COMPLETED) == total, "no task was started twice"
             await _cancelled(app, widths, total)
             assert await app.store.health.census() == []
         finally:
             killing.cancel()
             await asyncio.to_thread(workers.close)
-    tell(
+    print_proof(
         "tree of tasks under kill -9",
         place.kind,
         f"{total} tasks finished, {total} cancelled · {kills[0]} kills · census 0",
@@ -118,12 +118,12 @@ async def _cancelled(app: Onward, widths: list[int], total: int) -> None:
 
 
 async def _count(app: Onward, state: State) -> int:
-    found, cursor = 0, None
+    count, cursor = 0, None
     while True:
         page, cursor = await app.list(state=state, limit=1000, cursor=cursor)
-        found += len(page)
+        count += len(page)
         if cursor is None:
-            return found
+            return count
 
 
 if db := os.environ.get("ONWARD_DB"):

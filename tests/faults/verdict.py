@@ -1,11 +1,11 @@
-"""The oracle: what is wrong, from three witnesses that do not know each other.
+"""The oracle: finds faults by comparing three independent witnesses.
 
-    the ledger   what was done to the world, noted by the steps themselves
+    the ledger   starts and ends of steps, noted by the steps themselves
     the store    tables read past Onward, in one snapshot
-    the client   which tasks it was told are accepted, and with which story
+    the client   the acknowledged tasks, each with its story
 
-Nothing here waits or measures time, but for one thing: a worker that lost its task must not start a recorded step later
-on, which only clocks can tell. All else is order: a record's shift, a shift's number, a line's place in the ledger.
+Nothing here waits or measures time, with one exception: a worker that lost its task must not start a recorded step later
+on, which only clocks can show. All else is order: a record's shift, a shift's number, a line's place in the ledger.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import psycopg
 
 from onward.core import record as r
 from onward.store.port.core import SUSPECT_AFTER
-from tests.faults.crew import Act, foretold
+from tests.faults.crew import Act, expected_answers
 
-LATE = 0.5
-"""Seconds by which a start may seem to come after the record, for clocks that are not quite one."""
+CLOCK_SLACK_S = 0.5
+"""A start may seem to come this much after the record, because the clocks differ a little."""
 
 QUIET = {r.SHIFT, r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS}
 """Records that are no progress: a shift that left nothing else behind left nothing."""
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 class Line(NamedTuple):
     """A line of the ledger."""
 
-    what: str
+    event: str
     task: str
     step: str
     shift: int
@@ -90,10 +90,10 @@ def look(url: str) -> Picture:
 
 def _read(connection: Any) -> Picture:
     journals: dict[str, list[Row]] = collections.defaultdict(list)
-    for found in connection.execute(
+    for values in connection.execute(
         "SELECT task_id, seq, shift, kind, key, data, at FROM onward_journal ORDER BY task_id, seq"
     ):
-        row = Row(*found)
+        row = Row(*values)
         journals[row.task].append(row)
     return Picture(
         tasks={task for (task,) in connection.execute("SELECT id FROM onward_tasks")},
@@ -112,7 +112,7 @@ def _read(connection: Any) -> Picture:
 
 @dataclasses.dataclass
 class Verdict:
-    """Lists of what is wrong, each in a sentence; and counters that say whether anything was tried at all."""
+    """Lists of faults, each as a sentence; and counters that show whether the run did any work."""
 
     lost: list[str] = dataclasses.field(default_factory=list)
     stuck: list[str] = dataclasses.field(default_factory=list)
@@ -128,7 +128,7 @@ class Verdict:
     steps: int = 0
     """Steps with a record."""
     resumed: int = 0
-    """Shifts that went on with what another had left."""
+    """Shifts that went on with the task of another shift."""
     repeated: int = 0
     """Steps that ran more than once before their record, as they may."""
     refused: int = 0
@@ -137,11 +137,11 @@ class Verdict:
     @property
     def faults(self) -> dict[str, list[str]]:
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {name: found for name, found in named.items() if isinstance(found, list) and found}
+        return {name: sentences for name, sentences in named.items() if isinstance(sentences, list) and sentences}
 
     def must_be_clean(self) -> None:
-        told = [f"{name} ({len(found)}): " + "; ".join(found[:5]) for name, found in self.faults.items()]
-        assert not told, "\n".join(told)
+        lists = [f"{name} ({len(sentences)}): " + "; ".join(sentences[:5]) for name, sentences in self.faults.items()]
+        assert not lists, "\n".join(lists)
         assert self.steps, "VOID: no step was ever recorded"
 
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ def judge(
 
 
 def _fate(verdict: Verdict, picture: Picture, task: str, acts: list[Act], poison: frozenset[str]) -> None:
-    """What became of a task that the client was told is accepted."""
+    """Judges the end of a task that was acknowledged to the client."""
     if task not in picture.tasks or (task not in picture.queue and task not in picture.outcomes):
         verdict.lost.append(f"{task} was acknowledged and is not there")
         return
@@ -190,8 +190,8 @@ def _fate(verdict: Verdict, picture: Picture, task: str, acts: list[Act], poison
     ending = next((row for row in picture.journals.get(task, []) if row.seq == seq), None)
     if task in poison:
         verdict.wrong.append(f"{task} was meant to be quarantined and is {state}")
-    elif state != "completed" or ending is None or json.loads(ending.data).get("result") != foretold(acts):
-        verdict.wrong.append(f"{task} is {state} with {ending and ending.data!r}, foretold {foretold(acts)}")
+    elif state != "completed" or ending is None or json.loads(ending.data).get("result") != expected_answers(acts):
+        verdict.wrong.append(f"{task} is {state} with {ending and ending.data!r}, expected {expected_answers(acts)}")
     elif attempt != 1 + sum(act["times"] for act in acts if act["act"] == "trip"):
         verdict.wrong.append(f"{task} needed {attempt} attempts: something burned one")
 
@@ -233,20 +233,20 @@ def _steps(verdict: Verdict, picture: Picture, lines: list[Line]) -> None:
     verdict.steps = len(recorded)
     for (task, step), row in recorded.items():
         theirs = ledger.get((task, step), [])
-        if not any(line.what == "end" and line.shift == row.shift for line in theirs):
+        if not any(line.event == "end" and line.shift == row.shift for line in theirs):
             verdict.wrong.append(f"{task} has a result for step {step} that shift {row.shift} never had")
         over = False
         for line in theirs:
-            if line.what == "start" and (line.shift > row.shift or (line.shift == row.shift and over)):
+            if line.event == "start" and (line.shift > row.shift or (line.shift == row.shift and over)):
                 verdict.run_again.append(
                     f"{task} started step {step} in shift {line.shift}, recorded at {row.seq} by shift {row.shift}"
                 )
-            elif line.what == "start" and line.shift < row.shift and line.at > row.at + LATE:
+            elif line.event == "start" and line.shift < row.shift and line.at > row.at + CLOCK_SLACK_S:
                 verdict.run_again.append(
                     f"{task} started step {step} in lost shift {line.shift}, {line.at - row.at:.3f} s after its record"
                 )
-            over = over or (line.what == "end" and line.shift == row.shift)
-        counted = collections.Counter(line.what for line in theirs)
+            over = over or (line.event == "end" and line.shift == row.shift)
+        counted = collections.Counter(line.event for line in theirs)
         verdict.repeated += counted["start"] - counted["fail"] > 1
     for (task, step), theirs in ledger.items():
         if len({line.effect for line in theirs}) > 1:
@@ -260,7 +260,7 @@ def _refused(picture: Picture, lines: list[Line], recorded: Mapping[tuple[str, s
     count = 0
     for line in lines:
         row = recorded.get((line.task, line.step))
-        if line.what == "end" and (row is None or row.shift != line.shift):
+        if line.event == "end" and (row is None or row.shift != line.shift):
             later = [shift for shift in shifts.get(line.task, []) if shift.seq > line.shift]
             count += bool(later) and later[0].at < line.at
     return count
@@ -292,7 +292,7 @@ def _short(journal: list[Row]) -> str:
     return ", ".join(f"{row.seq} {row.kind} {row.key}".strip() for row in journal)
 
 
-def by_chance(picture: Picture) -> list[str]:
+def quarantined_tasks(picture: Picture) -> list[str]:
     """Tasks that are in quarantine now."""
     return [task for task, row in picture.queue.items() if row[2] == "quarantined"]
 
@@ -300,20 +300,20 @@ def by_chance(picture: Picture) -> list[str]:
 def resume_times(picture: Picture, died: Mapping[str, float]) -> list[float]:
     """For each shift whose worker was killed in it: seconds until the next shift of that task began. Not of suspects:
     they wait for a worker of their own."""
-    found = []
+    seconds = []
     for journal in picture.journals.values():
         worker, fruitless, progress = "", 0, True
         for row in journal:
             if row.kind == r.SHIFT:
                 fruitless = 0 if progress else fruitless + 1
                 if worker in died and row.at >= died[worker] and fruitless < SUSPECT_AFTER:
-                    found.append(row.at - died[worker])
+                    seconds.append(row.at - died[worker])
                 worker, progress = str(json.loads(row.data)["worker"]), False
             elif row.kind not in QUIET:
                 progress = True
                 if row.kind in r.ENDS | {r.HANDED_BACK, r.RETRY, r.PARKED, r.QUARANTINED}:
                     worker = ""
-    return sorted(found)
+    return sorted(seconds)
 
 
 def percentile(ordered: list[float], part: float) -> float:

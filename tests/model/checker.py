@@ -1,7 +1,7 @@
 """The checker: every state that the moves of a protocol lead to, breadth first, each judged; and the shortest way to a fault.
 
-States that no move can tell apart are one (`canonical`): the names of workers do not matter, nor do journal numbers that
-nobody can refer to any more, nor what a worker holds in memory whose every write will be refused. So a task may be claimed,
+States that no move can distinguish are one (`canonical`): the names of workers do not matter, nor do journal numbers that
+no statement can refer to any more, nor the memory of a worker whose every write will be refused. So a task may be claimed,
 dropped, cancelled, retried and resumed any number of times, and there is still an end to the search.
 """
 
@@ -13,7 +13,7 @@ import gc
 from array import array
 
 from tests.model.model import OUTSIDE, Move, Protocol
-from tests.model.words import (
+from tests.model.values import (
     GONE,
     HANDED_BACK,
     LATER,
@@ -31,29 +31,29 @@ from tests.model.words import (
 )
 
 TAKEN = Record(0, "taken")
-"""A number of which nobody needs to know more."""
+"""A number whose details no move needs any more."""
 
-FAR = 6
+MAX_AHEAD = 6
 """Numbers after its own that a worker may write to, when faults are planted."""
 
 
-# ── what must hold ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── invariants ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def broken(state: State) -> str:
-    """What is wrong with a state; the census (store/statements/common.sql) and some more. Moves judge themselves."""
+    """The fault of a state, or ""; the census (store/statements/common.sql) and some more. Moves judge themselves."""
     row, now = state.row, state.now
     if state.outcome != now.over:
         return f"the outcome is {state.outcome!r} and the journal says {now.over!r}"
     if bool(row) == bool(state.outcome):
         return "it has ended and has a queue row" if row else "it has neither a queue row nor an outcome"
     if not row:
-        return "somebody holds a task that has ended" if state.held else ""
+        return "a worker holds a task that has ended" if state.held else ""
     due, reason = row
     if state.held:
         holders = [worker for worker in state.workers if worker.holds]
         if len(holders) > 1 or not holders[0].row:
-            return "it is held by two" if len(holders) > 1 else "it is held by a worker that nobody will judge"
+            return "it is held by two" if len(holders) > 1 else "it is held by a worker that no rescue will judge"
         return "it is held, and not due" if due != NOW else ""
     if state.paused:
         return "" if (due, reason) == (NEVER, "paused") else f"it is paused, and {reason}"
@@ -66,12 +66,12 @@ def broken(state: State) -> str:
     return "" if due in {NOW, LATER, NEVER} else f"due {due}?"
 
 
-# ── states that no move can tell apart ───────────────────────────────────────────────────────────────────────────────
+# ── states that no move can distinguish ──────────────────────────────────────────────────────────────────────────────
 
 
 def canonical(state: State, *, planted: bool = False, lean: bool = True) -> State:
-    """The one state that stands for all that are like this one. `lean` also forgets what a worker has in memory whose every
-    write will be refused, for as long as numbers are never given free: with a fault planted that need not be so."""
+    """The state that stands for all like this one. `lean` also forgets the memory of a worker whose every write
+    will be refused. That is right as long as numbers are never freed, which a planted fault may do."""
     workers = [_plain(state, worker, planted=planted, lean=lean) for worker in state.workers]
     late = state.late
     if late.entries and late.first <= len(state.journal) and not planted:
@@ -97,7 +97,7 @@ _ANYTHING = (Entry(HANDED_BACK), Entry(HANDED_BACK, "", ("wait", NOW, "queued", 
 
 
 def _plain(state: State, worker: Worker, *, planted: bool, lean: bool) -> Worker:
-    """Without what cannot matter any more: one that does nothing and holds nothing is as good as a new one."""
+    """The worker without parts that cannot matter any more: one that does nothing and holds nothing equals a new one."""
     if not planted and worker.giving and not (worker.holds and worker.giving == state.now.fence):
         worker = worker._replace(giving=0)  # the shift that it names is over for ever
     if not worker.view:
@@ -108,41 +108,41 @@ def _plain(state: State, worker: Worker, *, planted: bool, lean: bool) -> Worker
 
 
 def _fenced(state: State, worker: Worker) -> int:
-    """The next number of a worker that is another's, so that all it will ever write is refused; 0 when it is not."""
-    journal, last = state.journal, worker.told
-    if last < len(journal) and journal[last].shift == worker.shift:  # what it sent is there, only it does not know
+    """The worker's next number when another has taken it, so that all its writes will be refused; 0 when it is free."""
+    journal, last = state.journal, worker.acked
+    if last < len(journal) and journal[last].shift == worker.shift:  # its records are written, but it has no answer yet
         last += len(worker.sent)
     return last + 1 if last < len(journal) and journal[last].shift != worker.shift else 0
 
 
 def _doomed(state: State, worker: Worker) -> Worker:
-    """One that was fenced is as good as a new one, unless it may still begin a step."""
+    """A fenced worker equals a new one, unless it may still begin a step."""
     next_ = _fenced(state, worker)
     if not next_:
         return worker
-    if next_ > worker.told + 1:
+    if next_ > worker.acked + 1:
         if worker.sent[-1].ending:
             return _FRESH
-        worker = worker._replace(told=next_ - 1, sent=())
+        worker = worker._replace(acked=next_ - 1, sent=())
     if not worker.lease or awaits(worker):
         return _FRESH
     return worker._replace(sent=(), line=()) if worker.sent or worker.line else worker
 
 
 def _kept(state: State, workers: list[Worker], late: Late, *, planted: bool) -> list[int]:
-    """The numbers of the journal that somebody may still refer to."""
+    """The numbers of the journal that a statement may still refer to."""
     head, kept = len(state.journal), set[int]()
     for worker in workers:
-        if worker.view and worker.told < head:
-            far = FAR if planted else len(worker.sent) + len(worker.line) + 1
-            kept.update(range(worker.told + 1, min(head, worker.told + far) + 1))
+        if worker.view and worker.acked < head:
+            far = MAX_AHEAD if planted else len(worker.sent) + len(worker.line) + 1
+            kept.update(range(worker.acked + 1, min(head, worker.acked + far) + 1))
     if planted and late.entries:
-        kept.update(range(late.first, min(head, late.first + FAR) + 1))
+        kept.update(range(late.first, min(head, late.first + MAX_AHEAD) + 1))
     return sorted(kept)
 
 
 def _names(state: State, workers: list[Worker], late: Late) -> dict[int, int]:
-    """New names for the shifts that still mean something: -1 for the newest, -2, …, and never a number to come."""
+    """New names for the shifts that still matter: -1 for the newest, -2, …, and never a future number."""
     live = {late.shift}
     for worker in workers:
         live.add(worker.shift)
@@ -156,14 +156,14 @@ def _names(state: State, workers: list[Worker], late: Late) -> dict[int, int]:
 
 
 def _alike(worker: Worker, names: dict[int, int], kept: list[int], taken: int, round_: int) -> Worker:
-    life, row, lease, holds, giving, shift, told, view, unread, sent, line, halted, reads = worker
+    life, row, lease, holds, giving, shift, acked, view, unread, sent, line, halted, reads = worker
     if not view:
         return Worker(life, row, lease, holds, names[giving]) if giving else worker
-    told, view = bisect.bisect_right(kept, told), _since(view, taken, round_, 0)
+    acked, view = bisect.bisect_right(kept, acked), _since(view, taken, round_, 0)
     sent, line = _counted(sent, taken), _counted(line, taken)
     reads = tuple(sorted((first - taken, last - taken) for first, last in reads)) if reads else reads
     shift = names[shift]
-    return Worker(life, row, lease, holds, names[giving], shift, told, view, unread, sent, line, halted, reads)
+    return Worker(life, row, lease, holds, names[giving], shift, acked, view, unread, sent, line, halted, reads)
 
 
 def _like(record: Record, names: dict[int, int]) -> Record:
@@ -175,12 +175,14 @@ def _like(record: Record, names: dict[int, int]) -> Record:
 def _since(known: Known, taken: int, round_: int, fence: int) -> Known:
     if not taken and not round_ and known.fence == fence:
         return known
-    at, waiting, copied, gone, saga, owed, undo, stop, again, over, _, begun = known
-    return Known(at, waiting, copied - taken, gone - taken, saga, owed, undo, stop, again - round_, over, fence, begun)
+    at, waiting, copied, taken_messages, saga, owed, undo, stop, again, over, _, begun = known
+    return Known(
+        at, waiting, copied - taken, taken_messages - taken, saga, owed, undo, stop, again - round_, over, fence, begun
+    )
 
 
 def _counted(entries: tuple[Entry, ...], taken: int) -> tuple[Entry, ...]:
-    """The count of messages that a wait compares, told from the same start."""
+    """The count of messages that a wait compares, counted from the same start."""
     if not taken or not entries:
         return entries
     entries = tuple([e._replace(key=str(int(e.key) - taken)) if e.kind == MESSAGE else e for e in entries])
@@ -195,7 +197,7 @@ def _counted(entries: tuple[Entry, ...], taken: int) -> tuple[Entry, ...]:
 
 @dataclasses.dataclass
 class Report:
-    """What a search came to."""
+    """The result of a search."""
 
     states: int
     moves: int
@@ -216,7 +218,7 @@ class Search:
     def __init__(self, protocol: Protocol, *, lean: bool = True) -> None:
         self.protocol, self.lean = protocol, lean
         begin = self.canonical(protocol.begin())
-        self.found = {begin: 0}
+        self.index_of = {begin: 0}
         self.states = [begin]
         self._from = array("l", [-1])
         self._depth = array("l", [0])
@@ -225,13 +227,13 @@ class Search:
         self._verbs: set[str] = set()
 
     def canonical(self, state: State) -> State:
-        if self.protocol.forgets:  # numbers may come back: nothing is forgotten but the names of the workers
+        if self.protocol.forgets:  # numbers may come back: only the names of the workers are forgotten
             return state._replace(workers=tuple(sorted(state.workers)))
         return canonical(state, planted=bool(self.protocol.planted), lean=self.lean)
 
     def run(self, most: int = 10**9) -> Report:
-        """Until everything is seen or something is wrong. Nothing here is a circle: the collector would only look through
-        millions of states again and again."""
+        """Searches until all states are seen or one is wrong. There are no reference cycles, so the garbage collector is off:
+        it would only scan millions of states again and again."""
         gc.disable()
         try:
             return self._run(most)
@@ -245,20 +247,20 @@ class Search:
                 self._moves += 1
                 wrong = move.wrong or broken(move.after) or self._tried(move.after)
                 if wrong:
-                    return self._report(*self._tell(at, move))
+                    return self._report(*self._describe(at, move))
                 self._add(at, move)
             at += 1
             if at >= most:
                 raise RuntimeError(f"more than {most} states")
         stuck = None if self.protocol.longest else self._stuck()
         if stuck is not None:
-            return self._report("from here no end can be reached, but by a cancel", self._tell(stuck)[1])
+            return self._report("from here no end can be reached, but by a cancel", self._describe(stuck)[1])
         return self._report("", [])
 
     def _add(self, at: int, move: Move) -> None:
         self._verbs.add(move.verb)
         after = self.canonical(move.after)
-        index = self.found.setdefault(after, len(self.states))
+        index = self.index_of.setdefault(after, len(self.states))
         if index == len(self.states):
             self.states.append(after)
             self._from.append(at)
@@ -268,12 +270,12 @@ class Search:
             self._edges[1].append(index)
 
     def _tried(self, state: State) -> str:
-        """A worker that was fenced is forgotten: so let it try, before, whether it is refused what it has, or could have."""
+        """The search forgets a fenced worker. So check first that the database refuses all that it has, or could have."""
         if not self.lean or self.protocol.planted or self.protocol.forgets:
             return ""
         for worker in state.workers:
             if worker.view and (next_ := _fenced(state, worker)):
-                entries = worker.line if next_ > worker.told + 1 else worker.sent or worker.line
+                entries = worker.line if next_ > worker.acked + 1 else worker.sent or worker.line
                 tried = self.protocol.commit(state, worker.shift, next_, entries or _ANYTHING)
                 self._verbs.add("its records are refused, it drops the work")
                 if tried != (state, "refused", ""):
@@ -300,10 +302,10 @@ class Search:
         stuck = fine.find(0)
         return None if stuck < 0 else stuck
 
-    # ── the story ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the trace ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _tell(self, at: int, last: Move | None = None) -> tuple[str, list[str]]:
-        """The way to a state, and a move that is wrong there, with the names and numbers that they would have in life."""
+    def _describe(self, at: int, last: Move | None = None) -> tuple[str, list[str]]:
+        """The moves to a state, and the wrong move there, with their real names and numbers."""
         way = []
         while at > 0:
             way.append(self.states[at])
@@ -316,26 +318,28 @@ class Search:
         if last is None:
             return "", lines
         verb = last.verb
-        found = [m for m in self.protocol.moves(state) if m.verb == verb]
-        ends = ((m.wrong or broken(m.after) or self._tried(m.after), m) for m in found)
+        matching = [m for m in self.protocol.moves(state) if m.verb == verb]
+        ends = ((m.wrong or broken(m.after) or self._tried(m.after), m) for m in matching)
         wrong, move = next(pair for pair in ends if pair[0])
         return wrong, [*lines, _line(len(lines) + 1, state, move)]
 
 
 def _line(number: int, before: State, move: Move) -> str:
-    """One move in a line: who, what, and what it changed in the database."""
+    """One move as a line: the actor, the verb, and its changes in the database."""
     after = move.after
-    who = "outside" if move.actor == OUTSIDE else f"worker {move.actor + 1}"
-    told = []
+    actor = "outside" if move.actor == OUTSIDE else f"worker {move.actor + 1}"
+    changes = []
     for seq, record in enumerate(after.journal, 1):
         if seq > len(before.journal) or record != before.journal[seq - 1]:
             shift = f" (shift {record.shift})" if record.shift and record.shift != seq else ""
-            told.append(f"{seq} free again" if record == GONE else f"{seq} {record.kind} {record.key}".rstrip() + shift)
+            changes.append(
+                f"{seq} free again" if record == GONE else f"{seq} {record.kind} {record.key}".rstrip() + shift
+            )
     if (before.row, before.held, before.outcome) != (after.row, after.held, after.outcome):
-        told.append(f"outcome: {after.outcome}" if after.outcome else f"queue: {_row(after)}")
+        changes.append(f"outcome: {after.outcome}" if after.outcome else f"queue: {_row(after)}")
     if before.inbox != after.inbox:
-        told.append(f"inbox: {after.inbox}")
-    return f"{number:3}  {who:9} {move.verb}" + (f"  → {'; '.join(told)}" if told else "")
+        changes.append(f"inbox: {after.inbox}")
+    return f"{number:3}  {actor:9} {move.verb}" + (f"  → {'; '.join(changes)}" if changes else "")
 
 
 def _row(state: State) -> str:

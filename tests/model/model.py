@@ -1,7 +1,7 @@
-"""The protocol as a set of moves: what the database, each worker and the outside may do next in a given state.
+"""The protocol as a set of moves that the database, each worker and the outside may make in a given state.
 
 A move is atomic where the database makes it so (one statement, or one transaction), and names the statement it stands for
-(store/statements/*.sql). Whatever else could happen in between is a move of its own: a worker may be slow for ever, so
+(store/statements/*.sql). Anything that could happen in between is a move of its own: a worker may be slow for ever, so
 there is no clock here, only leases that end. `planted` names one of FAULTS, or nothing.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.model.words import (
+from tests.model.values import (
     AGREED,
     AWAITED,
     CANCEL,
@@ -62,14 +62,14 @@ NUMBERS_BACK = "pruned numbers come back"
 BARE_RESCUE = "rescue without the fence"
 EARLY_ACK = "ack before commit"
 BARE_RELEASE = "release without the fence"
-"""The seventh: a release that names the worker, and not which of its claims it gives back."""
+"""The seventh: a release that names the worker, but not the claim that it gives back."""
 NO_PREDECESSOR = "append without its predecessor"
 BARE_NUMBER = "predecessor without its time"
 """The ninth: a predecessor of the same number and shift counts, although another worker wrote it after the loss."""
 FORGETFUL = (NO_PREDECESSOR, BARE_NUMBER)
 """Faults that show only where the database forgets."""
 EARLY_PAUSE = "a pause answered at once"
-"""The tenth: nobody waits for the worker that holds the task, nor for the end of its lease."""
+"""The tenth: the pause waits neither for the worker that holds the task, nor for the end of its lease."""
 SEVERAL_READERS = "several readers of one inbox"
 FAULTS = (
     *(NO_FENCE, ROW_BY_ROW, NO_COUNTER, NUMBERS_BACK, BARE_RESCUE, EARLY_ACK, BARE_RELEASE),
@@ -84,7 +84,7 @@ OUTSIDE = -1
 
 
 class Move(NamedTuple):
-    """Who does what, what comes of it, and what is wrong with that, if anything."""
+    """The actor, the verb, the state after it, and its fault, if any."""
 
     actor: int
     verb: str
@@ -94,9 +94,9 @@ class Move(NamedTuple):
     """Whether it may be needed for a task to end. Cancels are not: a task has to come to its end without them."""
 
 
-def _begins(state: State, what: str) -> str:
-    """What is wrong with the begin of a step: after a pause was answered there is none."""
-    return f"{what} begins, although the pause was answered" if state.paused == "answered" else ""
+def _begins(state: State, step: str) -> str:
+    """The fault of a step that begins after a pause was answered, or ""."""
+    return f"{step} begins, although the pause was answered" if state.paused == "answered" else ""
 
 
 class Protocol(NamedTuple):
@@ -121,7 +121,7 @@ class Protocol(NamedTuple):
         return State((Record(0, SUBMITTED),), Known(), (NOW, "queued"), "", 0, crew, Late())
 
     def moves(self, state: State) -> Iterator[Move]:
-        """All that can happen next, as far as the search goes."""
+        """All moves from this state, within the bounds of the search."""
         return (move for move in self._moves(state) if not self.longest or len(move.after.journal) <= self.longest)
 
     def _moves(self, state: State) -> Iterator[Move]:
@@ -138,7 +138,7 @@ class Protocol(NamedTuple):
     # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def learn(self, known: Known, number: int, record: Record) -> Known:
-        """What is known after one more record (Replay._read, saga_state)."""
+        """The knowledge after one more record (Replay._read, saga_state)."""
         match record.kind:
             case "shift.started":
                 return known._replace(fence=record.shift or number)
@@ -184,7 +184,7 @@ class Protocol(NamedTuple):
         return f"undo {known.owed}" if known.undo else self.program[known.at] if known.at < len(self.program) else ""
 
     def _append(self, state: State, records: list[Record], at: int = 0) -> tuple[State, str]:
-        """Put records at the end of the journal (or, planted, `at` a number that was given free), and judge that."""
+        """Puts records at the end of the journal (or, planted, `at` a number that was freed), and judges that."""
         journal, now, wrong = list(state.journal), state.now, ""
         for record in records:
             number = at or len(journal) + 1
@@ -204,7 +204,7 @@ class Protocol(NamedTuple):
         return state._replace(journal=tuple(journal), now=now), wrong
 
     def commit(self, state: State, shift: int, first: int, entries: tuple[Entry, ...]) -> tuple[State, str, str]:
-        """save, settle, taker: what one commit comes to ("written", "mine", "refused"), and what is wrong with it."""
+        """save, settle, taker: the outcome of one commit ("written", "mine", "refused"), and its fault."""
         head = len(state.journal)
         records = [Record(shift, entry.kind, entry.key) for entry in entries]
         if first <= head and state.journal[first - 1] != GONE:
@@ -239,7 +239,7 @@ class Protocol(NamedTuple):
             return True
         return first - 1 <= len(state.journal) and state.journal[first - 2].shift == shift
 
-    # ── what the database is asked for in a worker's name, whether that lives or not ─────────────────────────────
+    # ── statements in a worker's name, whether it lives or not ───────────────────────────────────────────────────
 
     def _database(self, state: State, actor: int, worker: Worker) -> Iterator[Move]:
         if worker.giving:  # release: it may come late, and again
@@ -268,18 +268,18 @@ class Protocol(NamedTuple):
         if worker.lease:
             yield Move(actor, "its lease ends", put(state, actor, worker._replace(lease=False)))
         yield from self._beat(state, actor, worker)
-        gone = rested(Worker("gone", worker.row, holds=worker.holds, giving=worker.giving))
-        yield Move(actor, "dies", put(left_behind(state, worker), actor, gone))
+        killed = rested(Worker("gone", worker.row, holds=worker.holds, giving=worker.giving))
+        yield Move(actor, "dies", put(left_behind(state, worker), actor, killed))
 
     def _claim(self, state: State, actor: int, worker: Worker) -> Iterator[Move]:
-        """claim (ready, take). Its answer may be lost: then nobody knows of the shift."""
+        """claim (ready, take). Its answer may be lost: then no worker knows of the shift."""
         number = len(state.journal) + 1
-        # Its time tells a shift from another of the same number that was lost.
+        # Its time distinguishes a shift from a lost one of the same number.
         name = number if self.planted == BARE_NUMBER else number + AN_EPOCH * state.epoch
         after, wrong = self._append(state, [Record(name, CLAIMED)])
         after = after._replace(row=(NOW, "running"), confirmed=False)
         shift = worker._replace(
-            life="shift", holds=True, shift=name, told=number, view=after.now, unread=state.inbox > after.now.copied
+            life="shift", holds=True, shift=name, acked=number, view=after.now, unread=state.inbox > after.now.copied
         )
         yield Move(actor, "claims the task", put(after, actor, shift), wrong)
         yield Move(actor, "claims the task, but the answer is lost", put(after, actor, worker._replace(holds=True)))
@@ -290,19 +290,19 @@ class Protocol(NamedTuple):
             after = put(left_behind(state, worker), actor, Worker())
             yield Move(actor, "learns that it was declared dead, and starts anew", after)
             return
-        told = bool(state.paused) and worker.holds and worker.life == "shift"
-        renewed = worker._replace(lease=True, halted=worker.halted or told)
-        if told and worker.halted and not state.confirmed and state.paused == "asked":  # confirm_pause
+        pause_seen = bool(state.paused) and worker.holds and worker.life == "shift"
+        renewed = worker._replace(lease=True, halted=worker.halted or pause_seen)
+        if pause_seen and worker.halted and not state.confirmed and state.paused == "asked":  # confirm_pause
             yield Move(actor, "confirms the pause", put(state._replace(confirmed=True), actor, renewed))
         if worker.life == "shift" and not worker.holds and not settling(worker):
             after = put(left_behind(state, worker), actor, rested(idle(renewed)))
             yield Move(actor, "learns from its heartbeat that the task is not its own", after)
-        elif worker.life == "idle" and not worker.giving:  # two heartbeats, in truth
+        elif worker.life == "idle" and not worker.giving:  # really two heartbeats
             after = put(state, actor, renewed._replace(giving=state.now.fence))
             yield Move(actor, "learns that it holds the task, and gives it back", after)
         elif not worker.lease:
             yield Move(actor, "its heartbeat renews its lease", put(state, actor, renewed))
-        elif told and not worker.halted:
+        elif pause_seen and not worker.halted:
             yield Move(actor, "learns from its heartbeat that the task is paused", put(state, actor, renewed))
 
     # ── the journal writer ───────────────────────────────────────────────────────────────────────────────────────
@@ -311,18 +311,18 @@ class Protocol(NamedTuple):
         if worker.line and not worker.sent:  # one commit at a time; it takes all that has gathered
             sent = worker._replace(sent=worker.line, line=())
             if self.planted == EARLY_ACK:
-                told, wrong = self._acknowledged(state, sent)
+                informed, wrong = self._acknowledged(state, sent)
                 yield Move(
                     actor,
                     "sends its records, and tells the handler that they are written",
-                    put(state, actor, told),
+                    put(state, actor, informed),
                     wrong,
                 )
                 return
             yield Move(actor, "sends its records", put(state, actor, sent))
         if not worker.sent:
             return
-        after, verdict, wrong = self.commit(state, worker.shift, worker.told + 1, worker.sent)
+        after, verdict, wrong = self.commit(state, worker.shift, worker.acked + 1, worker.sent)
         if verdict == "refused":
             yield Move(
                 actor,
@@ -331,19 +331,19 @@ class Protocol(NamedTuple):
                 wrong,
             )
             return
-        told, lost = self._acknowledged(after, after.workers[actor])
+        informed, lost = self._acknowledged(after, after.workers[actor])
         verb = "its records are written" if verdict == "written" else "asks again, and its records are there"
-        yield Move(actor, verb, put(after, actor, told), wrong or lost)
+        yield Move(actor, verb, put(after, actor, informed), wrong or lost)
         if verdict == "written":
             yield Move(actor, "its records are written, but the answer is lost", after, wrong)
 
     def _acknowledged(self, state: State, worker: Worker) -> tuple[Worker, str]:
-        """The handler is told that what was sent is written, and goes on."""
-        last = worker.told + len(worker.sent)
-        there = last <= len(state.journal) and state.journal[last - 1].shift == worker.shift
-        wrong = "" if there or self.planted == NO_FENCE else f"record {last} was acknowledged, and it is not there"
+        """The writer acknowledges the sent records, and the handler goes on."""
+        last = worker.acked + len(worker.sent)
+        written = last <= len(state.journal) and state.journal[last - 1].shift == worker.shift
+        wrong = "" if written or self.planted == NO_FENCE else f"record {last} was acknowledged, and it is not there"
         settled = bool(worker.sent[-1].ending)
-        return rested(idle(worker)) if settled else worker._replace(told=last, sent=()), wrong
+        return rested(idle(worker)) if settled else worker._replace(acked=last, sent=()), wrong
 
     # ── the handler, through ctx ─────────────────────────────────────────────────────────────────────────────────
 
@@ -419,10 +419,10 @@ class Protocol(NamedTuple):
             yield self._settles(state, actor, f"fails in step {name}, to try again later", RETRY, LATER, "retrying")
 
     def _may_know(self, state: State, actor: int) -> bool:
-        """Whether the journal has what this worker knows of it. One whose records the database has lost goes on until it writes, or
-        until its heartbeat tells it: what it begins meanwhile is begun again by others."""
+        """Whether the journal has all records that this worker knows. A worker whose records the
+        database has lost goes on until it writes, or until its heartbeat shows the loss: other workers begin its new steps again."""
         worker = state.workers[actor]
-        return not self.forgets or self._has_predecessor(state, worker.shift, worker.told + 1)
+        return not self.forgets or self._has_predecessor(state, worker.shift, worker.acked + 1)
 
     def _undo(self, state: State, actor: int, worker: Worker, view: Known) -> Iterator[Move]:
         if view.undo == 0 and view.saga:
@@ -438,19 +438,19 @@ class Protocol(NamedTuple):
         elif view.undo == 1:
             yield self._writes(state, actor, "has undone the saga", [Entry(UNDONE)])
         elif view.stop:
-            yield self._ends(state, actor, "ends as it was told to", CANCELLED)
+            yield self._ends(state, actor, "ends as requested", CANCELLED)
         else:
             yield self._ends(state, actor, "fails", FAILED)
             yield self._settles(state, actor, "fails, to try again later", RETRY, LATER, "retrying")
 
     def _writes(self, state: State, actor: int, verb: str, entries: list[Entry]) -> Move:
-        """Put records into the line, and go on as if they were there; what has to be durable is awaited (`awaits`)."""
+        """Puts records into the writer's queue, and goes on as if they were written; the handler awaits durable ones (`awaits`)."""
         worker = state.workers[actor]
         view = worker.view
         for entry in entries:
             view = self.learn(view, 0, Record(worker.shift, entry.kind, entry.key))  # type: ignore[arg-type]
-        told = worker._replace(view=view, line=worker.line + tuple(entries))
-        return Move(actor, verb, put(state, actor, told))
+        writing = worker._replace(view=view, line=worker.line + tuple(entries))
+        return Move(actor, verb, put(state, actor, writing))
 
     def _ends(self, state: State, actor: int, verb: str, kind: str) -> Move:
         return self._writes(state, actor, verb, [Entry(kind, "", ("end", ENDS[kind]))])
@@ -463,14 +463,14 @@ class Protocol(NamedTuple):
     def _outside(self, state: State) -> Iterator[Move]:
         if state.late.entries:
             after, verdict, wrong = self.commit(state, *state.late)
-            yield Move(OUTSIDE, f"a commit that nobody waits for is {verdict}", after._replace(late=Late()), wrong)
-            yield Move(OUTSIDE, "a commit that nobody waits for is lost", state._replace(late=Late()))
+            yield Move(OUTSIDE, f"an abandoned commit is {verdict}", after._replace(late=Late()), wrong)
+            yield Move(OUTSIDE, "an abandoned commit is lost", state._replace(late=Late()))
         if state.row:
             yield from self._cancel(state)
             if state.row[0] == LATER and not state.held:  # wake
                 yield Move(OUTSIDE, "its time has come", state._replace(row=(NOW, "queued")))
             if state.inbox - state.now.taken < self.messages:  # bump, post
-                hears = state.row[1] == "signal" and not state.held  # a paused one hears nothing
+                hears = state.row[1] == "signal" and not state.held  # a message does not wake a paused task
                 after = state._replace(inbox=state.inbox + 1, row=(NOW, "queued") if hears else state.row)
                 yield Move(OUTSIDE, "sends a message", after)
         if state.outcome == "failed" or (state.row and state.row[1] == "parked" and not state.held):
@@ -485,8 +485,8 @@ class Protocol(NamedTuple):
         yield from self._forget(state)
 
     def _forget(self, state: State) -> Iterator[Move]:
-        """A restore, or a failover to a replica that lagged behind, under living workers. The rows of the workers are not followed:
-        whoever the queue row names has one again, and is dead or alive like any other."""
+        """A restore, or a failover to a replica that lagged behind, under living workers. The model does not follow the
+        rows of the workers: a worker that the queue row names has one again, and is dead or alive like any other."""
         if state.epoch >= self.forgets:
             return
         if not state.backup:
@@ -502,7 +502,7 @@ class Protocol(NamedTuple):
             for worker, named in zip(state.workers, names, strict=True)
         ]
         if holder and not any(names):
-            row = (NOW, "queued")  # it was held by one that is gone, and a rescue has freed it
+            row = (NOW, "queued")  # a dead worker held it, and a rescue has freed it
         yield Move(
             OUTSIDE, "the database forgets its last commits", back._replace(row=row, workers=tuple(crew)), helps=False
         )
@@ -522,7 +522,7 @@ class Protocol(NamedTuple):
         yield Move(OUTSIDE, "cancels the task", after, wrong, helps=False)
 
     def _pause(self, state: State) -> Iterator[Move]:
-        """pause, unconfirmed_pauses, and a resume of what is paused (unpark)."""
+        """pause, unconfirmed_pauses, and a resume of a paused task (unpark)."""
         if state.row and not state.paused:
             after = state._replace(paused="asked")
             after = after if state.held else after._replace(row=(NEVER, "paused"))
@@ -540,7 +540,7 @@ class Protocol(NamedTuple):
                 yield Move(OUTSIDE, "lets the task go on", after._replace(row=(NOW, "queued")), wrong)
 
     def _prune(self, state: State) -> Iterator[Move]:
-        """Drop what old records say (no statement does yet). Their numbers, shifts and kinds stay."""
+        """Drops the contents of old records (no statement does yet). Their numbers, shifts and kinds stay."""
         old = state.journal[:-1]
         kept = [GONE if self.planted == NUMBERS_BACK else record._replace(key="") for record in old]
         if old and tuple(kept) != old:

@@ -1,6 +1,6 @@
-"""The whole protocol, every interleaving of it: nothing goes wrong, and each planted fault does.
+"""Every interleaving of the whole protocol: no state is wrong, and the search finds each planted fault.
 
-`.venv/bin/python -m tests.model [FAULT]` runs one search alone and tells its story.
+`.venv/bin/python -m tests.model [FAULT]` runs one search alone and prints the moves to a fault.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from onward.core import record
 from onward.core.task import Reason
-from tests.model import words
+from tests.model import values
 from tests.model.checker import Search, broken, canonical
 from tests.model.model import (
     BARE_NUMBER,
@@ -32,13 +32,13 @@ from tests.model.model import (
     SEVERAL_READERS,
     Protocol,
 )
-from tests.model.words import Known
+from tests.model.values import Known
 
 ROOT = Path(__file__).parents[2]
 SMALL = Protocol(("a", "wait"), messages=1)
 
 MET = {
-    "a commit that nobody waits for is written",
+    "an abandoned commit is written",
     "a rescue buries it: its lease has ended",
     "a rescue buries it: its process is gone",
     "asks again, and its records are there",
@@ -46,7 +46,7 @@ MET = {
     "claims the task, but the answer is lost",
     "decides to hand the task back",
     "dies",
-    "ends as it was told to",
+    "ends as requested",
     "fails in step b, and gives the saga up",
     "finds that its code was changed",
     "its records are refused, it drops the work",
@@ -62,7 +62,7 @@ MET = {
     "sends a message",
     "the release runs",
 }
-"""What a search that proves anything has to have met."""
+"""Moves that a search must have met, or it proves nothing."""
 
 ALONE = Protocol(("a",), workers=2, messages=0)
 FOUND = {
@@ -76,7 +76,7 @@ FOUND = {
     EARLY_PAUSE: (ALONE._replace(pauses=True), "step a begins, although the pause was answered", 4),
     SEVERAL_READERS: (Protocol(("waits",), workers=1, messages=1), "message 1 was recorded again", 10),
 }
-"""The smallest protocol in which a fault shows, as what, and in how many moves."""
+"""The smallest protocol in which a fault shows, its message, and the number of moves."""
 
 
 def test_a_small_protocol_has_no_error() -> None:
@@ -129,7 +129,7 @@ def test_a_task_that_nothing_can_end_is_found() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_known_of_a_journal_is_what_its_records_say(seed: int) -> None:
+def test_the_knowledge_of_a_journal_follows_from_its_records(seed: int) -> None:
     """A long random life without any shortcut of the checker: true numbers, a whole journal."""
     rng, protocol = random.Random(seed), Protocol()
     state = protocol.begin()
@@ -142,8 +142,8 @@ def test_what_is_known_of_a_journal_is_what_its_records_say(seed: int) -> None:
         assert not wrong, move
         state = move.after
     known = Known()
-    for number, one in enumerate(state.journal[1:], 2):
-        known = protocol.learn(known, number, one)
+    for number, entry in enumerate(state.journal[1:], 2):
+        known = protocol.learn(known, number, entry)
     assert known == state.now
 
 
@@ -165,7 +165,7 @@ def test_each_fault_that_shows_after_a_loss_is_found_by_the_shortest_way(fault: 
     assert any("the database forgets its last commits" in line for line in report.trace)
 
 
-def test_what_living_workers_write_after_a_loss_is_no_error(prove: bool) -> None:
+def test_records_of_living_workers_after_a_loss_are_no_error(prove: bool) -> None:
     """The first states of the search, and many long random lives with three losses each. (Numbers come back, so that the search
     can forget nothing and has no end.)"""
     search = Search(FORGETS)
@@ -184,7 +184,7 @@ def test_such_lives_find_the_planted_fault() -> None:
 
 
 def _life(protocol: Protocol, seed: int, met: set[str]) -> str:
-    """A random life of 150 moves; what went wrong in it."""
+    """A random life of 150 moves; returns its fault, or ""."""
     rng, state = random.Random(seed), protocol.begin()
     for _ in range(150):
         moves = [
@@ -203,8 +203,8 @@ def _life(protocol: Protocol, seed: int, met: set[str]) -> str:
 
 
 def _follows(bare: Search, most: int) -> int:
-    """Whether each move of a state is a move, or nothing, for the state that stands for it. How many were compared."""
-    compared, seen = 0, dict[words.State, set[words.State]]()
+    """Checks that each move of a state is a move, or nothing, for its canonical state. Returns how many it compared."""
+    compared, seen = 0, dict[values.State, set[values.State]]()
     for state in bare.states[:most]:
         stands = canonical(state)
         if stands not in seen:
@@ -215,15 +215,15 @@ def _follows(bare: Search, most: int) -> int:
     return compared
 
 
-def test_what_the_search_forgets_cannot_matter() -> None:
+def test_the_parts_that_the_search_forgets_cannot_matter() -> None:
     bare = Search(Protocol(("a",), workers=2, messages=1), lean=False)
     with pytest.raises(RuntimeError, match="more than"):
         bare.run(most=1_000)
     assert _follows(bare, 2_000) > 5_000
 
 
-def test_the_model_speaks_the_words_of_the_code() -> None:
-    texts = {text for name, text in vars(words).items() if name.isupper() and isinstance(text, str)}
+def test_the_model_uses_the_names_of_the_code() -> None:
+    texts = {text for name, text in vars(values).items() if name.isupper() and isinstance(text, str)}
     kinds = {text for text in texts if "." in text}
     assert len(kinds) == 18
     assert kinds <= {text for name, text in vars(record).items() if name.isupper() and isinstance(text, str)}
@@ -264,7 +264,7 @@ def test_three_workers_with_all_they_have_in_memory() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_search_forgets_cannot_matter_anywhere() -> None:
+def test_the_parts_that_the_search_forgets_cannot_matter_anywhere() -> None:
     bare = Search(Protocol(("saga", "a", "wait", "close"), workers=2, messages=1), lean=False)
     with pytest.raises(RuntimeError, match="more than"):
         bare.run(most=10_000)

@@ -1,4 +1,4 @@
-"""An app for worker processes: an agent whose model fails in every way that there is, and then says its piece.
+"""An app for worker processes: an agent whose model fails in several ways, and then answers.
 
 The model notes each attempt in a file, so that it knows which one this is, whichever process it is in.
 """
@@ -23,7 +23,7 @@ app = Onward(lease_s=1.0, heartbeat_s=0.2, poll_s=0.05, grace_s=1.0)
 
 
 class Unlucky:
-    """A model that says something and breaks off, so often, and then says all of it."""
+    """A model that emits some text and breaks off several times, and then emits all of it."""
 
     name = "unlucky"
 

@@ -1,4 +1,4 @@
-"""Runs of an agent that are killed with -9 and come to nothing: each finished call is undone once, the last first."""
+"""Runs of an agent that are killed with -9 and fail in the end: each finished call is undone once, the last first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _worker(url: str, home: Path) -> Child:
 
 
 def _world(home: Path) -> list[list[str]]:
-    """What happened, each thing once."""
+    """The events of the world, each once."""
     text = (home / "world").read_text() if (home / "world").exists() else ""
     return [line.split() for line in dict.fromkeys(text.splitlines())]
 
@@ -65,7 +65,7 @@ async def test_each_finished_call_of_a_killed_run_is_undone_once_in_reverse(
 
 async def _submitted(app: Onward, goal: str, **options: Any) -> Any:
     end = time.monotonic() + 60
-    while True:  # until a worker has said what it does
+    while True:  # until a worker has registered its handlers
         try:
             return await app.submit("trip", goal, **options)
         except OnwardError:
@@ -77,7 +77,7 @@ async def _submitted(app: Onward, goal: str, **options: Any) -> Any:
 async def _until_all_ended(
     app: Onward, ids: dict[str, str], crew: list[Child], url: str, home: Path, rng: random.Random
 ) -> None:
-    """Start workers anew that died, and cancel the runs that are to be cancelled, until all have ended."""
+    """Restarts dead workers, and cancels the runs that are to be cancelled, until all have ended."""
     cancelled = set[str]()
     patience = {task_id: rng.randint(1, len(BOOKINGS)) for task_id in ids}
     end = time.monotonic() + 600
@@ -104,11 +104,11 @@ async def _until_all_ended(
 
 
 async def _judged(app: Onward, task_id: str, way: str, world: list[list[str]]) -> int:
-    """How many of its calls were undone; raises where that is not as it should be."""
+    """Checks a run; returns how many of its calls were undone."""
     task = await app.get(task_id)
     records = [record async for record in app.handle(task_id).tail()]
-    done = [one for one in records if one.kind == "step.completed" and one.key.startswith("[run]book")]
-    back = [one for one in records if one.kind == "step.completed" and one.key.startswith("[run/undo]")]
+    done = [item for item in records if item.kind == "step.completed" and item.key.startswith("[run]book")]
+    back = [item for item in records if item.kind == "step.completed" and item.key.startswith("[run/undo]")]
     took_back = [line[1].split("/")[1] for line in world if line[0] == "cancelled" and line[1].startswith(task_id)]
     if way == "book":
         assert (task.state, task.result) == (State.COMPLETED, "all is booked")
@@ -118,6 +118,6 @@ async def _judged(app: Onward, task_id: str, way: str, world: list[list[str]]) -
     names = list(BOOKINGS[: len(done)])
     assert took_back == names[::-1], "in the world, each once, the last first"
     assert len(back) == len(done), "each undo is recorded once"
-    (told,) = [one for one in records if one.kind == "saga.undone"]
-    assert told.value == {"undone": [one.key for one in reversed(done)], "not_undone": []}
+    (undone,) = [item for item in records if item.kind == "saga.undone"]
+    assert undone.value == {"undone": [item.key for item in reversed(done)], "not_undone": []}
     return len(done)

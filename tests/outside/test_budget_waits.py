@@ -1,4 +1,4 @@
-"""Budgets from outside: a call needs about what it will take, and a task that waits says how much is missing."""
+"""Budgets from outside: a call reserves about as much as it will take, and a waiting task names the missing amount."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Honest:
 
     async def ask(self, request: Request, emit: Any) -> Reply:
         """One answer."""
-        asked = len(json.dumps([list(request.messages), list(request.tools)])) // 4
+        input_tokens = len(json.dumps([list(request.messages), list(request.tools)])) // 4
         turn = sum(message["role"] == "assistant" for message in request.messages)
-        usage = Usage(asked, min(20, request.max_tokens or 20))
-        self.taken += asked + (usage.output or 0)
+        usage = Usage(input_tokens, min(20, request.max_tokens or 20))
+        self.taken += input_tokens + (usage.output or 0)
         self.allowed.append(request.max_tokens)
         if turn + 1 < self.turns:
             return Reply("", (ToolCall(f"c{turn}", "look", "{}"),), usage, "tool_calls")
@@ -48,7 +48,7 @@ async def look() -> str:
 
 
 @not_memory
-async def test_sixteen_tasks_use_up_a_budget_and_then_say_what_is_missing(url: str) -> None:
+async def test_sixteen_tasks_use_up_a_budget_and_then_name_the_missing_amount(url: str) -> None:
     model = Honest(3)
     app = Onward(url, lease_s=5.0, heartbeat_s=0.5, poll_s=0.05, slots=TASKS)
     app.agent("worker", model=model, tools=[look])
@@ -70,12 +70,12 @@ async def test_sixteen_tasks_use_up_a_budget_and_then_say_what_is_missing(url: s
         left = limit - model.taken
         assert all(need["llm_tokens"] > left for need in spent.needs.values())
         for task_id in list(waiting)[:3]:
-            (told,) = [one for one in await app.service.journal(task_id) if one.kind == "step.waits"][-1:]
-            why = told.value["why"]
+            (wait,) = [record for record in await app.service.journal(task_id) if record.kind == "step.waits"][-1:]
+            why = wait.value["why"]
             needs = spent.needs[task_id]["llm_tokens"]
             assert f"it needs {needs:,}, and " in why, why
             assert f"of {limit:,} are left" in why, why
-        # The limit that is named is enough for the call that waits.
+        # The named limit is enough for the call that waits.
         first = min(waiting)
         enough = limit - left + spent.needs[first]["llm_tokens"]
         await app.raise_budget(handle.id, max_llm_tokens=enough)
@@ -94,7 +94,7 @@ async def test_a_hundred_tokens_say_how_many_are_needed_at_every_door(url: str, 
         handle = await app.submit("worker", "go", budget=Budget(max_llm_tokens=100))
         await eventually(lambda: _all_wait(app, 1))
         needs = (await app.budget(handle.id)).needs[handle.id]["llm_tokens"]
-        assert 100 < needs < 1500, "about what it will take, and not thousands more"
+        assert 100 < needs < 1500, "about its real cost, and not thousands more"
         sentence = f"has not enough tokens for the next call: it needs {needs:,}, and 100 of 100 are left"
         shown = await asyncio.to_thread(_onward, url, "show", handle.id)
         flat = re.sub(r"\s+", " ", shown)
@@ -114,11 +114,11 @@ async def test_a_hundred_tokens_say_how_many_are_needed_at_every_door(url: str, 
         assert (await app.get(handle.id)).state is State.COMPLETED
     assert model.taken <= needs
     assert model.allowed[-1] is not None
-    assert model.allowed[-1] < 4096, "the answer was bounded by what was left"
+    assert model.allowed[-1] < 4096, "the answer was bounded by the rest of the budget"
 
 
 @not_memory
-async def test_an_estimate_that_was_too_low_is_told_as_what_it_is(url: str) -> None:
+async def test_an_estimate_that_was_too_low_is_reported(url: str) -> None:
     class Dense(Honest):
         async def ask(self, request: Request, emit: Any) -> Reply:
             reply = await super().ask(request, emit)
@@ -137,7 +137,7 @@ async def test_an_estimate_that_was_too_low_is_told_as_what_it_is(url: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["sqlite file"], indirect=True)
-async def test_a_spent_budget_that_finishes_says_it_in_its_error(url: str) -> None:
+async def test_the_error_of_a_spent_budget_names_it(url: str) -> None:
     app = Onward(url, lease_s=5.0, heartbeat_s=0.5, poll_s=0.05)
     app.agent("worker", model=Honest(3), tools=[look])
     async with app.worker():

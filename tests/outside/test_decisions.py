@@ -1,6 +1,6 @@
 """Attempts to have an approved action run without a new decision, through every door. None succeeds.
 
-A person approves what an origin wants to do. Then somebody without the right to decide tries to have it done again: by forks at every
+A person approves the actions of an origin. Then a caller without the right to decide tries to have them done again: by forks at every
 record, of forks too, with another input, by resume, by `after=`, by children and schedules. An action is allowed in a task as often as
 it was approved in that very task, and no more.
 """
@@ -28,7 +28,7 @@ from onward.errors import CannotFork, OnwardError, StateConflict
 from tests.kit import not_memory
 from tests.server.conftest import serving
 
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 TELLER = [
     [("pay", {"to": "Ada"})],
     [("pay", {"to": "Eve"}), ("look", {}), ("pay", {"to": "Kim"})],
@@ -40,7 +40,7 @@ TELLER = [
 
 @dataclasses.dataclass
 class World:
-    """What was done, and what people had allowed, by task and action."""
+    """The actions that were done and those that people allowed, by task and action."""
 
     done: collections.Counter[tuple[str, str]] = dataclasses.field(default_factory=collections.Counter)
     allowed: collections.Counter[tuple[str, str]] = dataclasses.field(default_factory=collections.Counter)
@@ -62,7 +62,7 @@ def register(app: Onward, world: World) -> None:
 
     @app.task
     async def till(ctx: Any, amount: int = 1, fails: bool = False) -> int:
-        """One yes for two actions, with something harmless before, between and after."""
+        """One approval for two actions, with harmless steps before, between and after."""
         await ctx.now()
         await ctx.approve("charge,mail", data={"amount": amount})
         await steps(ctx, "charge")
@@ -75,7 +75,7 @@ def register(app: Onward, world: World) -> None:
 
     @app.task
     async def pair(ctx: Any) -> None:
-        """Two people are asked at once, and what they allow is done in another order."""
+        """Two approvals are open at once, and the allowed actions run in another order."""
         await ctx.gather(ctx.approve("charge"), ctx.approve("mail"))
         await steps(ctx, "mail")
         await ctx.now()
@@ -83,7 +83,7 @@ def register(app: Onward, world: World) -> None:
 
     @app.task
     async def saver(ctx: Any) -> None:
-        """What was approved lies behind a checkpoint."""
+        """The approval lies behind a checkpoint."""
         if ctx.restored is None:
             await ctx.approve("charge")
             await ctx.checkpoint("approved")
@@ -96,7 +96,7 @@ def register(app: Onward, world: World) -> None:
 
     @tool(risk="external_action", idempotent=True)
     async def pay(ctx: Any, to: str) -> str:
-        """Pay somebody."""
+        """Pay a person."""
         world.done[ctx.task_id, f"pay {to}"] += 1
         return f"{to} has it"
 
@@ -110,7 +110,7 @@ def register(app: Onward, world: World) -> None:
 
 
 class Person:
-    """Decides, and writes down what for."""
+    """Decides, and keeps the allowed actions."""
 
     def __init__(self, app: Onward, world: World, rng: random.Random) -> None:
         self._app, self._world, self._rng = app, world, rng
@@ -124,8 +124,8 @@ class Person:
         await self._app.decide(ask.id, verdict, always=always)
 
     async def until_rest(self, task_id: str) -> Any:
-        """Until the task has ended, or waits for a person."""
-        async with asyncio.timeout(PATIENCE):
+        """Waits until the task has ended, or waits for a person."""
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 task = await self._app.get(task_id)
                 if task.ended or task.reason in {"approval", "parked"}:
@@ -135,11 +135,11 @@ class Person:
                 await asyncio.sleep(0.005)
 
     async def through(self, task_id: str, *, always: bool = False) -> Any:
-        """Approve all that it asks, until it has ended."""
+        """Approves all its asks, until the task has ended."""
         while not (task := await self.until_rest(task_id)).ended:
             assert task.reason != "parked", await self._app.service.journal(task_id)
             for ask in await self._app.asks("approval"):
-                tree = {task_id, *[one.task_id for one in (await self._app.list(parent=task_id))[0]]}
+                tree = {task_id, *[item.task_id for item in (await self._app.list(parent=task_id))[0]]}
                 if ask.task_id in tree:
                     with contextlib.suppress(OnwardError):
                         await self.decide(ask, "approve", always=always and ask.tool is not None)
@@ -148,14 +148,14 @@ class Person:
 
 
 class Attacker:
-    """Has every right but that to decide."""
+    """A caller with every right except to decide."""
 
     def __init__(self, app: Onward, client: httpx2.AsyncClient, tokens: list[str], rng: random.Random) -> None:
         self._app, self._client, self._tokens, self._rng = app, client, tokens, rng
         self.doors: collections.Counter[str] = collections.Counter()
 
     async def fork(self, origin: str) -> str | None:
-        """A fork at any record, through any door; None where none can be made."""
+        """Forks at any record, through any door; returns None where no fork is possible."""
         places = [record.seq for record in await self._app.service.forks.places(origin)]
         last = (await self._app.service.journal(origin, limit=1000))[-1].seq
         at = self._rng.choice(places) if self._rng.random() < 0.8 else self._rng.randint(1, last)
@@ -227,7 +227,7 @@ async def stage(url: str, seed: int) -> AsyncIterator[tuple[Onward, World, Perso
 
 
 async def attempts(url: str, count: int, seed: int) -> tuple[World, Attacker]:
-    """So many attempts; what came of them."""
+    """Makes `count` attempts; returns the world and the attacker."""
     async with stage(url, seed) as (app, world, person, attacker, rng):
         origins: list[str] = []
         wanted = [
@@ -242,7 +242,7 @@ async def attempts(url: str, count: int, seed: int) -> tuple[World, Attacker]:
             task = await app.submit(name, value)
             await person.through(task.id, always=number == len(wanted))
             origins.append(task.id)
-        origins += [one.task_id for one in (await app.list(parent=origins[5]))[0]]
+        origins += [child.task_id for child in (await app.list(parent=origins[5]))[0]]
         for _ in range(count):
             origin = rng.choice(origins)
             ways = [attacker.fork] * 12 + [attacker.other_input, attacker.resume, attacker.go_on, attacker.tick]
@@ -257,7 +257,7 @@ async def attempts(url: str, count: int, seed: int) -> tuple[World, Attacker]:
                 if task_id not in origins:
                     origins.append(task_id)  # forks of forks
             elif not task.ended and rng.random() < 0.5:
-                for ask in [one for one in await app.asks("approval") if one.task_id == task_id][:1]:
+                for ask in [open_ask for open_ask in await app.asks("approval") if open_ask.task_id == task_id][:1]:
                     await person.decide(ask, "deny")
                 await person.until_rest(task_id)
         return world, attacker

@@ -1,4 +1,4 @@
-"""Effects in doubt from outside: deadline and cancel hold for what is certain, and the doubt stays answerable after the end."""
+"""Effects in doubt from outside: deadline and cancel undo the certain effects, and the doubt can be resolved after the end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.errors import OnwardError, StateConflict
 from tests.kit import not_memory
 
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 
 
 class World:
-    """What was done and undone outside."""
+    """The effects that were done and undone outside."""
 
     def __init__(self) -> None:
         self.did: collections.Counter[str] = collections.Counter()
@@ -32,12 +32,12 @@ def register(app: Onward, world: World) -> None:
     async def trip(ctx: Any, block: str = "saga", seconds: float | None = None) -> str:
         """A hotel that is booked for certain, and a charge whose answer never comes."""
 
-        async def book(what: str) -> str:
-            world.did[f"book {what}"] += 1
-            return what
+        async def book(item: str) -> str:
+            world.did[f"book {item}"] += 1
+            return item
 
-        async def give_back(what: str) -> None:
-            world.did[f"give {what} back"] += 1
+        async def give_back(item: str) -> None:
+            world.did[f"give {item} back"] += 1
 
         async def charge(amount: int) -> str:
             world.did["charge"] += 1
@@ -48,7 +48,7 @@ def register(app: Onward, world: World) -> None:
             if world.broken:
                 world.broken -= 1
                 raise Fatal("the bank is closed")
-            if f"refund {ctx.key}" not in world.keys:  # as a bank that knows effect keys does
+            if f"refund {ctx.key}" not in world.keys:  # like a bank that knows effect keys
                 world.did[f"refund {amount}"] += 1
             world.keys.append(f"refund {ctx.key}")
 
@@ -71,22 +71,22 @@ def register(app: Onward, world: World) -> None:
 
 
 async def _in_doubt(app: Onward, task_id: str) -> str:
-    """Until it is in doubt; the step that is."""
-    async with asyncio.timeout(PATIENCE):
+    """Waits until the task is in doubt; returns the step in doubt."""
+    async with asyncio.timeout(TIMEOUT_S):
         while not (doubts := await app.doubts(task_id)):  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
     return doubts[0].step
 
 
 async def _ended(app: Onward, task_id: str) -> Any:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not (task := await app.get(task_id)).ended:  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
     return task
 
 
 async def _until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not condition():  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
 
@@ -113,7 +113,7 @@ async def test_a_task_in_doubt_ends_and_its_doubt_is_answered_later(url: str, bl
         await app.resolve(task.id, "undo")
         await _until(lambda: world.did["refund 7"])
         assert await app.doubts(task.id) == []
-        assert len({key.split()[1] for key in world.keys}) == 1, "the undo has the effect key of what it takes back"
+        assert len({key.split()[1] for key in world.keys}) == 1, "the undo has the key of the effect that it undoes"
         again = await app.get(task.id)
         assert (again.state, again.error, again.finished_at) == (ended.state, ended.error, ended.finished_at)
         with pytest.raises(StateConflict, match="no effect of it is in doubt"):
@@ -127,7 +127,7 @@ async def test_a_task_in_doubt_ends_and_its_doubt_is_answered_later(url: str, bl
 
 @not_memory
 @pytest.mark.parametrize("verdict", ["happened", "not_happened"])
-async def test_a_word_after_the_end_that_asks_for_nothing_is_only_kept(url: str, verdict: str) -> None:
+async def test_a_verdict_after_the_end_without_an_undo_is_only_recorded(url: str, verdict: str) -> None:
     app, world = Onward(url), World()
     register(app, world)
     async with app.worker():
@@ -152,7 +152,7 @@ async def test_an_undo_that_fails_can_be_resumed(url: str) -> None:
         await app.cancel(task.id)
         await _ended(app, task.id)
         await app.resolve(task.id, "undo")
-        (undo,) = [one for one in (await app.list())[0] if one.task_id != task.id]
+        (undo,) = [item for item in (await app.list())[0] if item.task_id != task.id]
         failed = await _ended(app, undo.task_id)
         assert (failed.state, failed.error["type"]) == (State.FAILED, "Fatal")
         await app.resume(undo.task_id)
@@ -162,8 +162,8 @@ async def test_an_undo_that_fails_can_be_resumed(url: str) -> None:
 
 
 @not_memory
-async def test_whatever_comes_first_an_undo_that_was_asked_for_runs_once(url: str, prove: bool) -> None:
-    """The word of a person, a cancel and a deadline, in every order and at any moment."""
+async def test_a_requested_undo_runs_once_in_any_order_of_events(url: str, prove: bool) -> None:
+    """The verdict of a person, a cancel and a deadline, in every order and at any moment."""
     app, world, rng = Onward(url), World(), random.Random(19)
     register(app, world)
     async with app.worker():
@@ -193,7 +193,7 @@ async def test_whatever_comes_first_an_undo_that_was_asked_for_runs_once(url: st
             _, answered = await asyncio.gather(cancel(), answer())
             await _ended(app, task.id)
             if not answered:
-                assert await app.doubts(task.id) == [], "only what is not in doubt takes no answer"
+                assert await app.doubts(task.id) == [], "only a step that is not in doubt refuses a verdict"
                 continue
             if verdict == "undo":
                 await _until(lambda: world.did["refund 7"])
@@ -207,16 +207,16 @@ async def test_whatever_comes_first_an_undo_that_was_asked_for_runs_once(url: st
 async def test_the_call_of_an_agent_in_doubt_is_undone_after_a_cancel(url: str) -> None:
     app, did = Onward(url), collections.Counter[str]()
 
-    async def unbook(what: str) -> None:
-        did[f"unbook {what}"] += 1
+    async def unbook(item: str) -> None:
+        did[f"unbook {item}"] += 1
 
     @tool(risk="external_action", undo=unbook)
-    async def book(what: str) -> str:
-        """Book something."""
+    async def book(item: str) -> str:
+        """Book an item."""
         did["book"] += 1
         raise TimeoutError("no answer")
 
-    app.agent("clerk", model=ScriptedModel([[("book", {"what": "a hall"})], "done"]), tools=[book])
+    app.agent("clerk", model=ScriptedModel([[("book", {"item": "a hall"})], "done"]), tools=[book])
     async with app.worker():
         task = await app.submit("clerk", "Book a hall.")
         await _in_doubt(app, task.id)

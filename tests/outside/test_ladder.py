@@ -1,4 +1,4 @@
-"""The last part of an agent's time from outside: tools of every length, and what is left at the end at every door."""
+"""The last part of an agent's time from outside: tools of every length, and the partial result at every door."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from onward.errors import TaskFailed
 from rig.processes import Child
 from tests.kit import not_memory
 
-TIME = 3.0
-"""Seconds until the deadline."""
+DEADLINE_S = 3.0
+"""The deadline of the agents."""
 
-SLACK = 20.0
-"""What a busy machine may add before a test says that the deadline did not hold."""
+SLACK_S = 20.0
+"""The time that a busy machine may add before the test fails."""
 
 
 class Worker:
@@ -31,11 +31,11 @@ class Worker:
 
     def __init__(self, called: str) -> None:
         self.called = called
-        self.told: list[str] = []
+        self.prompts: list[str] = []
 
     async def ask(self, request: Request, emit: Any) -> Reply:
         """One answer."""
-        self.told.append(str(request.messages[0]["content"]))
+        self.prompts.append(str(request.messages[0]["content"]))
         turn = sum(message["role"] == "assistant" for message in request.messages)
         if not request.tools:
             return Reply(f"answer after {turn} turns")
@@ -43,22 +43,22 @@ class Worker:
 
 
 def tools_of(part: float) -> list[Any]:
-    """One that may be repeated, and one that may not: each takes this part of the time, and one is a plain function."""
+    """Tools that may be repeated, one of them a plain function, and one that may not: each takes this part of the time."""
 
     async def linger() -> str:
         """Take a while."""
-        await asyncio.sleep(TIME * part)
+        await asyncio.sleep(DEADLINE_S * part)
         return "lingered"
 
     def block() -> str:
         """Take a while in a thread."""
-        time.sleep(min(TIME * part, 2 * TIME))
+        time.sleep(min(DEADLINE_S * part, 2 * DEADLINE_S))
         return "blocked"
 
     @tool(risk="external_action")
     async def send() -> str:
         """Take a while, once."""
-        await asyncio.sleep(TIME * part)
+        await asyncio.sleep(DEADLINE_S * part)
         return "sent"
 
     return [linger, block, send]
@@ -71,30 +71,30 @@ async def test_tools_of_every_length(url: str, part: float) -> None:
     app = Onward(url, lease_s=5.0, heartbeat_s=0.5, poll_s=0.05, slots=10)
     models = {name: Worker(name) for name in ("linger", "block", "send")}
     for name, model in models.items():
-        app.agent(name, model=model, tools=tools_of(part), deadline=TIME)
+        app.agent(name, model=model, tools=tools_of(part), deadline=DEADLINE_S)
     async with app.worker():
         handles = {name: await app.submit(name, "go") for name in models}
         for name, handle in handles.items():
-            found = await handle.result(timeout=TIME + SLACK, partial=True)
+            answer = await handle.result(timeout=DEADLINE_S + SLACK_S, partial=True)
             task = await app.get(handle.id)
             assert task.finished_at is not None
-            assert task.finished_at - task.created_at < TIME + SLACK
+            assert task.finished_at - task.created_at < DEADLINE_S + SLACK_S
             if task.state is State.COMPLETED:
-                assert found.startswith("answer after "), (name, found)
-                assert "This is the last question" in models[name].told[-1]
-            else:  # it was in the middle of something that must not happen twice, or the machine was too busy
+                assert answer.startswith("answer after "), (name, answer)
+                assert "This is the last question" in models[name].prompts[-1]
+            else:  # an effect that must not happen twice was running, or the machine was too busy
                 assert (task.error or {})["type"] == "DeadlineExceeded"
-                assert found == task.partial
-                assert found.startswith("so far ")
+                assert answer == task.partial
+                assert answer.startswith("so far ")
                 with pytest.raises(TaskFailed) as failed:
                     await handle.result()
-                assert failed.value.partial == found
+                assert failed.value.partial == answer
             assert name != "linger" or part < 1 or task.state is State.COMPLETED, "a tool that is cut off leaves time"
             assert name != "send" or part < 1 or task.state is State.FAILED
 
 
 @not_memory
-async def test_what_it_had_is_shown_at_every_door(url: str, tmp_path: Path) -> None:
+async def test_the_partial_result_is_shown_at_every_door(url: str, tmp_path: Path) -> None:
     app = Onward(url, lease_s=5.0, heartbeat_s=0.5, poll_s=0.05, slots=10)
     app.agent("sender", model=Worker("send"), tools=tools_of(1_000.0), deadline=1.0)
 

@@ -1,4 +1,4 @@
-"""Live text through failed attempts: a client that remembers what was withdrawn shows the good text in the end, once.
+"""Live text through failed attempts: a client that drops withdrawn text shows the good text in the end, once.
 
 Workers are killed with -9, the task is paused and resumed, and the provider breaks off. The client follows over HTTP, is cut off
 now and then, and comes back with the last id that it has.
@@ -22,11 +22,11 @@ from tests.kit import eventually, not_memory
 from tests.outside.talker import GOOD
 
 ROOT = Path(__file__).parents[2]
-MINUTE = 60.0
+TIMEOUT_S = 60.0
 
 
 class Watcher:
-    """Shows what the model is saying, and never again what was withdrawn."""
+    """Shows the live text of the model, and never withdrawn text again."""
 
     def __init__(self, rng: random.Random) -> None:
         self.shown: dict[tuple[int, int], str] = {}
@@ -37,7 +37,7 @@ class Watcher:
 
     async def watch(self, url: str, task_id: str) -> None:
         """Follow until the task has ended."""
-        async with httpx2.AsyncClient(timeout=MINUTE) as http:
+        async with httpx2.AsyncClient(timeout=TIMEOUT_S) as http:
             while True:
                 headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self._last} if self._last else {})
                 with contextlib.suppress(httpx2.TransportError):
@@ -88,7 +88,7 @@ async def test_after_many_failed_attempts_the_good_text_is_shown_once(url: str, 
             watcher = Watcher(random.Random(7))
             watching = asyncio.ensure_future(watcher.watch(address, handle.id))
             paused = 0
-            for _ in range(int(MINUTE * 15 * (10 if prove else 1))):
+            for _ in range(int(TIMEOUT_S * 15 * (10 if prove else 1))):
                 if watching.done():
                     break
                 if not worker.running:
@@ -124,8 +124,8 @@ async def _rests(client: Client, task_id: str) -> bool:
 
 
 async def _submitted(client: Client) -> Any:
-    """The task, once a worker has said what it does."""
-    for _ in range(int(MINUTE * 10)):
+    """Submits the task, once a worker has registered its handlers."""
+    for _ in range(int(TIMEOUT_S * 10)):
         with contextlib.suppress(Exception):
             return await client.submit("talker", "speak")
         await asyncio.sleep(0.1)

@@ -1,7 +1,7 @@
 """Pause from outside, through the public API alone: after its answer no step begins, anywhere in the tree.
 
-Three apps share a database: two with a worker each, and one that only steers. Every step writes down that it begins, so what
-began after the answer is counted and not estimated.
+Three apps share a database: two with a worker each, and one that only controls. Every step records its begin, so the test
+counts the steps that began after the answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onward import Onward
 from onward.errors import StateConflict
 from tests.kit import not_memory
 
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 LEAVES, STEPS = 3, 14
 
 
@@ -70,8 +70,8 @@ def register(app: Onward, ledger: Ledger, pace: random.Random) -> None:
 
 
 async def _at_rest(app: Onward) -> None:
-    """Until no worker holds a task: whatever they were in the middle of has come to its end."""
-    async with asyncio.timeout(PATIENCE):
+    """Waits until no worker holds a task, so that all running steps have ended."""
+    async with asyncio.timeout(TIMEOUT_S):
         while any(task.worker is not None for task in (await app.list(limit=100))[0]):  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.005)
 
@@ -100,10 +100,10 @@ async def test_no_step_begins_after_a_pause_was_answered(url: str, prove: bool) 
                     f"{len(ledger.begun) - len(begun)} steps began after pause {moments} was answered"
                 )
                 moments, left = moments + 1, left - 1
-                if paused.ended:  # it came to its end while it was being paused
+                if paused.ended:  # it ended while it was being paused
                     break
                 await steering.resume(task.id)
-            assert await task.result(PATIENCE) == [*["leaf"] * LEAVES, ["leaf"] * 2]
+            assert await task.result(TIMEOUT_S) == [*["leaf"] * LEAVES, ["leaf"] * 2]
             twice = [step for step, count in collections.Counter(ledger.begun).items() if count > 1]
             assert not twice, "a pause makes no step run again"
             assert len(ledger.begun) == STEPS * (2 + 2 * (LEAVES + 2))
@@ -113,7 +113,7 @@ async def test_no_step_begins_after_a_pause_was_answered(url: str, prove: bool) 
 @not_memory
 @pytest.mark.parametrize("early", [False, True])
 async def test_an_effect_that_runs_while_it_is_paused_is_recorded(url: str, early: bool) -> None:
-    """Nothing comes into doubt by a pause: a running effect ends, an announced one that has not begun does not begin."""
+    """A pause puts no step in doubt: a running effect ends, and an announced one that has not begun does not begin."""
     app, steering = Onward(url), Onward(url)
     began, go_on = asyncio.Event(), asyncio.Event()
     ran: list[str] = []
@@ -134,9 +134,9 @@ async def test_an_effect_that_runs_while_it_is_paused_is_recorded(url: str, earl
 
     async with steering, app.worker():
         task = await steering.submit("work")
-        await asyncio.wait_for(began.wait(), PATIENCE)
+        await asyncio.wait_for(began.wait(), TIMEOUT_S)
         await steering.pause(task.id)
-        if early:  # it is let go on while the effect still runs
+        if early:  # it is resumed while the effect still runs
             await steering.resume(task.id)
             go_on.set()
         else:
@@ -145,13 +145,13 @@ async def test_an_effect_that_runs_while_it_is_paused_is_recorded(url: str, earl
             assert (ran, (await steering.get(task.id)).reason) == (["pay"], "paused")
             assert await steering.doubts(task.id) == []
             await steering.resume(task.id)
-        assert await task.result(PATIENCE) == "paid sent"
+        assert await task.result(TIMEOUT_S) == "paid sent"
         assert ran == ["pay", "mail"]
 
 
 @not_memory
 async def test_a_child_that_is_being_submitted_is_paused_with_its_parent(url: str) -> None:
-    """A step that starts a child may be under way when its parent is paused: the child is born paused."""
+    """A step that starts a child may be running when its parent is paused: the child starts paused."""
     app, steering = Onward(url), Onward(url)
     rng, ran = random.Random(7), []
 

@@ -1,7 +1,7 @@
-"""An app for worker processes: an agent that books, and takes back what it booked when its run comes to nothing.
+"""An app for worker processes: an agent that books, and undoes its bookings when its run fails.
 
 The world is a file of lines. A booking has a number of its own, so that booking or cancelling it twice is once. Each run kills its
-worker with -9 once: at one of its bookings or cancellations, right before it happens, right after it, or when all is recorded.
+worker with -9 once: at one of its bookings or cancellations, right before it, right after it, or when all is recorded.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ BOOKINGS = ("flight", "hotel", "car", "dinner")
 app = Onward(lease_s=1.0, heartbeat_s=0.2, poll_s=0.05, grace_s=1.0)
 
 
-async def _does(what: str, number: str) -> None:
-    """Write it into the world, and die where this run is to die."""
+async def _does(event: str, number: str) -> None:
+    """Writes the event into the world, and kills the process where this run has to die."""
     task_id, _, name = number.partition("/")
     draw = random.Random(task_id)
-    here = draw.choice(("booked", "cancelled")) == what and draw.choice(BOOKINGS) == name
-    when = draw.choice(("before", "after", "later")) if here else ""
+    dies_here = draw.choice(("booked", "cancelled")) == event and draw.choice(BOOKINGS) == name
+    when = draw.choice(("before", "after", "later")) if dies_here else ""
     if when == "before":
         _dies(task_id)
     with (HOME / "world").open("ab", buffering=0) as file:
-        file.write(f"{what} {number}\n".encode())
+        file.write(f"{event} {number}\n".encode())
     await asyncio.sleep(0.02)
     if when == "after":
         _dies(task_id)
@@ -62,7 +62,7 @@ async def book(ctx: Context, name: str) -> dict[str, str]:
 
 
 class Clerk:
-    """A model that books one after the other, and then hangs for those that are to be cancelled, or to run out of time."""
+    """A model that books one after the other, and then hangs in the runs that are to be cancelled or to run out of time."""
 
     name = "clerk"
 

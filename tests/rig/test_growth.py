@@ -1,4 +1,4 @@
-"""The growth table: what it fills a database with is what Onward would have written, and its section of the page is kept."""
+"""The growth table: it fills a database with the rows that Onward would have written, and keeps its section of the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CASES = [Case("all", ended=120, pending=7, asleep=5), Case("churned", churned=30
 
 @not_memory
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_what_is_filled_in_is_sound(case: Case, fresh_url: str, kind: str) -> None:
+async def test_the_filled_in_rows_are_sound(case: Case, fresh_url: str, kind: str) -> None:
     words = growth.POSTGRES if kind == "postgres" else growth.SQLITE
     fill = growth._fill_postgres if kind == "postgres" else growth._fill_sqlite
     await growth._make(fresh_url)
@@ -32,8 +32,8 @@ async def test_what_is_filled_in_is_sound(case: Case, fresh_url: str, kind: str)
     await store.open()
     assert await store.health.census() == []
     assert (await store.overview.ended(1000))[:3] == ((119, 1, 0) if case.ended else (30, 0, 0))
-    found = {one.reason: one.tasks for one in await store.overview.unfinished()}
-    assert found == ({"queued": 7, "asleep": 5} if case.ended else {})
+    tasks_by_reason = {row.reason: row.tasks for row in await store.overview.unfinished()}
+    assert tasks_by_reason == ({"queued": 7, "asleep": 5} if case.ended else {})
     await store.close()
 
 

@@ -1,4 +1,4 @@
-"""The ledger keeps every line whole, whoever writes and whoever dies."""
+"""The ledger keeps every line whole, with many writers and after kills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ for number in range(500):
 """
 
 
-def test_read_what_was_written(tmp_path: Path) -> None:
+def test_written_lines_are_read_back(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger")
     assert ledger.read() == []
     ledger.write("charge", 7, None)

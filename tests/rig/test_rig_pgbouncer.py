@@ -41,16 +41,16 @@ def test_two_transactions_of_one_connection_on_two_backends(bouncer: PgBouncer, 
         return row[0]
 
     through = bouncer.url_for(url)
-    with psycopg.connect(through) as one, psycopg.connect(through) as other:
-        first = backend(one)
-        assert backend(one) == first, "within a transaction there is one backend"
-        assert backend(other) != first, "and it is nobody else's"
-        one.commit()
+    with psycopg.connect(through) as first_connection, psycopg.connect(through) as other:
+        first = backend(first_connection)
+        assert backend(first_connection) == first, "within a transaction there is one backend"
+        assert backend(other) != first, "and no other connection has it"
+        first_connection.commit()
         other.commit()
         seen = set()
         for _ in range(4):
-            seen.add(backend(one))
-            one.commit()
+            seen.add(backend(first_connection))
+            first_connection.commit()
     assert len(seen) == 2
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL as the rig starts it: what is committed survives every way to stop it, and nothing is left behind."""
+"""PostgreSQL as the rig starts it: committed rows survive every way to stop it, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_durability_is_on(postgres: Postgres) -> None:
 def test_a_database_is_empty_also_the_second_time(postgres: Postgres) -> None:
     url = postgres.database("ours & theirs")
     ask(url, "CREATE TABLE things (name text)")
-    with psycopg.connect(url):  # an open connection does not stand in the way
+    with psycopg.connect(url):  # an open connection does not prevent it
         assert postgres.database("ours & theirs") == url
     assert ask(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
 
@@ -70,7 +70,7 @@ def test_a_database_can_be_made_while_a_loop_runs(postgres: Postgres) -> None:
     assert ask(asyncio.run(work()), "SELECT 1") == [(1,)]
 
 
-def test_kill9_keeps_what_is_committed_and_nothing_else(own: Postgres) -> None:
+def test_kill9_keeps_committed_rows_and_no_others(own: Postgres) -> None:
     ask(own.url, "CREATE TABLE things (name text)")
     ask(own.url, "INSERT INTO things VALUES ('committed')")
     with psycopg.connect(own.url) as open_transaction:
@@ -267,7 +267,7 @@ def test_where_user_namespaces_are_forbidden(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
-def test_nobody_gets_a_copy_of_binaries_it_cannot_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_user_without_access_gets_no_copy_of_the_binaries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir(mode=0o700)
     install = module.binaries().parent

@@ -1,4 +1,4 @@
-"""Children can be heard, frozen and killed, and never stay."""
+"""The rig reads the lines of child processes, freezes and kills them, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_module_and_its_environment() -> None:
         assert child.line() == "x"
 
 
-def test_silence_is_reported_with_what_was_said() -> None:
+def test_silence_is_reported_with_the_earlier_lines() -> None:
     source = "import sys, time; print('hello'); print('alas', file=sys.stderr); time.sleep(60)"
     with Child.code(source) as child:
         child.line()
@@ -48,12 +48,12 @@ def test_freeze_and_thaw() -> None:
         child.wait_for("number 3")
         child.freeze()
         time.sleep(0.05)
-        said = len(child.lines)
+        lines_before = len(child.lines)
         time.sleep(0.2)
-        assert len(child.lines) == said
+        assert len(child.lines) == lines_before
         assert child.running
         child.thaw()
-        child.wait_for(f"number {said + 3}")
+        child.wait_for(f"number {lines_before + 3}")
 
 
 def test_kill9_and_terminate() -> None:

@@ -1,4 +1,4 @@
-"""The proxy's faults as a client meets them; above all the commit of which the client never learns."""
+"""The proxy's faults as a client meets them; above all a commit whose answer the client never gets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_query_can_be_cancelled_through_it(proxy: Proxy, url: str) -> No
     await connection.close()
 
 
-async def test_the_server_s_last_words_get_through(proxy: Proxy, url: str) -> None:
+async def test_the_last_message_of_the_server_gets_through(proxy: Proxy, url: str) -> None:
     connection = await asyncpg.connect(proxy.url_for(url))
     with pytest.raises(LOST, match="terminating connection due to administrator command"):
         await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
@@ -105,7 +105,7 @@ async def test_in_a_transaction_it_is_the_commit_that_is_lost(proxy: Proxy, url:
     assert names(url) == ["a"]
 
 
-async def test_what_is_rolled_back_loses_nothing(proxy: Proxy, url: str) -> None:
+async def test_a_rollback_loses_no_answer(proxy: Proxy, url: str) -> None:
     connection = await asyncpg.connect(proxy.url_for(url))
     proxy.cut_after_commit(matching="INTO things")
     transaction = connection.transaction()

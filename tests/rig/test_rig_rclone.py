@@ -1,4 +1,4 @@
-"""The S3-compatible server that the tests use: it takes what has the right key, keeps it over a restart, and refuses the rest."""
+"""The S3-compatible server that the tests use: it keeps objects over a restart, and refuses wrong keys."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def server() -> Iterator[Rclone]:
 
 
 def client(server: Rclone, **over: str) -> S3Store:
-    told = {name.removeprefix("AWS_").lower(): value for name, value in server.environment.items()}
-    return S3Store("one", client_options={"allow_http": True}, **{**told, **over})  # type: ignore[arg-type]
+    settings = {name.removeprefix("AWS_").lower(): value for name, value in server.environment.items()}
+    return S3Store("one", client_options={"allow_http": True}, **{**settings, **over})  # type: ignore[arg-type]
 
 
-def test_what_is_put_is_there_also_after_a_restart(server: Rclone) -> None:
+def test_an_object_is_there_also_after_a_restart(server: Rclone) -> None:
     obstore.put(client(server), "a/b", b"x" * 6_000_000)
     assert server.objects("one") == {"a/b": b"x" * 6_000_000}
     server.stop()

@@ -1,4 +1,4 @@
-"""The door in front of a model server refuses what strict providers refuse, and nothing else."""
+"""The proxy in front of a model server refuses the requests that strict providers refuse, and no others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rig.strict import fault
 USER = {"role": "user", "content": "hello"}
 
 
-def said(*ids: str, name: str = "look", arguments: str = "{}") -> dict[str, Any]:
-    calls = [{"id": one, "type": "function", "function": {"name": name, "arguments": arguments}} for one in ids]
+def calls_message(*ids: str, name: str = "look", arguments: str = "{}") -> dict[str, Any]:
+    calls = [{"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}} for id_ in ids]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
@@ -25,9 +25,9 @@ def done(call: str) -> dict[str, Any]:
     [
         [USER],
         [{"role": "system", "content": "x"}, USER, {"role": "assistant", "content": "hi"}, USER],
-        [USER, said("a"), done("a")],
-        [USER, said("a", "b"), done("b"), done("a"), {"role": "assistant", "content": "hi"}],
-        [USER, said("a"), done("a"), said("a"), done("a")],
+        [USER, calls_message("a"), done("a")],
+        [USER, calls_message("a", "b"), done("b"), done("a"), {"role": "assistant", "content": "hi"}],
+        [USER, calls_message("a"), done("a"), calls_message("a"), done("a")],
     ],
 )
 def test_a_whole_history_goes_through(messages: list[dict[str, Any]]) -> None:
@@ -38,21 +38,21 @@ def test_a_whole_history_goes_through(messages: list[dict[str, Any]]) -> None:
     ("messages", "why"),
     [
         ([], "too short"),
-        ([USER, said("a")], "have no results"),
-        ([USER, said("a"), USER], "must be followed by"),
-        ([USER, said("a", "b"), done("a")], "have no results"),
-        ([USER, said("a", "b"), done("a"), {"role": "assistant", "content": "x"}], "must be followed by"),
+        ([USER, calls_message("a")], "have no results"),
+        ([USER, calls_message("a"), USER], "must be followed by"),
+        ([USER, calls_message("a", "b"), done("a")], "have no results"),
+        ([USER, calls_message("a", "b"), done("a"), {"role": "assistant", "content": "x"}], "must be followed by"),
         ([USER, done("a")], "must be a response to"),
-        ([USER, said("a"), done("a"), done("a")], "must be a response to"),
-        ([USER, said("a"), done("b")], "must be a response to"),
-        ([USER, said("a"), done("a"), USER, done("a")], "must be a response to"),
-        ([USER, said("a", "a"), done("a")], "one id"),
-        ([USER, said(""), done("")], "is no id"),
-        ([USER, said("x" * 41), done("x" * 41)], "is no id"),
-        ([USER, said("a", name="functions.look"), done("a")], "does not match the pattern"),
-        ([USER, said("a", name=""), done("a")], "does not match the pattern"),
-        ([USER, said("a", arguments='{"n":'), done("a")], "not JSON"),
-        ([USER, said()], "is empty"),
+        ([USER, calls_message("a"), done("a"), done("a")], "must be a response to"),
+        ([USER, calls_message("a"), done("b")], "must be a response to"),
+        ([USER, calls_message("a"), done("a"), USER, done("a")], "must be a response to"),
+        ([USER, calls_message("a", "a"), done("a")], "one id"),
+        ([USER, calls_message(""), done("")], "is no id"),
+        ([USER, calls_message("x" * 41), done("x" * 41)], "is no id"),
+        ([USER, calls_message("a", name="functions.look"), done("a")], "does not match the pattern"),
+        ([USER, calls_message("a", name=""), done("a")], "does not match the pattern"),
+        ([USER, calls_message("a", arguments='{"n":'), done("a")], "not JSON"),
+        ([USER, calls_message()], "is empty"),
         ([{"role": "robot", "content": "x"}], "no role"),
         ([{"role": "user"}], "no content"),
     ],

@@ -1,4 +1,4 @@
-"""The overhearer gives back every byte it was given, however they are cut up."""
+"""The listener on the wire returns every byte it was given, however they are cut up."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_an_answer_to_a_flush_is_not_held_back() -> None:
 
 
 def test_the_statements_of_a_transaction_and_their_sql() -> None:
-    heard: list[Transaction] = []
+    transactions: list[Transaction] = []
 
     def listen(transaction: Transaction) -> bool:
-        heard.append(transaction)
+        transactions.append(transaction)
         return False
 
     conversation = Conversation(never, listen)
@@ -63,6 +63,6 @@ def test_the_statements_of_a_transaction_and_their_sql() -> None:
     conversation.server_says(message(b"C", b"BEGIN\0") + message(b"Z", b"T"))
     conversation.server_says(INSERTED[:-1] + b"T")
     conversation.server_says(message(b"C", b"UPDATE 3\0") + message(b"C", b"COMMIT\0") + message(b"Z", b"I"))
-    assert [[(statement.verb, statement.sql) for statement in transaction] for transaction in heard] == [
+    assert [[(statement.verb, statement.sql) for statement in transaction] for transaction in transactions] == [
         [("BEGIN", "BEGIN"), ("INSERT", "INSERT"), ("UPDATE", "one; two"), ("COMMIT", "one; two")]
     ]

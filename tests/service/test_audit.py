@@ -1,4 +1,4 @@
-"""The audit: what is written down, by whom, that nothing is lost or forked under many writers, and that tampering shows."""
+"""The audit log: its events and their actors; many writers lose and fork nothing, and tampering is found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def chain(store: Any) -> None:
 
 
 async def tamper(store: Any, statement: str) -> None:
-    """As somebody who owns the database."""
+    """Changes the tables as an owner of the database could."""
     if isinstance(store, SqliteStore):
         for name in ("update", "delete"):
             await sql(store, f"DROP TRIGGER onward_audit_{name}")
@@ -36,7 +36,7 @@ async def tamper(store: Any, statement: str) -> None:
         await connection.execute(statement)
 
 
-async def test_everything_a_caller_does_is_written_down_with_who_and_what(app: Onward) -> None:
+async def test_every_change_of_a_caller_is_recorded_with_actor_and_subject(app: Onward) -> None:
     acme = (await town(app))["acme"]
     last = (await app.audit(limit=1000))[-1].number
     ada = AuthorizedService(app.service, caller("acme"))
@@ -53,8 +53,8 @@ async def test_everything_a_caller_does_is_written_down_with_who_and_what(app: O
     await AuthorizedService(app.service, caller(None)).pause_schedule("nightly")
     made = await ada.create_key("more", ["read"])
     await ada.revoke_key(made.key.id)
-    found = await app.audit(after=last)
-    assert [(entry.action, entry.subject, entry.tenant) for entry in found] == [
+    entries = await app.audit(after=last)
+    assert [(entry.action, entry.subject, entry.tenant) for entry in entries] == [
         ("prioritize", acme.asker, "acme"),
         ("pause", acme.asker, "acme"),
         ("resume", acme.asker, "acme"),
@@ -68,19 +68,19 @@ async def test_everything_a_caller_does_is_written_down_with_who_and_what(app: O
         ("create_key", made.key.id, "acme"),
         ("revoke_key", made.key.id, "acme"),
     ]
-    assert {(entry.key, entry.name) for entry in found if entry.tenant} == {("key-of-acme", "somebody of acme")}
-    said = {entry.action: entry.data for entry in found}
+    assert {(entry.key, entry.name) for entry in entries if entry.tenant} == {("key-of-acme", "somebody of acme")}
+    data_of = {entry.action: entry.data for entry in entries}
     assert approval.hash is not None
-    assert approval.hash.encode() in said["approve"]
-    assert b'"priority":0' in said["prioritize"]
-    assert b'"max_llm_tokens":7000000' in said["raise_budget"]
-    assert not any(b"secret" in data or b"/dev" in data for data in said.values()), (
-        "hashes of what was said, not the words"
+    assert approval.hash.encode() in data_of["approve"]
+    assert b'"priority":0' in data_of["prioritize"]
+    assert b'"max_llm_tokens":7000000' in data_of["raise_budget"]
+    assert not any(b"secret" in data or b"/dev" in data for data in data_of.values()), (
+        "hashes of the texts, not the texts"
     )
     assert (await app.service.audit.verify()).sound
 
 
-async def test_of_many_who_decide_the_one_that_counts_is_written_down(app: Onward) -> None:
+async def test_of_many_decisions_only_the_accepted_one_is_recorded(app: Onward) -> None:
     acme = (await town(app))["acme"]
     last = (await app.audit(limit=1000))[-1].number
     doors = [AuthorizedService(app.service, caller("acme")._replace(name=f"person {n}")) for n in range(8)]
@@ -88,12 +88,12 @@ async def test_of_many_who_decide_the_one_that_counts_is_written_down(app: Onwar
         *(door.decide(acme.approval, "approve" if n % 2 else "deny") for n, door in enumerate(doors)),
         return_exceptions=True,
     )
-    (winner,) = [n for n, one in enumerate(came) if not isinstance(one, BaseException)]
+    (winner,) = [n for n, answer in enumerate(came) if not isinstance(answer, BaseException)]
     (entry,) = await app.audit(after=last)
     assert (entry.action, entry.name) == ("approve" if winner % 2 else "deny", f"person {winner}")
 
 
-async def test_nothing_is_written_down_of_what_was_refused_or_only_looked_at(app: Onward) -> None:
+async def test_refused_changes_and_reads_are_not_recorded(app: Onward) -> None:
     acme = (await town(app))["acme"]
     before = await app.audit(limit=1000)
     ada = AuthorizedService(app.service, caller("acme"))
@@ -121,14 +121,18 @@ async def test_nothing_is_written_down_of_what_was_refused_or_only_looked_at(app
 async def test_many_writers_make_one_chain(store: Store, open_another: Any) -> None:
     stores = [store, *[await open_another() for _ in range(3)]]
     await asyncio.gather(
-        *(one.audit.append(AuditEvent("cancel", f"{n}.{m}", None)) for n, one in enumerate(stores) for m in range(25))
+        *(
+            opened.audit.append(AuditEvent("cancel", f"{n}.{m}", None))
+            for n, opened in enumerate(stores)
+            for m in range(25)
+        )
     )
-    found = await store.audit.entries(0, 1000)
-    assert [entry.number for entry in found] == list(range(1, 101))
-    assert found[0].before == BEGINNING
-    assert [entry.before for entry in found[1:]] == [entry.hash for entry in found[:-1]]
-    assert all(entry.hash == entry.expected_hash for entry in found)
-    assert {entry.subject for entry in found} == {f"{n}.{m}" for n in range(4) for m in range(25)}
+    entries = await store.audit.entries(0, 1000)
+    assert [entry.number for entry in entries] == list(range(1, 101))
+    assert entries[0].before == BEGINNING
+    assert [entry.before for entry in entries[1:]] == [entry.hash for entry in entries[:-1]]
+    assert all(entry.hash == entry.expected_hash for entry in entries)
+    assert {entry.subject for entry in entries} == {f"{n}.{m}" for n in range(4) for m in range(25)}
 
 
 async def test_the_table_refuses_to_be_changed(store: Store) -> None:
@@ -175,14 +179,14 @@ async def test_a_missing_entry_is_found_and_one_put_in_between(app: Onward) -> N
     assert (await app.service.audit.verify()).broken == 4
 
 
-async def test_a_chain_that_was_cut_off_or_made_anew_is_told_by_a_head_that_was_noted(app: Onward) -> None:
+async def test_a_noted_head_reveals_a_chain_that_was_cut_off_or_made_anew(app: Onward) -> None:
     await chain(app.store)
     head = (await app.service.audit.verify()).head
     assert (await app.service.audit.verify(head)).sound
     await app.store.audit.append(AuditEvent("cancel", "more"))
     assert (await app.service.audit.verify(head)).sound
     await tamper(app.store, "DELETE FROM onward_audit WHERE number > 5")
-    assert (await app.service.audit.verify()).sound, "a chain cannot tell of its own end"
+    assert (await app.service.audit.verify()).sound, "a chain alone does not show that its end is missing"
     verdict = await app.service.audit.verify(head)
     assert (verdict.broken, verdict.why) == (6, "entry 12 was there, and is gone")
     for n in range(20):

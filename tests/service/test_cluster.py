@@ -1,4 +1,4 @@
-"""Queues, workers and numbers as an app tells them, and lists that look for something."""
+"""Queues, workers and figures of an app, and lists with filters."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ async def test_a_paused_queue_is_left_alone_by_a_worker_that_runs(app: Onward) -
         second = await app.submit(mail, 2)
         assert await (await app.submit(work)).result(timeout=60) == "done", "other queues go on"
         gate.opened.set()
-        assert await first.result(timeout=60) == 1, "what runs goes on"
+        assert await first.result(timeout=60) == 1, "running tasks go on"
         assert await (await app.submit(work)).result(timeout=60) == "done"
         assert began == [1]
-        (found,) = [one for one in await app.queues() if one.name == "mail"]
-        assert (found.waiting, found.running, found.paused, found.reasons) == (1, 0, True, {"queued": 1})
+        (counts,) = [row for row in await app.queues() if row.name == "mail"]
+        assert (counts.waiting, counts.running, counts.paused, counts.reasons) == (1, 0, True, {"queued": 1})
         await app.unpause_queue("mail")
         assert await second.result(timeout=60) == 2
 
@@ -50,7 +50,7 @@ async def test_a_name_that_no_queue_can_have(app: Onward) -> None:
             await app.pause_queue(name)
 
 
-async def test_the_numbers_of_a_place(lab: Lab) -> None:
+async def test_the_figures_of_a_cluster(lab: Lab) -> None:
     app = lab.app
     app.limit_queue("slow", concurrency=2)
 
@@ -92,7 +92,7 @@ async def test_the_numbers_of_a_place(lab: Lab) -> None:
     assert (await app.list(reason="delayed"))[0][0].task_id == later
 
 
-async def test_a_worker_whose_lease_has_ended_says_so(lab: Lab) -> None:
+async def test_a_worker_whose_lease_has_ended_is_not_alive(lab: Lab) -> None:
     @lab.app.task
     async def works(ctx: Any) -> None: ...
 
@@ -104,7 +104,7 @@ async def test_a_worker_whose_lease_has_ended_says_so(lab: Lab) -> None:
     assert (await lab.app.stats()).workers == 0
 
 
-async def test_lists_that_look_for_something(lab: Lab) -> None:
+async def test_lists_with_filters(lab: Lab) -> None:
     app = lab.app
 
     @app.task
@@ -116,30 +116,28 @@ async def test_lists_that_look_for_something(lab: Lab) -> None:
         ids.append(await lab.submit(work, n, labels=labels, key=f"key {n}"))
         lab.clock.time += 60
 
-    async def found(**which: Any) -> list[int]:
-        return [task.input for task in (await app.list(**which))[0]]
+    async def numbers(**filters: Any) -> list[int]:
+        return [task.input for task in (await app.list(**filters))[0]]
 
-    assert await found(labels={"env": "prod"}) == [3, 1]
-    assert await found(labels={"env": "prod", "n": "1"}) == [1]
-    assert await found(labels={"né": 'a"b'}) == [3, 2, 1, 0]
-    assert await found(labels={"env": "other"}) == []
-    assert await found(key="key 2") == [2]
-    assert await found(key="key 2", state="completed") == []
-    assert await found(key="key 2", labels={"env": "prod"}) == []
-    assert await found(key="no such key") == []
+    assert await numbers(labels={"env": "prod"}) == [3, 1]
+    assert await numbers(labels={"env": "prod", "n": "1"}) == [1]
+    assert await numbers(labels={"né": 'a"b'}) == [3, 2, 1, 0]
+    assert await numbers(labels={"env": "other"}) == []
+    assert await numbers(key="key 2") == [2]
+    assert await numbers(key="key 2", state="completed") == []
+    assert await numbers(key="key 2", labels={"env": "prod"}) == []
+    assert await numbers(key="no such key") == []
     third = (await app.get(ids[2])).created_at
-    assert await found(created_after=third) == [3, 2]
-    assert await found(created_before=third) == [1, 0]
+    assert await numbers(created_after=third) == [3, 2]
+    assert await numbers(created_before=third) == [1, 0]
     zone = datetime.timezone(datetime.timedelta(hours=5))
-    assert await found(created_after=datetime.datetime.fromtimestamp(third, zone), created_before=third + 30) == [2]
+    assert await numbers(created_after=datetime.datetime.fromtimestamp(third, zone), created_before=third + 30) == [2]
     for wrong in ({"reason": "tired"}, {"parent": "ü"}, {"cursor": "ü"}):
         with pytest.raises(BadSetting):
             await app.list(**wrong)  # type: ignore[arg-type]
 
 
-async def test_a_look_for_a_label_goes_so_far_and_says_where_to_go_on(
-    app: Onward, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_search_for_a_label_has_a_bound_and_a_cursor(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "MAX_SCAN_TASKS", 10)
 
     @app.task
@@ -147,16 +145,16 @@ async def test_a_look_for_a_label_goes_so_far_and_says_where_to_go_on(
 
     for n in range(45):
         await app.submit(work, n, labels={"rare": "yes"} if n in {3, 4, 30} else {"rare": "no", "other": "yes"})
-    for which in ({"labels": {"rare": "yes"}}, {"labels": {"rare": "yes"}, "state": "pending"}):
+    for filters in ({"labels": {"rare": "yes"}}, {"labels": {"rare": "yes"}, "state": "pending"}):
         seen, pages, cursor = [], 0, None
         while True:
-            page, cursor = await app.list(limit=2, cursor=cursor, **which)  # type: ignore[arg-type]
+            page, cursor = await app.list(limit=2, cursor=cursor, **filters)  # type: ignore[arg-type]
             seen += [task.input for task in page]
             pages += 1
             if cursor is None:
                 break
         assert seen == [30, 4, 3]
-        assert pages == (5 if "state" not in which else 2)
+        assert pages == (5 if "state" not in filters else 2)
 
 
 async def test_children_of_a_task(app: Onward) -> None:

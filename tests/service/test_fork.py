@@ -19,31 +19,31 @@ async def _seq(lab: Lab, task_id: str, kind: str, key: str = "") -> int:
 
 
 class Shop:
-    """A handler with three steps, and what it did."""
+    """A handler with three steps, and the list of the steps it did."""
 
     def __init__(self, lab: Lab) -> None:
         self.did: list[str] = []
         self.keys: list[str] = []
 
         @lab.app.task
-        async def buy(ctx: Any, what: str) -> str:
+        async def buy(ctx: Any, item: str) -> str:
             async def do(name: str) -> str:
                 self.did.append(name)
                 self.keys.append(ctx.key)
-                return f"{name} {what}"
+                return f"{name} {item}"
 
-            said = [await ctx.step(do, name, name=name) for name in ("find", "pay")]
+            results = [await ctx.step(do, name, name=name) for name in ("find", "pay")]
             await ctx.sleep(30)
-            said.append(await ctx.step(do, "send", name="send"))
-            return ", ".join(said)
+            results.append(await ctx.step(do, "send", name="send"))
+            return ", ".join(results)
 
 
-async def test_what_came_before_is_inherited_and_what_came_after_is_done_anew(lab: Lab) -> None:
+async def test_a_fork_inherits_earlier_steps_and_repeats_later_ones(lab: Lab) -> None:
     shop = Shop(lab)
     origin = await lab.run("buy", "a hat")
     cut = await _seq(lab, origin.task_id, r.STEP_DONE, "pay")
     plan = await lab.app.service.forks.plan(origin.task_id, cut)
-    assert [(one.kind, one.step) for one in plan.again] == [("step", "send")]
+    assert [(repeated.kind, repeated.step) for repeated in plan.again] == [("step", "send")]
     fork = await lab.app.fork(origin.task_id, at=cut)
     task = await lab.ended(fork.id)
     assert (task.state, task.result) == (State.COMPLETED, "find a hat, pay a hat, send a hat")
@@ -69,19 +69,19 @@ async def test_every_place_where_it_can_be_cut_leads_to_the_same_end(lab: Lab) -
 async def test_a_changed_input_begins_at_the_first_record(lab: Lab) -> None:
     shop = Shop(lab)
     origin = await lab.run("buy", "a hat")
-    fork = await lab.app.fork(origin.task_id, input={"what": "a coat"})
+    fork = await lab.app.fork(origin.task_id, input={"item": "a coat"})
     task = await lab.ended(fork.id)
-    assert (task.input, task.result) == ({"what": "a coat"}, "find a coat, pay a coat, send a coat")
+    assert (task.input, task.result) == ({"item": "a coat"}, "find a coat, pay a coat, send a coat")
     assert len(shop.did) == 6
     assert (await lab.kinds(fork.id))[:3] == [r.SUBMITTED, r.FORKED, r.SHIFT]
     assert (await lab.app.fork(origin.task_id, 1, input="a scarf")).id
     with pytest.raises(UsageError, match="begins at the first record, not at 3"):
         await lab.app.fork(origin.task_id, 3, input="a scarf")
     with pytest.raises(InvalidInput):
-        await lab.app.fork(origin.task_id, input={"what": 1})
+        await lab.app.fork(origin.task_id, input={"item": 1})
 
 
-async def test_what_makes_no_sense(lab: Lab) -> None:
+async def test_forks_that_make_no_sense_are_refused(lab: Lab) -> None:
     Shop(lab)
     origin = await lab.run("buy", "a hat")
     head = (await lab.store.journal(origin.task_id))[-1].seq
@@ -96,7 +96,7 @@ async def test_what_makes_no_sense(lab: Lab) -> None:
 
 
 async def test_messages_are_read_once(lab: Lab) -> None:
-    """One signal was taken before the cut, one lay there unread; the fork has both, and counts on from there."""
+    """One signal was taken before the cut, and one was unread. The fork has both, and goes on with the next number."""
 
     @lab.app.task
     async def work(ctx: Any) -> list[Any]:
@@ -136,7 +136,7 @@ async def test_answered_questions_are_not_asked_again(lab: Lab) -> None:
     fork = await lab.app.fork(task_id, await _seq(lab, task_id, r.WAITED))
     assert await lab.app.asks() == []
     assert (await lab.ended(fork.id)).result == "this one"
-    assert [one.kind for one in (await lab.app.service.forks.plan(task_id, 2)).again] == ["question"]
+    assert [repeated.kind for repeated in (await lab.app.service.forks.plan(task_id, 2)).again] == ["question"]
 
 
 async def test_no_cut_inside_a_saga_and_nothing_inherited_is_undone(lab: Lab) -> None:
@@ -186,17 +186,19 @@ async def test_no_cut_while_a_child_is_open(lab: Lab) -> None:
 
     task = await lab.run(work)
     submitted = await _seq(lab, task.task_id, r.STEP_DONE, "submit grow")
-    told = await _seq(lab, task.task_id, r.MESSAGE)
+    message = await _seq(lab, task.task_id, r.MESSAGE)
     waited = await _seq(lab, task.task_id, r.WAITED)
     for at in range(submitted, waited):
         with pytest.raises(CannotFork, match="child"):
             await lab.app.fork(task.task_id, at)
-    assert submitted < told < waited
+    assert submitted < message < waited
     fork = await lab.app.fork(task.task_id, waited)
     assert (await lab.ended(fork.id)).result == [7, 7]
     assert len(set(begun)) == 1, "the child is inherited with its result"
     plan = await lab.app.service.forks.plan(task.task_id, submitted - 1)
-    assert [one.kind for one in plan.again] == ["child", "child"], "anything of such a name may have started one"
+    assert [repeated.kind for repeated in plan.again] == ["child", "child"], (
+        "anything of such a name may have started one"
+    )
 
 
 async def test_no_cut_where_an_effect_is_in_doubt(lab: Lab) -> None:
@@ -216,18 +218,20 @@ async def test_no_cut_where_an_effect_is_in_doubt(lab: Lab) -> None:
     assert (await lab.app.fork(task_id, await _seq(lab, task_id, r.STEP_DONE))).id
 
 
-async def test_reconcile_is_not_asked_of_what_the_origin_did(lab: Lab) -> None:
-    asked: list[str] = []
+async def test_reconcile_is_not_called_for_effects_of_the_origin(lab: Lab) -> None:
+    reconciled: list[str] = []
 
     @lab.app.task
     async def work(ctx: Any) -> Any:
         await ctx.step(lambda: 1, name="a")
-        return await ctx.step(lambda: ctx.task_id, name="pay", reconcile=lambda: asked.append(ctx.task_id) or "before")
+        return await ctx.step(
+            lambda: ctx.task_id, name="pay", reconcile=lambda: reconciled.append(ctx.task_id) or "before"
+        )
 
     task = await lab.run(work)
     fork = await lab.app.fork(task.task_id, await _seq(lab, task.task_id, r.STEP_DONE, "a"))
     assert (await lab.ended(fork.id)).result == fork.id
-    assert asked == []
+    assert reconciled == []
 
 
 async def test_the_time_of_a_fork_begins_with_it(lab: Lab) -> None:
@@ -296,7 +300,7 @@ async def test_a_fork_on_every_store(app: Onward) -> None:
     assert did == ["a", "b", "c", "b", "c"]
 
 
-def test_a_cut_looks_at_all_that_is_open() -> None:
+def test_a_cut_checks_all_open_waits() -> None:
     def record(seq: int, kind: str, key: str = "", data: bytes = b"{}") -> Record:
         return Record(seq, 2, kind, key, data, 0.0)
 

@@ -1,4 +1,4 @@
-"""The doctor and the numbers of a place in databases that have grown: what is counted, how often, and what `deep` adds."""
+"""The doctor and the figures of a cluster in large databases: the counts, how often they run, and the checks that `deep` adds."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class Counts:
     """A store whose count of unfinished tasks takes a second of a clock moved by hand."""
 
     def __init__(self, clock: HandClock, tasks: int) -> None:
-        self.asked, self._clock, self._tasks = 0, clock, tasks
+        self.reads, self._clock, self._tasks = 0, clock, tasks
         self.overview = self
 
     async def unfinished(self) -> list[Unfinished]:
-        self.asked += 1
+        self.reads += 1
         await asyncio.sleep(0)
         self._clock.time += 0.1
         return [Unfinished("default", "queued", self._tasks, 1.0)]
 
 
-@pytest.mark.parametrize(("tasks", "asked"), [(place.MAX_FRESH_COUNT, 10), (place.MAX_FRESH_COUNT + 1, 1)])
-async def test_many_who_look_at_many_tasks_share_a_count(clock: HandClock, tasks: int, asked: int) -> None:
-    """A few are counted anew for each, so that everybody sees what they did."""
+@pytest.mark.parametrize(("tasks", "reads"), [(place.MAX_FRESH_COUNT, 10), (place.MAX_FRESH_COUNT + 1, 1)])
+async def test_many_callers_share_a_count_of_many_tasks(clock: HandClock, tasks: int, reads: int) -> None:
+    """A few tasks are counted anew for each caller, so that callers see their own changes."""
     counts = Counts(clock, tasks)
-    there: Any = Cluster(counts, clock)  # type: ignore[arg-type]
-    await asyncio.gather(*[there._unfinished() for _ in range(10)])
-    assert counts.asked == asked
+    cluster: Any = Cluster(counts, clock)  # type: ignore[arg-type]
+    await asyncio.gather(*[cluster._unfinished() for _ in range(10)])
+    assert counts.reads == reads
     clock.time += 1.05
-    await there._unfinished()
-    assert counts.asked == asked + 1, "and no count is used for much longer than ten times what it took"
+    await cluster._unfinished()
+    assert counts.reads == reads + 1, "and no count is used for much longer than ten times its duration"
 
 
 async def test_a_read_that_is_slow_twice_is_kept(clock: HandClock) -> None:
@@ -84,7 +84,7 @@ async def test_an_answer_from_before_a_change_is_not_kept(clock: HandClock) -> N
 
 
 class Slow:
-    """A read that ends when the test lets it, and takes that many seconds of a clock moved by hand."""
+    """A read that ends when the test allows it, and takes `seconds` seconds of a clock moved by hand."""
 
     def __init__(self, clock: HandClock, seconds: float) -> None:
         self.begun, self.seconds, self._clock = 0, seconds, clock
@@ -98,7 +98,7 @@ class Slow:
         return number
 
     async def known(self, shared: SharedRead[int]) -> None:
-        """Let the callers know how long it takes."""
+        """Runs the read once, so that the callers know how long it takes."""
         self.go.set()
         await shared()
         await shared()
@@ -179,7 +179,7 @@ async def test_others_read_between_the_slices_of_a_census(store: Store, monkeypa
     assert await whole == []
 
 
-async def test_what_waits_for_people_is_counted_not_listed(app: Onward) -> None:
+async def test_tasks_that_wait_for_people_are_counted_not_listed(app: Onward) -> None:
     @app.task
     async def asks(ctx: Any) -> Any:
         return await ctx.ask("What?")

@@ -1,4 +1,4 @@
-"""What people say to tasks, at the door: who is told what when it cannot be."""
+"""Messages of people to tasks: the errors of those that cannot be delivered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kit import Lab
 
 
 @pytest.fixture
-async def asked(lab: Lab) -> str:
+async def asking_task(lab: Lab) -> str:
     """A task that has asked a question with choices and waits."""
 
     @lab.app.task
@@ -26,38 +26,38 @@ async def asked(lab: Lab) -> str:
     return task_id
 
 
-async def test_of_two_answers_the_second_is_told_the_first(lab: Lab, asked: str) -> None:
+async def test_the_error_of_a_second_answer_names_the_first(lab: Lab, asking_task: str) -> None:
     (ask,) = await lab.app.asks("question")
-    assert (ask.id, ask.text, ask.choices) == (f"{asked}.3", "Where?", ("eu", "us"))
+    assert (ask.id, ask.text, ask.choices) == (f"{asking_task}.3", "Where?", ("eu", "us"))
     assert await lab.app.asks("approval") == []
     await lab.app.answer(ask.id, "eu")
     with pytest.raises(AlreadyDecided, match="decided already: eu"):
         await lab.app.answer(ask.id, "us")
-    assert (await lab.ended(asked)).result == "eu"
+    assert (await lab.ended(asking_task)).result == "eu"
     with pytest.raises(AlreadyDecided, match="decided already: eu"):
         await lab.app.answer(ask.id, "us")
 
 
-async def test_an_answer_that_is_none_of_the_choices(lab: Lab, asked: str) -> None:
+async def test_an_answer_that_is_none_of_the_choices(lab: Lab, asking_task: str) -> None:
     with pytest.raises(InvalidInput, match=r"takes one of eu, us, and not 'mars'"):
-        await lab.app.answer(f"{asked}.3", "mars")
+        await lab.app.answer(f"{asking_task}.3", "mars")
     assert len(await lab.app.asks()) == 1, "it is still open"
 
 
-async def test_a_question_cannot_be_approved(lab: Lab, asked: str) -> None:
+async def test_a_question_cannot_be_approved(lab: Lab, asking_task: str) -> None:
     with pytest.raises(UsageError, match="is a question; `onward answer` answers it"):
-        await lab.app.decide(f"{asked}.3", "approve")
+        await lab.app.decide(f"{asking_task}.3", "approve")
     with pytest.raises(BadSetting, match="'approve' or 'deny'"):
-        await lab.app.decide(f"{asked}.3", "perhaps")
+        await lab.app.decide(f"{asking_task}.3", "perhaps")
 
 
 @pytest.mark.parametrize("ask_id", ["nobody.3", "nobody", "", ".", "x.y", "{id}.1", "{id}.99", "{id}.0", "{id}"])
-async def test_there_is_no_such_question(lab: Lab, asked: str, ask_id: str) -> None:
+async def test_there_is_no_such_question(lab: Lab, asking_task: str, ask_id: str) -> None:
     with pytest.raises(NotFound, match=re.escape("`onward approvals` and `onward questions` list them")):
-        await lab.app.answer(ask_id.format(id=asked), "eu")
+        await lab.app.answer(ask_id.format(id=asking_task), "eu")
 
 
-async def test_nobody_is_there_to_hear_it(app: Onward) -> None:
+async def test_messages_to_an_unknown_task_are_refused(app: Onward) -> None:
     for say in (
         app.signal("nobody", "go"),
         app.doubts("nobody"),
@@ -67,18 +67,18 @@ async def test_nobody_is_there_to_hear_it(app: Onward) -> None:
             await say
 
 
-async def test_nothing_is_in_doubt(lab: Lab, asked: str) -> None:
-    assert await lab.app.doubts(asked) == []
+async def test_nothing_is_in_doubt(lab: Lab, asking_task: str) -> None:
+    assert await lab.app.doubts(asking_task) == []
     with pytest.raises(StateConflict, match="no effect of it is in doubt"):
-        await lab.app.resolve(asked, "happened")
+        await lab.app.resolve(asking_task, "happened")
     with pytest.raises(StateConflict, match="no effect pay of it is in doubt"):
-        await lab.app.resolve(asked, "happened", step="pay")
+        await lab.app.resolve(asking_task, "happened", step="pay")
     with pytest.raises(BadSetting, match="one of happened, not_happened, undo"):
-        await lab.app.resolve(asked, "perhaps")
+        await lab.app.resolve(asking_task, "perhaps")
 
 
 async def test_an_effect_that_was_undone_by_hand_is_not_tried_again(lab: Lab) -> None:
-    """Its task would be, at the first failure; but nobody wants done again what was just taken back."""
+    """The task itself would be retried after a failure, but an effect that was just undone must not be repeated."""
     calls: list[str] = []
 
     async def pay() -> None:
@@ -99,7 +99,7 @@ async def test_an_effect_that_was_undone_by_hand_is_not_tried_again(lab: Lab) ->
 
 
 async def test_a_question_of_a_saga_that_was_undone_is_not_asked_twice(lab: Lab) -> None:
-    """The deadline passed, all was undone, somebody resumed it: it asks anew, and the old question is gone."""
+    """The deadline passed, all was undone, and the task was resumed: it asks again, and the old question is gone."""
 
     @lab.app.task(deadline=30)
     async def trip(ctx: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ended tasks are forgotten: by hand, by the app itself when they are old, and whatever goes on beside it."""
+"""Pruning of ended tasks: by hand, by the workers when the tasks are old, and beside other work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kit import HandClock, Lab, eventually, inline_app
 DAY = 86_400.0
 
 
-async def test_a_task_is_forgotten_with_its_artifacts_and_its_key(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_task_is_pruned_with_its_artifacts_and_its_key(tmp_path: Path, clock: HandClock) -> None:
     app = inline_app(clock, artifacts=f"file://{tmp_path}/shelf")
 
     @app.task
@@ -43,7 +43,7 @@ async def test_a_task_is_forgotten_with_its_artifacts_and_its_key(tmp_path: Path
         await clock.until(again.result())
 
 
-async def test_a_shelf_that_cannot_be_reached_is_told_and_in_nobodys_way(
+async def test_an_artifact_store_that_is_away_is_logged_and_blocks_no_prune(
     tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = inline_app(clock, artifacts=f"file://{tmp_path}/shelf")
@@ -78,8 +78,8 @@ async def test_children_go_with_the_task_that_started_them(lab: Lab) -> None:
 
     @lab.app.task
     async def parent(ctx: Any) -> int:
-        one = await ctx.submit("child")
-        return int(await one.result())
+        child = await ctx.submit("child")
+        return int(await child.result())
 
     await lab.start()
     task = await lab.run(parent)
@@ -92,7 +92,7 @@ async def test_children_go_with_the_task_that_started_them(lab: Lab) -> None:
     assert await lab.store.health.census() == []
 
 
-async def test_what_goes_on_is_not_forgotten(lab: Lab) -> None:
+async def test_an_unfinished_task_is_not_pruned(lab: Lab) -> None:
     @lab.app.task
     async def waits(ctx: Any) -> Any:
         return await ctx.signal("go")
@@ -104,7 +104,7 @@ async def test_what_goes_on_is_not_forgotten(lab: Lab) -> None:
         await lab.app.prune(task_id)
 
 
-async def test_a_worker_forgets_what_is_old_enough(clock: HandClock) -> None:
+async def test_a_worker_prunes_old_tasks(clock: HandClock) -> None:
     app = inline_app(clock, prune_after_s=DAY)
 
     @app.task
@@ -124,11 +124,11 @@ async def test_a_worker_forgets_what_is_old_enough(clock: HandClock) -> None:
         await clock.until(young.result())
         clock.jump(DAY / 2 + 200)
 
-        async def gone() -> bool:
+        async def pruned() -> bool:
             return len((await app.list(limit=500))[0]) == 2
 
         async def until_gone() -> None:
-            while not await gone():
+            while not await pruned():
                 await clock.sleep(1)
 
         await clock.until(until_gone())
@@ -138,9 +138,7 @@ async def test_a_worker_forgets_what_is_old_enough(clock: HandClock) -> None:
         assert await app.store.health.census() == []
 
 
-async def test_one_that_cannot_be_forgotten_is_in_nobodys_way(
-    clock: HandClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_that_cannot_be_pruned_blocks_no_other(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
     app = inline_app(clock)
 
     @app.task
@@ -164,7 +162,7 @@ async def test_one_that_cannot_be_forgotten_is_in_nobodys_way(
         assert [task.task_id for task in (await app.list())[0]] == [large]
 
 
-async def test_nothing_is_forgotten_unless_it_is_asked_for() -> None:
+async def test_nothing_is_pruned_without_a_setting() -> None:
     async with Onward("sqlite://:memory:") as app:
         assert app.settings.prune_after_s == 0
         assert app._pruning() is None
@@ -172,8 +170,8 @@ async def test_nothing_is_forgotten_unless_it_is_asked_for() -> None:
         Onward("sqlite://:memory:", prune_after_s=-1)
 
 
-async def test_all_that_match_are_forgotten_and_the_others_say_why(app: Onward) -> None:
-    """On real time, so that nothing is old enough: the shortest age is moved instead."""
+async def test_all_matching_tasks_are_pruned_and_the_others_name_the_reason(app: Onward) -> None:
+    """On real time no task is old enough, so the test lowers the minimum age."""
 
     @app.task
     async def quick(ctx: Any) -> int:
@@ -189,7 +187,7 @@ async def test_all_that_match_are_forgotten_and_the_others_say_why(app: Onward) 
 
     async with app.worker():
         ended = [await app.submit("boss") for _ in range(3)]
-        await asyncio.gather(*[one.result(60) for one in ended])
+        await asyncio.gather(*[handle.result(60) for handle in ended])
         waiting = await app.submit("waits")
         with pytest.raises(ResultTimeout):
             await waiting.result(0.1)
@@ -201,13 +199,13 @@ async def test_all_that_match_are_forgotten_and_the_others_say_why(app: Onward) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
         acted = await service.bulk.act("prune", ids)
-    assert (acted.matched, acted.done) == (7, 6), "children are gone with those that started them"
+    assert (acted.matched, acted.done) == (7, 6), "children are pruned with their parents"
     assert [refused.task_id for refused in acted.refused] == [waiting.id]
     assert [task.task_id for task in (await app.list())[0]] == [waiting.id]
 
 
-async def test_pruning_all_the_time_strands_nobody(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trees that grow and end while everything that has ended is forgotten at once: no parent misses a child, none is left over."""
+async def test_constant_pruning_strands_no_task(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees grow and end while every ended task is pruned at once: no parent misses a child, and no task is left over."""
     monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
 
     @app.task
@@ -227,14 +225,14 @@ async def test_pruning_all_the_time_strands_nobody(app: Onward, monkeypatch: pyt
             seen[task.id] = await task.result(60)
             assert seen[task.id] == sum(range(n))
         except TaskNotFound:
-            seen[task.id] = -1  # ended, and gone before we looked
+            seen[task.id] = -1  # ended, and pruned before the test looked
 
     async def prune() -> int:
-        gone = 0
+        pruned = 0
         while not stop.is_set():
-            gone += await app.service.pruner.prune_old(0.0)
+            pruned += await app.service.pruner.prune_old(0.0)
             await asyncio.sleep(0.01)
-        return gone + await app.service.pruner.prune_old(0.0)
+        return pruned + await app.service.pruner.prune_old(0.0)
 
     async with app.worker():
         pruning = asyncio.ensure_future(prune())
@@ -243,8 +241,8 @@ async def test_pruning_all_the_time_strands_nobody(app: Onward, monkeypatch: pyt
         await eventually(lambda: _idle(app))
         await asyncio.sleep(0.05)
         stop.set()
-        gone = await pruning
-    assert gone == 60 + sum(n for _, n in tasks)
+        pruned = await pruning
+    assert pruned == 60 + sum(n for _, n in tasks)
     assert await app.list() == ([], None)
     assert await app.store.health.census() == []
 

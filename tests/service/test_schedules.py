@@ -1,4 +1,4 @@
-"""Schedules: when they tick, what becomes of missed ticks, what code and people can change, and the guide's example."""
+"""Schedules: their ticks, missed ticks, changes by code and by people, and the guide's example."""
 
 from __future__ import annotations
 
@@ -120,13 +120,13 @@ def test_intervals_are_whole_multiples_since_1970() -> None:
         ({"every": "often"}, BadSetting, "a duration such as"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_declared(options: Any, error: Any, says: str) -> None:
+def test_a_schedule_that_makes_no_sense_is_refused_where_it_is_declared(options: Any, error: Any, says: str) -> None:
     app = app_on(HandClock())
     with pytest.raises(error, match=says):
         app.schedule("s", "work", **options)
 
 
-def test_a_name_is_given_once_and_a_handler_is_one_of_ours() -> None:
+def test_a_name_is_given_once_and_the_handler_must_be_of_this_app() -> None:
     app = app_on(HandClock())
     app.schedule("s", nothing, every="1h")
     with pytest.raises(UsageError, match="two schedules are named 's'"):
@@ -151,18 +151,16 @@ looks = st.lists(st.one_of(st.floats(0.1, 200), st.floats(0.1, 5 * DAY)), min_si
 
 @pytest.mark.slow
 @given(rhythm=st.sampled_from(RHYTHMS), missed=st.sampled_from(["skip", "once", "all"]), pauses=looks)
-def test_however_the_looks_fall_no_tick_comes_twice_and_all_means_all(
-    rhythm: Rhythm, missed: str, pauses: list[float]
-) -> None:
+def test_no_tick_comes_twice_and_missed_all_fires_all(rhythm: Rhythm, missed: str, pauses: list[float]) -> None:
     start = now = moment("2026-10-23T00:00")
     at, got = rhythm.after(start), []
     for pause in pauses:
         now += pause
         while at is not None and at <= now:
-            found = due(rhythm, missed, at, now, alive_since=now - pause)
-            assert found.ticks or missed == "all", "somebody was alive: the last one is fired"
-            got += found.ticks
-            at = found.next_at
+            result = due(rhythm, missed, at, now, alive_since=now - pause)
+            assert result.ticks or missed == "all", "a worker was alive: the last one is fired"
+            got += result.ticks
+            at = result.next_at
     wanted = list(itertools.takewhile(lambda tick: tick <= now, rhythm.ticks(start)))
     assert at == rhythm.after(now)
     assert got == sorted(set(got))
@@ -170,16 +168,18 @@ def test_however_the_looks_fall_no_tick_comes_twice_and_all_means_all(
     assert missed != "all" or got == wanted
 
 
-def test_what_was_missed_is_skipped_done_once_or_all_done() -> None:
+def test_missed_ticks_are_skipped_fired_once_or_all_fired() -> None:
     rhythm, hour = every(3600), 3600.0
     first, now, after = hour, 5.5 * hour, 6 * hour
-    assert due(rhythm, "skip", first, now, alive_since=now) == ([], after), "nobody was there"
-    assert due(rhythm, "skip", first, now, alive_since=0.5 * hour) == ([5 * hour], after), "somebody was: the last"
+    assert due(rhythm, "skip", first, now, alive_since=now) == ([], after), "no worker was alive"
+    assert due(rhythm, "skip", first, now, alive_since=0.5 * hour) == ([5 * hour], after), (
+        "a worker was alive: the last one is fired"
+    )
     assert due(rhythm, "once", first, now, alive_since=now) == ([5 * hour], after)
     assert due(rhythm, "all", first, now, alive_since=now) == ([n * hour for n in range(1, 6)], after)
 
 
-def test_who_has_just_started_may_be_a_minute_late() -> None:
+def test_a_worker_that_just_started_may_be_a_minute_late() -> None:
     nightly = cron("0 3 * * *")
     tick = moment("2026-07-01T03:00")
     assert due(nightly, "skip", tick, tick + LATE_S - 1, tick + LATE_S - 1).ticks == [tick]
@@ -257,8 +257,8 @@ async def test_after_days_without_a_worker(missed: str, count: int, clock: HandC
         assert schedule.last_at == (moment("2026-07-06T03:00") if count else None)
 
 
-async def test_who_was_there_all_the_time_is_late_but_has_missed_nothing(clock: HandClock) -> None:
-    """A database that was away, or a laptop that was shut: the last tick is done when it is over."""
+async def test_a_worker_that_was_alive_is_late_but_has_missed_nothing(clock: HandClock) -> None:
+    """The database was away, or the laptop was closed: the last tick is fired afterwards."""
     app = app_on(clock)
     app.schedule("s", "work", cron="0 3 * * *", missed="skip")
     clock.time = moment("2026-07-01T12:00")
@@ -300,8 +300,8 @@ async def test_more_schedules_than_one_look_takes(clock: HandClock) -> None:
         assert len((await app.list(limit=1000))[0]) == SCHEDULES_PER_LOOK * 2 + 1, "none was taken for missed"
 
 
-async def test_who_was_beaten_to_some_ticks_has_not_missed_the_others(clock: HandClock) -> None:
-    """The store was away for an hour, and another worker turns all that we see at first."""
+async def test_a_worker_that_lost_some_ticks_to_another_has_not_missed_the_rest(clock: HandClock) -> None:
+    """The store was away for an hour, and another worker turns all schedules of the first look."""
     app = app_on(clock)
     for number in range(SCHEDULES_PER_LOOK + 1):
         app.schedule(f"s{number:02}", "work", every="1h")
@@ -356,7 +356,7 @@ async def test_the_time_of_the_database_counts(clock: HandClock) -> None:
         assert await fired(app) == [stamp(schedule.next_at)]
 
 
-async def test_a_time_zone_that_this_machine_does_not_know_holds_up_nobody(clock: HandClock, caplog: Any) -> None:
+async def test_an_unknown_time_zone_holds_up_no_other_schedule(clock: HandClock, caplog: Any) -> None:
     app = app_on(clock)
     app.schedule("good", "work", every="1h")
     async with app:
@@ -456,7 +456,7 @@ async def test_a_worker_does_not_start_with_a_schedule_that_cannot_work(lab: Lab
 # ── changes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_was_changed_in_code_is_changed_in_the_store(clock: HandClock) -> None:
+async def test_a_change_in_code_is_changed_in_the_store(clock: HandClock) -> None:
     async def saved(store: Any, **options: Any) -> Any:
         app = app_on(clock, store=store)
         app.schedule("s", "work", **options)
@@ -477,7 +477,7 @@ async def test_what_was_changed_in_code_is_changed_in_the_store(clock: HandClock
         clock.time = moment("2026-07-02T12:00")
         changed = await saved(store, cron="0 3 * * *", input=[1], missed="once", queue="slow", deadline=9)
         assert (changed.input, changed.missed, changed.queue, changed.deadline) == ([1], "once", "slow", 9.0)
-        assert changed.next_at == plain.next_at, "it ticks as before, and a tick that nobody did is still to be done"
+        assert changed.next_at == plain.next_at, "it ticks as before, and a missed tick is still to be fired"
 
         assert (await saved(store, cron="0 4 * * *")).next_at == moment("2026-07-03T04:00")
         assert (await saved(store, cron="0 4 * * *", timezone=BERLIN)).next_at == moment("2026-07-03T02:00")

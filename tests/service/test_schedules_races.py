@@ -24,11 +24,11 @@ from rig.processes import Child
 from tests.kit import Through, Time, eventually, not_memory, sql
 
 WORKERS = 8
-EACH = 600.0
+INTERVAL_S = 600.0
 
 
 class Crash(Exception):
-    """The end of a process, as far as its transactions are concerned."""
+    """Stands for the death of the process: it aborts the open transaction."""
 
 
 async def nothing(ctx: Any) -> None: ...
@@ -38,7 +38,7 @@ async def declared(store: Store, count: int = 3) -> None:
     app = Onward(store=store)
     app.task(name="work")(nothing)
     for number in range(count):
-        app.schedule(f"s{number}", "work", every=EACH, missed="all")
+        app.schedule(f"s{number}", "work", every=INTERVAL_S, missed="all")
     await app.save_schedules()
 
 
@@ -53,22 +53,22 @@ def ticker(store: Any, seed: int, time: Time) -> Ticker:
 async def ticks(store: Store) -> Counter[tuple[str, str]]:
     """How many tasks there are for each tick of each schedule."""
     rows = await sql(store, "SELECT options FROM onward_tasks")
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for (options,) in rows:
         labels = json.loads(bytes(options))["labels"]
-        found[labels["schedule"], labels["tick"]] += 1
-    return found
+        counts[labels["schedule"], labels["tick"]] += 1
+    return counts
 
 
 def wanted(start: float, end: float, count: int = 3) -> set[tuple[str, str]]:
-    first = int(start // EACH) + 1
-    return {(f"s{n}", stamp(k * EACH)) for n in range(count) for k in range(first, int(end // EACH) + 1)}
+    first = int(start // INTERVAL_S) + 1
+    return {(f"s{n}", stamp(k * INTERVAL_S)) for n in range(count) for k in range(first, int(end // INTERVAL_S) + 1)}
 
 
-def faults(found: Counter[tuple[str, str]], asked: set[tuple[str, str]]) -> list[str]:
-    doubled = [f"{tick} came {times} times" for tick, times in found.items() if times > 1]
+def faults(counts: Counter[tuple[str, str]], expected: set[tuple[str, str]]) -> list[str]:
+    doubled = [f"{tick} came {times} times" for tick, times in counts.items() if times > 1]
     return sorted(
-        doubled + [f"{tick} is lost" for tick in asked - found.keys()] + [f"{t}?" for t in found.keys() - asked]
+        doubled + [f"{tick} is lost" for tick in expected - counts.keys()] + [f"{t}?" for t in counts.keys() - expected]
     )
 
 
@@ -76,11 +76,11 @@ def faults(found: Counter[tuple[str, str]], asked: set[tuple[str, str]]) -> list
 
 
 async def race(stores: list[Any], time: Time, rounds: int = 30) -> None:
-    """All look at the same moment, and now and then some of them are away for a few ticks."""
+    """All tickers look at the same moment, and now and then some are away for a few ticks."""
     chores = [ticker(store, seed, time) for seed, store in enumerate(stores)]
     rng = random.Random(4)
     for _ in range(rounds):
-        time.move(EACH * rng.choice([0.3, 1, 1, 1, 4]))
+        time.move(INTERVAL_S * rng.choice([0.3, 1, 1, 1, 4]))
         await asyncio.gather(*[chore.look() for chore in rng.sample(chores, rng.randint(2, len(chores)))])
     await asyncio.gather(*[chore.look() for chore in chores])
 
@@ -95,8 +95,8 @@ async def test_eight_workers_fire_each_tick_once(store: Store, open_another: Any
 
 
 @not_memory
-async def test_the_judge_sees_ticks_that_come_twice(store: Store, open_another: Any, time: Time) -> None:
-    """Workers that look first and turn whatever they find, without keys."""
+async def test_the_judge_finds_ticks_that_come_twice(store: Store, open_another: Any, time: Time) -> None:
+    """The planted fault: workers submit the tasks of a tick without keys, before they turn the schedule."""
 
     def careless(real: Store) -> Any:
         async def turn(name: str, seen: str | None, to: Any, tasks: Any = ()) -> bool:
@@ -115,7 +115,7 @@ async def test_the_judge_sees_ticks_that_come_twice(store: Store, open_another: 
 
 
 async def crashing(store: Any, time: Time, point: str, at: int) -> int:
-    """Ten ticks; the process that passes `point` for the n-th time dies there and another goes on. How many died."""
+    """Ten ticks; the process that passes `point` for the n-th time dies there and another goes on. Returns how many died."""
     passed = died = 0
 
     def hook(name: str) -> None:
@@ -128,7 +128,7 @@ async def crashing(store: Any, time: Time, point: str, at: int) -> int:
     try:
         chore = ticker(store, 1, time)
         for _ in range(10):
-            time.move(EACH)
+            time.move(INTERVAL_S)
             for _ in range(20):
                 try:
                     await chore.look()
@@ -153,7 +153,7 @@ async def test_a_crash_loses_no_tick_and_doubles_none(store: Store, time: Time, 
 
 
 @pytest.mark.parametrize("order", ["move first", "submit first"])
-async def test_the_judge_sees_what_two_transactions_would_do(store: Store, time: Time, order: str) -> None:
+async def test_the_judge_finds_the_faults_of_two_transactions(store: Store, time: Time, order: str) -> None:
     async def turn(name: str, seen: str | None, to: Any, tasks: Any = ()) -> bool:
         if order == "submit first":
             await store.submit([task._replace(key=None) for task in tasks])
@@ -167,8 +167,8 @@ async def test_the_judge_sees_what_two_transactions_would_do(store: Store, time:
     start = time.now
     await declared(store)
     assert await crashing(Through(store, **{"schedules.advance": turn}), time, "planted", 3) > 0
-    found = faults(await ticks(store), wanted(start, time.now))
-    assert any(("is lost" if order == "move first" else "times") in fault for fault in found)
+    sentences = faults(await ticks(store), wanted(start, time.now))
+    assert any(("is lost" if order == "move first" else "times") in fault for fault in sentences)
 
 
 CHILD = """

@@ -1,4 +1,4 @@
-"""The verbs of the outside, through the public API, on every store: submit, get, list, wait, cancel, resume, tail."""
+"""The verbs for callers outside, through the public API, on every store: submit, get, list, wait, cancel, resume, tail."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_submit_and_result(shop: Onward) -> None:
     assert await shop.handle(handle.id).result() == 42
 
 
-async def test_what_a_handler_said_of_itself_holds_for_its_tasks(shop: Onward) -> None:
+async def test_the_options_of_a_handler_hold_for_its_tasks(shop: Onward) -> None:
     task = await (await shop.submit("patient")).get()
     assert task.queue == "slow"
     assert (await (await shop.submit("patient", queue="fast")).get()).queue == "fast"
@@ -87,7 +87,7 @@ async def test_all_or_none(shop: Onward) -> None:
 
 
 async def test_a_conflict_in_a_bulk_submits_nothing(shop: Onward) -> None:
-    """Service.submit: the ids of the tasks, all or none. A key that belongs to other work refuses the whole of it."""
+    """Service.submit: the ids of the tasks, all or none. A key that belongs to another request refuses the whole bulk."""
     await shop.submit("double", 1, key="k")
     with pytest.raises(KeyConflict):
         await shop.service.submit(
@@ -107,7 +107,7 @@ async def test_the_same_key_with_the_same_everything(shop: Onward) -> None:
     }
     first = await shop.submit("double", {"n": 1}, **options)
     same = options | {"deadline": 3600, "delay": "1m", "labels": {"c": "d", "a": "b"}}
-    assert (await shop.submit("double", {"n": 1}, **same)).id == first.id, "said in other words"
+    assert (await shop.submit("double", {"n": 1}, **same)).id == first.id, "the same options, spelled differently"
     for other in [{"priority": 4}, {"queue": "p"}, {"deadline": "2h"}, {"delay": 61}, {"labels": {}}, {"expires": 5}]:
         with pytest.raises(KeyConflict, match=f"'k' belongs to task {first.id}"):
             await shop.submit("double", {"n": 1}, **options | other)
@@ -155,7 +155,7 @@ async def test_options_that_make_no_sense(shop: Onward, wrong: dict[str, Any], e
     assert await count(shop) == 0
 
 
-async def test_a_task_that_nobody_knows(shop: Onward) -> None:
+async def test_an_unknown_task(shop: Onward) -> None:
     with pytest.raises(UnknownTask, match=r"no task is named 'tripel' \(known: broken, double, patient"):
         await shop.submit("tripel", 1)
     with pytest.raises(UsageError, match="is not a handler of this app"):
@@ -204,7 +204,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back(url: str) -> None
         await app.submit_many("nothing", range(8))  # type: ignore[arg-type]
         with pytest.raises(QueueFull) as full:
             await app.submit_many("nothing", range(3))  # type: ignore[arg-type]
-        assert full.value.retry_after == 30, "nobody works, so nobody knows"
+        assert full.value.retry_after == 30, "no worker runs, so the pace is unknown"
         assert (full.value.queue, full.value.limit) == ("default", 10)
         assert await count(app) == 8, "nothing of it was submitted"
         await app.submit_many("nothing", range(2), delay=60)  # type: ignore[arg-type]
@@ -310,7 +310,7 @@ async def test_lists_that_make_no_sense(shop: Onward, wrong: dict[str, Any], err
 @pytest.mark.parametrize("name", ["a\x00b", "\ud800", "' OR 1=1 --"])
 @pytest.mark.parametrize("where", ["task", "queue"])
 async def test_a_filter_that_can_match_nothing_finds_nothing(shop: Onward, name: str, where: str) -> None:
-    """Or is refused with a sentence; but no error of the database's own."""
+    """It may also be refused with a sentence, but never with an error of the database."""
     await shop.submit("double", 1)
     with contextlib.suppress(OnwardError):
         assert (await shop.list(**{where: name}))[0] == []  # type: ignore[arg-type]
@@ -397,7 +397,7 @@ async def test_resume_of_a_failed_task(shop: Onward) -> None:
             await handle.cancel()
 
 
-async def test_what_cannot_be_resumed(shop: Onward) -> None:
+async def test_states_that_cannot_be_resumed(shop: Onward) -> None:
     waiting = await shop.submit("double", 1)
     with pytest.raises(StateConflict, match="is pending and cannot be resumed; it goes on by itself"):
         await shop.resume(waiting.id)

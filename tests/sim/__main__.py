@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
             print(report, *report.faults[1:6], f"weather: {report.weather}", sep="\n    ", flush=True)
     print(
         f"{broken} broken, {time.monotonic() - began:.1f} s",
-        *[f"{n:8} × {what}" for what, n in seen.most_common()],
+        *[f"{n:8} × {event}" for event, n in seen.most_common()],
         sep="\n",
     )
     return bool(broken)

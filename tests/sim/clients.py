@@ -1,4 +1,4 @@
-"""Clients: they submit, wait, cancel, resume and watch through a bad line, and remember what they were told."""
+"""Clients: they submit, wait, cancel, resume and watch over a bad network, and keep the acknowledged tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """One customer with one order after another."""
+    """A client with several orders at once."""
 
     def __init__(self, app: Onward, watch: Watch, rng: random.Random, name: str, weather: Weather) -> None:
         self._app, self._watch, self._rng, self._name, self._weather = app, watch, rng, name, weather
@@ -38,7 +38,7 @@ class Client:
         self.seen = watch.seen
 
     async def order(self, number: int) -> None:
-        """One task from the wish to its end."""
+        """One task from its submit to its end."""
         await asyncio.sleep(self._rng.uniform(0, self._weather.horizon * 0.6))
         name, ops, options = draw(self._rng, self._weather.poison)
         if self._weather.waits and self._rng.random() < self._weather.waits:
@@ -62,10 +62,10 @@ class Client:
         if self._rng.random() < 0.4:
             await self._prune(task_id)
 
-    # ── getting through ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls that are repeated ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _through(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Until the store answers."""
+    async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeats the call until the store answers."""
         while True:
             try:
                 return await call()
@@ -74,66 +74,64 @@ class Client:
                 await asyncio.sleep(self._rng.uniform(0.05, 1))
 
     async def _submit(self, name: str, ops: list[Op], key: str | None, options: dict[str, Any]) -> str:
-        handle = await self._through(lambda: self._app.submit(name, {"ops": ops}, key=key, **options))
+        handle = await self._until_answered(lambda: self._app.submit(name, {"ops": ops}, key=key, **options))
         picture = self._watch.tasks.get(handle.id)
         if picture is None or not picture.records:
             self._watch.fault(f"task {handle.id} was acknowledged and is not there")
         return handle.id
 
     async def _submit_many(self, name: str, ops: list[Op], options: dict[str, Any]) -> None:
-        handles = await self._through(lambda: self._app.submit_many(name, [{"ops": ops}] * 3, **options))
+        handles = await self._until_answered(lambda: self._app.submit_many(name, [{"ops": ops}] * 3, **options))
         self.acknowledged |= {handle.id: (name, ops) for handle in handles}
         if not {handle.id for handle in handles} <= self._watch.tasks.keys():
             self._watch.fault("some of many tasks were acknowledged and are not there")
 
     async def _resume(self, task_id: str) -> None:
         try:
-            await self._through(lambda: self._app.resume(task_id))
-        except StateConflict:  # another, or an earlier try of ours, was first
+            await self._until_answered(lambda: self._app.resume(task_id))
+        except StateConflict:  # another client, or an earlier try of this one, was first
             pass
         if not any(entry.kind == r.RESUMED for entry in self._watch.tasks[task_id].records):
             self._watch.fault(f"task {task_id[-4:]} was resumed and its journal knows nothing of it")
         self.seen["a task was resumed"] += 1
 
     async def _prune(self, task_id: str) -> None:
-        """Have it forgotten, as soon as that is allowed. Whoever still works on it without knowing better must not get further."""
+        """Prunes the task as soon as that is allowed. A worker that still runs it unknowingly must get no further."""
         while True:
             try:
-                await self._through(lambda: self._app.prune(task_id))
+                await self._until_answered(lambda: self._app.prune(task_id))
             except StateConflict:  # it has ended just now
                 await asyncio.sleep(self._rng.uniform(5, 40))
                 continue
-            except TaskNotFound:  # an earlier try of ours got through
+            except TaskNotFound:  # an earlier try got through
                 pass
             break
         if task_id not in self._watch.pruned:
             self._watch.fault(f"task {task_id[-4:]} was pruned and the store knows nothing of it")
 
-    # ── being told ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _until_ended(self, task_id: str) -> Task:
         while True:
             try:
-                return await self._through(lambda: self._told(task_id))
+                return await self._until_answered(lambda: self._await_end(task_id))
             except ResultTimeout:
                 await asyncio.sleep(self._rng.uniform(2, 20))
 
-    async def _told(self, task_id: str) -> Task:
+    async def _await_end(self, task_id: str) -> Task:
         since = len(self._watch.tasks[task_id].endings)
-        state, told = State.COMPLETED, None
+        state, outcome = State.COMPLETED, None
         try:
-            told = await self._app.handle(task_id).result(self._rng.choice([0.2, 3]))
+            outcome = await self._app.handle(task_id).result(self._rng.choice([0.2, 3]))
         except TaskFailed as error:
-            state, told = State.FAILED, error.error
+            state, outcome = State.FAILED, error.error
         except TaskCancelled:
             state = State.CANCELLED
         endings = self._watch.tasks[task_id].endings[max(0, since - 1) :]
-        truths = [(kind, _told_of(kind, data)) for _, kind, data in endings]
-        if (f"task.{state}", told) not in truths:
-            self._watch.fault(
-                f"a client was told {state} {told!r} of task {task_id[-4:]}, but the journal has {truths}"
-            )
-        return await self._through(lambda: self._app.get(task_id))
+        truths = [(kind, _outcome_of(kind, data)) for _, kind, data in endings]
+        if (f"task.{state}", outcome) not in truths:
+            self._watch.fault(f"a client got {state} {outcome!r} of task {task_id[-4:]}, but the journal has {truths}")
+        return await self._until_answered(lambda: self._app.get(task_id))
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,7 +142,7 @@ class Client:
             if roll < 0.2:
                 await self._cancel(task_id)
             elif roll < 0.3:
-                await self._through(lambda: self._app.prioritize(task_id, self._rng.randint(-9, 9)))
+                await self._until_answered(lambda: self._app.prioritize(task_id, self._rng.randint(-9, 9)))
             elif roll < 0.4:
                 await asyncio.wait_for(self._tail(task_id), 60)
             elif roll < 0.5 and key is not None:
@@ -155,28 +153,28 @@ class Client:
             pass
 
     async def _pause(self, task_id: str) -> None:
-        """After the answer, and until somebody resumes it, no step of it begins."""
+        """Pauses the task. After the answer, and until the resume, no step of it may begin."""
         for _ in range(self._rng.randint(1, 3)):
             held = task_id in self._watch.queue and self._watch.queue[task_id].worker is not None
-            if (await self._through(lambda: self._app.pause(task_id))).ended:
+            if (await self._until_answered(lambda: self._app.pause(task_id))).ended:
                 return
             self._watch.paused.add(task_id)
             self.seen["a task was paused, with a worker at it"] += held
             await asyncio.sleep(self._rng.choice([0.1, 3.0, 30.0]) * self._rng.random())
             self._watch.paused.discard(task_id)
             try:
-                await self._through(lambda: self._app.resume(task_id))
-            except StateConflict:  # an earlier try of ours got through
+                await self._until_answered(lambda: self._app.resume(task_id))
+            except StateConflict:  # an earlier try got through
                 pass
 
     async def _send(self, task_id: str) -> None:
-        """Some signals, in bursts, some of them twice."""
+        """Sends some signals, in bursts, some of them twice."""
         for number in range(self._rng.randint(2, 8)):
             await asyncio.sleep(self._rng.choice([0, 0, 0, 0.1, 1.0, 5.0]))
             name = self._rng.choice(["go", "order"])
             for _ in range(self._rng.choice([1, 1, 2])):
                 try:
-                    await self._through(
+                    await self._until_answered(
                         lambda: self._app.signal(task_id, name, f"{name}-{number}", id=f"{name}-{number}")
                     )
                 except (StateConflict, TaskNotFound):
@@ -185,7 +183,7 @@ class Client:
     async def _cancel(self, task_id: str) -> None:
         held = task_id in self._watch.queue and self._watch.queue[task_id].worker is not None
         try:
-            task = await self._through(lambda: self._app.cancel(task_id))
+            task = await self._until_answered(lambda: self._app.cancel(task_id))
         except StateConflict:
             self.seen["the end came before the cancel"] += 1
             if self._watch.tasks[task_id].endings == []:
@@ -223,7 +221,7 @@ class Client:
 
 
 class Person:
-    """Looks after what needs a person."""
+    """Resumes quarantined tasks."""
 
     def __init__(self, app: Onward, watch: Watch) -> None:
         self._app, self._watch = app, watch
@@ -237,6 +235,6 @@ class Person:
                     continue
 
 
-def _told_of(kind: str, data: bytes) -> Any:
+def _outcome_of(kind: str, data: bytes) -> Any:
     value = json.loads(data)
     return value.get("result") if kind == r.COMPLETED else value.get("error")

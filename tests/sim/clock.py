@@ -25,5 +25,5 @@ class SimClock:
         await asyncio.sleep(delay)
 
     def jump(self, seconds: float) -> None:
-        """Somebody set the wall clock."""
+        """Sets the wall clock forward or back."""
         self.skew += seconds

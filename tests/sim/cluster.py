@@ -1,7 +1,6 @@
 """A whole cluster in one process: machines with workers, clients, and a storm that ends.
 
-Until the horizon the weather does what it likes; then it calms down, and everything that was accepted has to come to its
-end.
+Until the horizon the weather causes faults. Then it calms down, and every accepted task has to come to its end.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from tests.sim.watch import Broken, Watch
 from tests.sim.weather import BRANCHES, CALM, Weather, forecast
 from tests.sim.work import Ledger, register
 
-MOST_TURNS = 3_000_000
-ROUNDS = 120
+MAX_TURNS = 3_000_000
+MAX_ROUNDS = 120
 
 
 class Machine:
-    """A place where a worker runs; when its process ends another is started."""
+    """Runs a worker in a process; when the process ends, the machine starts another."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.cluster, self.number, self.life = cluster, number, 0
@@ -55,7 +54,7 @@ class Machine:
         worker = app._make_worker(spawn=process.spawn, queues=["default"] if picky else [])
         try:
             await worker.start()
-        except OnwardError:  # what a supervisor sees: the program ended with an error
+        except OnwardError:  # a supervisor would see that the program ended with an error
             self.cluster.watch.note(f"{process} could not start")
             process.call(self.cluster.kill, self)
             return
@@ -80,21 +79,21 @@ class Machine:
             self.cluster.kill(self)
 
     def _nothing_left(self, process: Process) -> None:
-        """A worker that has stopped has ended all that it began."""
+        """A worker that has stopped must have ended all asyncio tasks that it began."""
         left = sorted({task.get_name() for task in process.tasks if not task.done()})
         if left := [name for name in left if name.startswith("onward-")]:
             self.cluster.watch.fault(f"{process} has stopped, and left behind: {', '.join(left)}")
 
 
 class Cluster:
-    """Everything of one seed."""
+    """The whole simulation of one seed."""
 
     def __init__(self, seed: int, planted: Planted, *, trace: bool = False) -> None:
         self.planted = planted
         self.rng = random.Random(f"cluster {seed}")
         self.weather: Weather = forecast(self.rng)
         self.weather.waits = 0.7 if seed >= BRANCHES else CALM
-        self.told = str(self.weather)
+        self.weather_text = str(self.weather)
         self.loop = SimLoop(random.Random(f"order {seed}"), self.weather.disorder)
         self.loop.known = (Broken,)
         self.wall = SimClock(self.loop)
@@ -108,9 +107,9 @@ class Cluster:
         self.watch.taken_over = self._taken_over
         self.watch.forgotten = self._wake
         self.asleep: list[Process] = []
-        """Processes of machines that were started again without them: somebody will wake them, long after."""
+        """Stopped processes whose machines have started others: the cluster wakes them long after."""
         self.strays: list[Process] = []
-        """All that were ever asleep: nobody starts one of them again, their machines have others."""
+        """All processes that were ever asleep: when one dies, no machine starts it again."""
         self.ledger = Ledger(self.loop, self.watch, self.weather.lease)
         self.ledger.deadly = self._killed_by_a_step
         self.machines = [Machine(self, number) for number in range(self.weather.workers)]
@@ -184,7 +183,7 @@ class Cluster:
         while True:
             await asyncio.sleep(7)
             self.watch.census()
-            if self.loop.turns > MOST_TURNS:
+            if self.loop.turns > MAX_TURNS:
                 self.watch.fault(
                     f"{self.loop.turns} callbacks in {self.loop.time():.0f} s: something turns without end"
                 )
@@ -200,10 +199,10 @@ class Cluster:
                 machine.process.go_on()
 
     async def _rest(self, orders: list[asyncio.Task[None]]) -> None:
-        """Until all is done; nights are skipped when nothing but sleepers is left."""
+        """Waits until all tasks have ended; skips the time while only sleepers are left."""
         process = Process(self.loop, "person")
         person = Person(self.app(Door(self.network, process), self.wall, "person"), self.watch)
-        for number in range(ROUNDS):
+        for number in range(MAX_ROUNDS):
             self.rounds = number
             await asyncio.wait({process.spawn(person.look())})
             await asyncio.sleep(self.weather.lease)
@@ -223,10 +222,10 @@ class Cluster:
         left = {id_[-4:]: row for id_, row in self.watch.queue.items()}
         self.watch.fault(f"the storm is long over, and these are not at their end: {left}")
 
-    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── faults of processes, network and clocks ──────────────────────────────────────────────────────────────────
 
     def kill(self, machine: Machine) -> None:
-        """SIGKILL; somebody starts it again after a while."""
+        """SIGKILL; the machine starts another process after a while."""
         process = machine.process
         if process is None or process.dead:
             return
@@ -254,7 +253,7 @@ class Cluster:
         self._killed_by_the_weather(process)
 
     def _some_machine(self) -> Machine:
-        """Rather one that is at work."""
+        """A random machine, more often one whose worker holds a task."""
         holders = {row.worker for row in self.watch.queue.values() if row.worker is not None}
         busy = [m for m in self.machines if m.process and holders & set(self.watch.workers_of.get(m.process, ()))]
         return self.rng.choice(busy if busy and self.rng.random() < 0.7 else self.machines)
@@ -280,14 +279,14 @@ class Cluster:
         process.go_on()
 
     def _wake(self, processes: set[Process]) -> None:
-        """What these worked on was forgotten: now is the moment that hurts most to go on."""
-        for process in [one for one in self.asleep if one in processes]:
+        """Wakes sleeping processes whose task was pruned: this is the worst moment for them to go on."""
+        for process in [process for process in self.asleep if process in processes]:
             self.seen["a process woke up whose task was pruned"] += 1
             self.asleep.remove(process)
             self.loop.call_later(self.rng.random() * 2, process.go_on, context=self.network._context)
 
     def _taken_over(self, process: Process) -> None:
-        """A task of this process went to another. If it only stands still: now is the moment that hurts most to go on."""
+        """Another process took a task of this one. If it only stands still, this is the worst moment for it to go on."""
         self.network.taken_over(process)
         if process.standing and not process.dead and self.rng.random() < 0.3:
             self.loop.call_later(self.rng.random() * 0.2, process.go_on, context=self.network._context)
@@ -321,12 +320,12 @@ class Cluster:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def bury(self) -> None:
-        """Let everything go, the dead included, so that no coroutine is left half-way."""
+        """Cancels all asyncio tasks, those of dead processes included, so that no coroutine is left unfinished."""
         self.network.closed = self.ledger.closed = self.watch.closed = True
-        theirs = [task for process in self._everybody() for task in process.tasks]
+        theirs = [task for process in self._all_processes() for task in process.tasks]
         for task in asyncio.all_tasks(self.loop) - {asyncio.current_task(), *theirs}:
-            task.cancel()  # the storm first, or it would stop what is to be ended
-        for process in self._everybody():
+            task.cancel()  # the storm first, or it would stop processes again
+        for process in self._all_processes():
             process.standing = False
             self.loop.give_back(process)
         for _ in range(20):
@@ -336,5 +335,5 @@ class Cluster:
                 task.cancel()
             await asyncio.wait(tasks, timeout=3)
 
-    def _everybody(self) -> list[Process]:
+    def _all_processes(self) -> list[Process]:
         return list({id(door.process): door.process for door in self.network.doors}.values())

@@ -1,8 +1,8 @@
-"""The doors through which simulated processes reach the one store, and what goes wrong on the way.
+"""The doors through which simulated processes reach the one store, and the faults of the network between.
 
 A door is made from the Store protocol: each verb becomes a message that travels, is carried out in one instant, and is
 answered, if the weather lets it. Once sent, a message no longer depends on its sender: it arrives although the sender
-was killed meanwhile, and it may arrive after the sender was told that the store cannot be reached.
+was killed meanwhile, and it may arrive after the sender got the error that the store cannot be reached.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ REPEATABLE = {
     "prioritize",
     "get",
 }
-"""Verbs whose second call must tell the same as the first."""
+"""Verbs whose second call must return the same as the first."""
 
 
 def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -70,7 +70,7 @@ def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Message:
-    """One call on its way."""
+    """One call on its way to the store."""
 
     door: Door
     verb: str
@@ -149,8 +149,8 @@ class Network:
         return 2 if verb == "claim" and ready else 0
 
     def _freeze(self, message: Message) -> None:
-        """The worst moment for a process to stand still: its records are on their way, and arrive when another has gone on
-        with the task; they were written, and it learns that late; or its claim arrives when its lease is over."""
+        """Freezes the sender at a bad moment. Its records arrive when another process has gone on with the task; or they were
+        written, and it gets the answer late; or its claim arrives when its lease is over."""
         process, lease = message.door.process, self.weather.lease
         message.fate = "fine"
         kinds = {entry[3] for entry in message.args[1].entries} if message.verb == "save" else set()
@@ -163,7 +163,7 @@ class Network:
         self._after(lease * (4.0 if message.verb == "save" else self.rng.uniform(0.8, 1.5)), self._thaw, message)
 
     def taken_over(self, process: Process) -> None:
-        """A task of this process went to another."""
+        """Another process took a task of this one: its frozen messages go on soon."""
         for message in self._frozen:
             if message.door.process is process:
                 most = self.weather.lease if message.fate == "done" else 0.1
@@ -208,7 +208,7 @@ class Network:
             self.seen["a save of unknown fate was not mine" if answer else "a save of unknown fate was mine"] += 1
         if answer:
             self.seen["a write was fenced"] += 1
-            self.seen["a write of somebody who slept met a pruned task"] += bool(answer & self.watch.pruned)
+            self.seen["a late write met a pruned task"] += bool(answer & self.watch.pruned)
             for id_ in answer:
                 several = sum(entry[0] == id_ for entry in batch.entries) > 1
                 self.seen["several records of a task were fenced together"] += several
@@ -221,7 +221,7 @@ class Network:
         if error:
             answer = StoreUnavailable("the simulated store cannot be reached")
         elif message.verb == "claim" and answer and self.rng.random() < 4 * self.weather.slow:
-            wait = self.weather.heartbeat * self.rng.uniform(1, 3.5)  # long enough to be taken for lost
+            wait = self.weather.heartbeat * self.rng.uniform(1, 3.5)  # long enough to count as lost
         self._after(wait + self._lag(), self._deliver, message.future, answer)
 
     @staticmethod
@@ -282,7 +282,7 @@ class PortDoor:
             setattr(self, verb, functools.partial(_send, door, f"{name}.{verb}"))
 
     def announce(self) -> None:
-        """No process follows."""
+        """Does nothing: no simulated process follows records."""
 
 
 async def _send(door: Door, verb: str, /, *args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ from tests.sim.watch import Broken
 
 @dataclasses.dataclass
 class Report:
-    """What came of a seed."""
+    """The outcome of a seed."""
 
     seed: int
     faults: list[str]
@@ -37,31 +37,31 @@ class Report:
         return f"seed {self.seed}{name}: {fault} — alone: .venv/bin/python -m tests.sim {self.seed}{name} --trace"
 
 
-class _Ears(logging.Handler):
-    """Errors that the engine logged: it should have none to log here, but for tasks that fail, as they are made to."""
+class _ErrorLog(logging.Handler):
+    """The errors that the engine logged. Failures of tasks are expected; all others are faults."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.heard: list[str] = []
+        self.errors: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "onward.shift" and " failed: " in record.getMessage():
             return
         error = record.exc_info[1] if record.exc_info else None
-        self.heard.append(f"{record.getMessage()} {error!r}" if error else record.getMessage())
+        self.errors.append(f"{record.getMessage()} {error!r}" if error else record.getMessage())
 
 
 @contextmanager
-def _listening() -> Iterator[_Ears]:
-    log, ears = logging.getLogger("onward"), _Ears()
+def _collecting_errors() -> Iterator[_ErrorLog]:
+    log, log_of_errors = logging.getLogger("onward"), _ErrorLog()
     before = log.propagate, log.level
-    log.addHandler(ears)
+    log.addHandler(log_of_errors)
     log.propagate = False
     log.setLevel(logging.ERROR)
     try:
-        yield ears
+        yield log_of_errors
     finally:
-        log.removeHandler(ears)
+        log.removeHandler(log_of_errors)
         log.propagate = before[0]
         log.setLevel(before[1])
 
@@ -72,7 +72,7 @@ def run(seed: int, planted: Planted | None = None, *, trace: bool = False) -> Re
     cluster = Cluster(seed, planted, trace=trace)
     faults = cluster.watch.faults
     asyncio.set_event_loop(cluster.loop)
-    with planted.patches(), _listening() as ears:
+    with planted.patches(), _collecting_errors() as log_of_errors:
         try:
             cluster.loop.run_until_complete(cluster.live())
         except Broken:
@@ -84,7 +84,7 @@ def run(seed: int, planted: Planted | None = None, *, trace: bool = False) -> Re
                 faults.append(repr(error))
         except Exception as error:
             faults.append(f"the simulator fell: {error!r}")
-        faults += [f"the engine logged: {text}" for text in ears.heard if "has been stuck" not in text]
+        faults += [f"the engine logged: {text}" for text in log_of_errors.errors if "has been stuck" not in text]
         faults += cluster.loop.unhandled
         report = Report(
             seed,
@@ -95,7 +95,7 @@ def run(seed: int, planted: Planted | None = None, *, trace: bool = False) -> Re
             cluster.watch.verbs,
             cluster.loop.turns,
             cluster.watch.trace,
-            cluster.told,
+            cluster.weather_text,
             planted.name,
         )
     _bury(cluster)
@@ -109,7 +109,7 @@ def _bury(cluster: Cluster) -> None:
         while not burying.done():
             try:
                 cluster.loop.run_until_complete(burying)
-            except RuntimeError:  # a stop that was asked for in the life before
+            except RuntimeError:  # a stop of the loop from before
                 continue
     finally:
         asyncio.set_event_loop(None)

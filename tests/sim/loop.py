@@ -1,9 +1,9 @@
-"""An event loop whose time is a number and whose order is a dice roll.
+"""An event loop with virtual time and a random order of callbacks.
 
 Nothing ever waits: when no callback is ready, time jumps to the next timer. Which of the ready callbacks goes next is
-drawn from a seeded generator, so one seed is one history. Every callback belongs to a simulated process, which is told
-by its context; the callbacks of a process that stands still (stopped, or dead, which is the same for longer) are kept
-back, in the very state in which they were.
+drawn from a seeded generator, so one seed is one history. Every callback belongs to a simulated process, which its
+context names. The loop keeps back the callbacks of a process that stands still (stopped, or dead, which is the same for
+ever).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-STUCK = 200_000
-"""Callbacks in one instant after which time is taken to stand still."""
+MAX_CALLBACKS_PER_INSTANT = 200_000
+"""After so many callbacks in one instant the loop raises TimeStandsStill."""
 
 
 class TimeStandsStill(Exception):
-    """The callbacks of one instant never come to an end, or nothing is left that could ever happen."""
+    """The callbacks of one instant never end, or there is no callback and no timer left."""
 
 
 class Process:
@@ -40,15 +40,15 @@ class Process:
         return self.name
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
-        """A task of this process: the seam that a worker is given."""
+        """Starts an asyncio task of this process; workers get this function as `spawn`."""
         return self.loop.create_task(coroutine, name=name or self.name, context=self.context.copy())
 
     def call(self, callback: Callable[..., None], *args: Any) -> None:
-        """Have something called inside this process."""
+        """Calls the callback inside this process."""
         self.loop.call_soon(callback, *args, context=self.context)
 
     def stop(self) -> None:
-        """SIGSTOP: nothing of it runs; its timers go off and are kept."""
+        """SIGSTOP: none of its callbacks runs; those of its timers are kept."""
         self.standing = True
 
     def go_on(self) -> None:
@@ -60,7 +60,7 @@ class Process:
         self.loop.give_back(self)
 
     def kill(self) -> None:
-        """SIGKILL: it stands still for ever. Not even a `finally` of it runs."""
+        """SIGKILL: the process stands still for ever. Not even its `finally` blocks run."""
         self.standing = self.dead = True
 
 
@@ -93,11 +93,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self._time += seconds
 
     def begin_anew(self) -> None:
-        """Forget how much happened in this instant."""
+        """Resets the count of callbacks in this instant."""
         self._instant = 0
 
     def give_back(self, process: Process) -> None:
-        """The callbacks that were kept from a process become ready."""
+        """Makes the callbacks ready that were kept back from a process."""
         self._ready.extend(process.kept)
         process.kept.clear()
 
@@ -126,8 +126,8 @@ class SimLoop(asyncio.BaseEventLoop):
             handle._run()
             if self._stopping:
                 return
-        if self._instant > STUCK:
-            raise TimeStandsStill(f"more than {STUCK} callbacks at {self._time:.3f}")
+        if self._instant > MAX_CALLBACKS_PER_INSTANT:
+            raise TimeStandsStill(f"more than {MAX_CALLBACKS_PER_INSTANT} callbacks at {self._time:.3f}")
 
     def _pick(self) -> asyncio.Handle:
         ready = self._ready
@@ -159,6 +159,6 @@ class SimLoop(asyncio.BaseEventLoop):
             self.unhandled.append(f"{context['message']}: {error!r}")
 
     def _write_to_self(self) -> None:
-        raise AssertionError("a thread spoke to the simulated loop: then its order is not the seed's")
+        raise AssertionError("a thread called the simulated loop: its order no longer depends on the seed alone")
 
     def _process_events(self, event_list: list[Any]) -> None: ...

@@ -1,4 +1,4 @@
-"""What the watch knows of a task: its queue row and its journal, as they were seen."""
+"""The picture that the watch keeps of a task: its queue row and its journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Entry:
 
 @dataclasses.dataclass(slots=True)
 class Picture:
-    """What the watch knows of one task."""
+    """The picture of one task."""
 
     id: str
     records: list[Entry] = dataclasses.field(default_factory=list)
@@ -50,7 +50,7 @@ class Picture:
     retried: dict[str, int] = dataclasses.field(default_factory=dict)
     attempt: int = 1
     idle_shifts: int = 0
-    """Shifts in a row that left nothing behind, the present one included."""
+    """Shifts in a row without progress, the present one included."""
 
     messages: int = 0
     """Messages that the journal has."""

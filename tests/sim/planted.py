@@ -1,7 +1,7 @@
-"""Faults planted on purpose. A suite that cannot find them proves nothing when it finds none.
+"""Faults planted on purpose, to prove that the suite finds such faults.
 
-Most are one guard taken out: a clause of a statement, a line of a method. A statement that no longer contains the clause
-makes its fault fail loudly instead of quietly planting nothing.
+Most take out one guard: a clause of a statement, a line of a method. A statement that no longer contains the clause
+makes its fault raise instead of planting nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Planted:
-    """What is broken: the store's class, what is patched for the time of a run, or a part of the cluster."""
+    """A planted fault: a class of store, patches for the time of a run, or a change of the cluster."""
 
     name: str = ""
     store: type[SqliteStore] = SqliteStore
@@ -42,8 +42,8 @@ class Planted:
 PLANTED: dict[str, Planted] = {}
 
 
-def plant(name: str, **what: Any) -> None:
-    PLANTED[name] = Planted(name, **what)
+def plant(name: str, **parts: Any) -> None:
+    PLANTED[name] = Planted(name, **parts)
 
 
 # ── one clause of one statement ──────────────────────────────────────────────────────────────────────────────────
@@ -73,9 +73,10 @@ plant("settle-keeps-queue-row", patches=without("end_queue", "WHERE", "WHERE 0 A
 plant("wait-keeps-worker", patches=without("part", "worker = NULL,"))
 plant("leave-keeps-tasks", patches=without("let_go", "WHERE", "WHERE 0 AND"))
 plant("prune-without-fence", patches=without("fence_off", "b.shift > 0", "b.shift > 1e9"))
-plant("key-is-nobodys", patches=without("submit_task", "?5, ?6,", "?5, NULL,"))
+plant("key-is-not-stored", patches=without("submit_task", "?5, ?6,", "?5, NULL,"))
 plant(
-    "beat-for-nobody", patches=without("beat", "lease_until = onward_now() + ?1", "lease_until = lease_until + 0 * ?1")
+    "beat-without-lease",
+    patches=without("beat", "lease_until = onward_now() + ?1", "lease_until = lease_until + 0 * ?1"),
 )
 
 
@@ -83,23 +84,23 @@ plant(
 
 
 class Overwriting(SqliteStore):
-    """The last one to write is right."""
+    """The last write wins."""
 
     def _write_batch(self, connection: apsw.Connection, batch: Batch) -> None:
-        with _saying("INSERT OR REPLACE"):
+        with _inserting_with("INSERT OR REPLACE"):
             super()._write_batch(connection, batch)
 
 
 class Ignoring(SqliteStore):
-    """A number that is taken is passed over in silence."""
+    """A taken number is skipped without an error."""
 
     def _write_batch(self, connection: apsw.Connection, batch: Batch) -> None:
-        with _saying("INSERT OR IGNORE"):
+        with _inserting_with("INSERT OR IGNORE"):
             super()._write_batch(connection, batch)
 
 
 class RowByRow(SqliteStore):
-    """Each record for itself: n+1 is refused, and n+2 is taken."""
+    """Saves each record alone: n+1 is refused, and n+2 is accepted."""
 
     def _save_part(self, connection: apsw.Connection, part: Batch) -> bool:
         whole = True
@@ -110,8 +111,8 @@ class RowByRow(SqliteStore):
         return whole
 
 
-class MineWhosoever(SqliteStore):
-    """A record that is there already is taken for one's own by its kind."""
+class AnyRecordIsMine(SqliteStore):
+    """An existing record counts as the worker's own, also when another worker wrote it."""
 
     def _save_part(self, connection: apsw.Connection, part: Batch) -> bool:
         return super()._save_part(connection, part) or bool(
@@ -120,7 +121,7 @@ class MineWhosoever(SqliteStore):
 
 
 @contextlib.contextmanager
-def _saying(words: str) -> Iterator[None]:
+def _inserting_with(words: str) -> Iterator[None]:
     changed = {
         name: Statement(sqlite.S[name].sql.replace("INSERT", words), sqlite.S[name].names)
         for name in ("save", "save_many", "end_outcome")
@@ -132,14 +133,14 @@ def _saying(words: str) -> Iterator[None]:
 plant("no-fence-overwrite", store=Overwriting)
 plant("no-fence-ignore", store=Ignoring)
 plant("row-by-row", store=RowByRow)
-plant("mine-whosoever", store=MineWhosoever)
+plant("any-record-is-mine", store=AnyRecordIsMine)
 
 
 # ── acknowledged too soon ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def too_soon(verb: str, answer: Callable[[Message], Any]) -> Callable[[Cluster], None]:
-    """The answer goes out first, and the write with its process, when that ends before it."""
+    """The answer goes out before the write, and the write is lost when its process ends in between."""
 
     def parts(cluster: Cluster) -> None:
         network = cluster.network
@@ -171,12 +172,12 @@ plant(
 # ── one line of the engine ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def instead(owner: Any, name: str, what: Any) -> Callable[[], Any]:
-    """A method replaced; it has to exist."""
-    return lambda: mock.patch.object(owner, name, what)
+def replaced(owner: Any, name: str, replacement: Any) -> Callable[[], Any]:
+    """Replaces a method, which must exist."""
+    return lambda: mock.patch.object(owner, name, replacement)
 
 
-def never(owner: Any, name: str, value: Any) -> Callable[[], Any]:
+def constant(owner: Any, name: str, value: Any) -> Callable[[], Any]:
     """An attribute that keeps one value, whatever is written to it."""
     return lambda: mock.patch.object(owner, name, property(lambda _: value, _nothing), create=True)
 
@@ -188,7 +189,7 @@ async def _nothing_later(*_: Any, **__: Any) -> None: ...
 
 
 def _lose_only(self: writer.Writer, holds: Any) -> None:
-    for _ in holds:  # they are told, and what they have in the line goes on
+    for _ in holds:  # the records that wait in the writer are not dropped
         pass
 
 
@@ -199,15 +200,15 @@ async def _read_page_once(self: shift.Shift, task_id: str, after: int | None, li
 def _crash_is_attempt(self: SqliteStore, *args: Any, **kwargs: Any) -> Any:
     async def claim() -> Any:
         claimed = await _CLAIM(self, *args, **kwargs)
-        return [one._replace(attempt=one.attempt + one.crashes) for one in claimed]
+        return [task._replace(attempt=task.attempt + task.crashes) for task in claimed]
 
     return claim()
 
 
 @contextlib.contextmanager
 def _stop_begins_shifts() -> Iterator[None]:
-    """A claim that is answered after the stop began is begun, the stop does not wait for its answer, and a writer that has ended
-    takes records in for ever."""
+    """The worker begins the tasks of a claim that is answered after the stop began, the stop does not wait for that answer, and
+    a writer that has ended takes records for ever."""
 
     async def kept(_self: claiming.Claiming, _me: str, claimed: Any) -> Any:
         return claimed
@@ -238,24 +239,24 @@ _STOP = shift.Shift.stop
 
 
 def _stop_only_now(self: shift.Shift, why: Any, *, now: bool) -> None:
-    if now:  # what is to stop at its next step goes on
+    if now:  # a shift that should stop at its next step goes on
         _STOP(self, why, now=now)
 
 
-plant("line-goes-on", patches=instead(writer.Writer, "lose", _lose_only))
-plant("pause-confirmed-and-ignored", patches=instead(shift.Shift, "stop", _stop_only_now))
-plant("strangers-stay", patches=instead(maintenance.Maintenance, "_give_back", _nothing_later))
-plant("stranger-too-soon", patches=never(claiming.Claiming, "_claims_sent_then", 0))
-plant("dead-and-deaf", patches=instead(worker.Worker, "_declared_dead", _nothing))
-plant("nobody-rescues", patches=instead(maintenance.Maintenance, "_rescue", _nothing_later))
-plant("replay-forgets", patches=instead(replay.Replay, "next", _nothing))
-plant("outage-is-failure", patches=instead(shift.Shift, "_read_page", _read_page_once))
-plant("crash-is-attempt", patches=instead(SqliteStore, "claim", _crash_is_attempt))
+plant("line-goes-on", patches=replaced(writer.Writer, "lose", _lose_only))
+plant("pause-confirmed-and-ignored", patches=replaced(shift.Shift, "stop", _stop_only_now))
+plant("strangers-stay", patches=replaced(maintenance.Maintenance, "_give_back", _nothing_later))
+plant("stranger-too-soon", patches=constant(claiming.Claiming, "_claims_sent_then", 0))
+plant("dead-and-deaf", patches=replaced(worker.Worker, "_declared_dead", _nothing))
+plant("no-rescue", patches=replaced(maintenance.Maintenance, "_rescue", _nothing_later))
+plant("replay-forgets", patches=replaced(replay.Replay, "next", _nothing))
+plant("outage-is-failure", patches=replaced(shift.Shift, "_read_page", _read_page_once))
+plant("crash-is-attempt", patches=replaced(SqliteStore, "claim", _crash_is_attempt))
 plant("stop-begins-shifts", patches=_stop_begins_shifts)
-plant("restless-nap", patches=instead(claiming.Claiming, "_ring", lambda self, _alarm: self.wake()))
+plant("restless-nap", patches=replaced(claiming.Claiming, "_ring", lambda self, _alarm: self.wake()))
 
 
-# ── what shows only where branches wait ──────────────────────────────────────────────────────────────────────────
+# ── a fault that shows only where branches wait ──────────────────────────────────────────────────────────────────
 
 
 @contextlib.contextmanager

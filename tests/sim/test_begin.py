@@ -1,4 +1,4 @@
-"""Planted fault of its own kind: without BEGIN IMMEDIATE two processes that write to one SQLite file fail half-way.
+"""A planted fault: without BEGIN IMMEDIATE, two processes that write to one SQLite file fail in the middle.
 
 A transaction that begins by reading holds a snapshot; when another has written since, SQLite refuses to let it write, at
 once and without asking the busy handler. Two stores on one real file, each with its own connection and thread, claim and
@@ -24,8 +24,8 @@ from onward.store.sqlite.lane import Threaded
 from onward.store.sqlite.store import SqliteStore
 
 TASKS = 120
-HANDS = 3
-"""Callers at once in each of the two stores."""
+CALLERS = 3
+"""Concurrent callers in each of the two stores."""
 
 
 async def _two_stores(path: Path) -> list[SqliteStore]:
@@ -48,12 +48,13 @@ async def _work(store: SqliteStore, worker: str, done: list[str], errors: Counte
                 for row in await store.listing.list(state=State.PENDING, task=None, queue=None, limit=1, before=None)
             ):
                 return
-            for one in claimed:
-                entry = (one.id, one.shift + 1, one.shift, r.COMPLETED, "", b'{"result":null}', 1.0)
+            for task in claimed:
+                entry = (task.id, task.shift + 1, task.shift, r.COMPLETED, "", b'{"result":null}', 1.0)
                 assert (
-                    await store.save(worker, Batch([entry], [End(one.id, State.COMPLETED, 1, one.shift + 1)])) == set()
+                    await store.save(worker, Batch([entry], [End(task.id, State.COMPLETED, 1, task.shift + 1)]))
+                    == set()
                 )
-                done.append(one.id)
+                done.append(task.id)
         except StoreUnavailable as error:
             errors[str(error)] += 1
 
@@ -62,9 +63,9 @@ async def _race(path: Path) -> Counter[str]:
     stores = await _two_stores(path)
     done: list[str] = []
     errors: Counter[str] = Counter()
-    hands = [_work(store, f"w{n}", done, errors) for n, store in enumerate(stores) for _ in range(HANDS)]
+    callers = [_work(store, f"w{n}", done, errors) for n, store in enumerate(stores) for _ in range(CALLERS)]
     try:
-        await asyncio.wait_for(asyncio.gather(*hands), 60)
+        await asyncio.wait_for(asyncio.gather(*callers), 60)
         if not errors:
             assert sorted(set(done)) == sorted(done)
             assert len(done) == TASKS

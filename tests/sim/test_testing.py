@@ -1,4 +1,4 @@
-"""What users get to test their own handlers: a clock they move, an app in memory, and drain."""
+"""The tools for users who test their own handlers: a clock that they move, an app in memory, and drain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_sleepers_wake_in_the_order_of_their_moments() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_a_clock_tells_wall_time_and_never_moves_by_itself() -> None:
+async def test_a_clock_has_wall_time_and_never_moves_by_itself() -> None:
     clock = MovableClock(start=1000.0)
     await asyncio.sleep(0.01)
     assert (clock.now(), clock.monotonic()) == (1000.0, 0.0)
@@ -51,16 +51,16 @@ async def test_a_month_of_sleep_takes_milliseconds() -> None:
     seen: list[float] = []
 
     @app.task
-    async def remind(ctx: Context, who: str) -> str:
+    async def remind(ctx: Context, name: str) -> str:
         await ctx.step(lambda: None, name="prepare")
         await ctx.sleep("30d")
         seen.append(await ctx.now())
         await ctx.sleep(0.5)
-        return f"sent to {who}"
+        return f"sent to {name}"
 
     async with app:
         began, start = time.perf_counter(), app.clock.now()
-        handle = await app.submit(remind, {"who": "Ada"})
+        handle = await app.submit(remind, {"name": "Ada"})
         assert await drain(app) == []
         assert await handle.result(1) == "sent to Ada"
     assert 30 * 86400 <= seen[0] - start < 30 * 86400 + 5
@@ -118,7 +118,7 @@ async def test_a_step_that_really_takes_time_is_waited_for() -> None:
         assert app.clock.monotonic() < 1
 
 
-async def test_what_needs_somebody_else_is_left_over() -> None:
+async def test_drain_returns_tasks_that_need_another_worker() -> None:
     mine, app = Onward("sqlite://:memory:"), memory_app()
 
     @mine.task
@@ -136,7 +136,7 @@ async def test_what_needs_somebody_else_is_left_over() -> None:
         assert [(task.task, task.state) for task in left] == [("other", State.PENDING)]
 
 
-async def test_a_task_without_end_is_told() -> None:
+async def test_drain_names_a_task_without_end() -> None:
     app = memory_app()
 
     @app.task
@@ -173,7 +173,7 @@ async def test_failed_steps_are_seen_as_in_production() -> None:
     assert kinds[-1] == "task.completed"
 
 
-async def test_two_drains_tell_the_same_story() -> None:
+async def test_two_drains_write_the_same_journal() -> None:
     async def story() -> list[tuple[str, float]]:
         app = memory_app()
 

@@ -1,4 +1,4 @@
-"""The verdict at the end of a life: ledger, journal and what clients were told have to tell one story."""
+"""The verdict at the end of a life: the ledger, the journals and the answers to clients have to agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def verdict(cluster: Cluster) -> None:
-    """Everything that can only be said at the end."""
+    """Judges the facts that are final only at the end."""
     watch = cluster.watch
     for client in cluster.clients:
         for task_id, (name, ops) in client.acknowledged.items():
@@ -33,7 +33,7 @@ def verdict(cluster: Cluster) -> None:
 
 
 def _same_story(cluster: Cluster, picture: Picture, name: str, ops: list[Op]) -> None:
-    """A completed task has done all of its program, in order, and its result is what its records say."""
+    """A completed task has done all of its program, in order, and its result agrees with its records."""
     if picture.ended != r.COMPLETED:
         return
     recorded = [
@@ -44,16 +44,16 @@ def _same_story(cluster: Cluster, picture: Picture, name: str, ops: list[Op]) ->
         and not entry.key.startswith("[")
     ]
     result = json.loads(picture.records[-1].data)["result"]
-    told = [value for value in result if value not in ("Flaky", "StepTimeout") and not isinstance(value, list)]
-    if told != recorded:
-        cluster.watch.fault(f"task {picture.id[-4:]} ({name}) gave {told}, and its journal has {recorded}")
+    returned = [value for value in result if value not in ("Flaky", "StepTimeout") and not isinstance(value, list)]
+    if returned != recorded:
+        cluster.watch.fault(f"task {picture.id[-4:]} ({name}) gave {returned}, and its journal has {recorded}")
     wanted = sum(op in {"step", "try", "now", "random", "gather"} for op, *_ in ops)
     if len(result) != wanted:
         cluster.watch.fault(f"task {picture.id[-4:]} ({name}) did {len(result)} of {wanted} steps: {ops}")
 
 
 def _effects_behind_records(cluster: Cluster, picture: Picture) -> None:
-    """Each recorded result was really made, by an effect of that very step."""
+    """Each recorded result comes from an effect of that very step."""
     for entry in picture.records:
         if entry.kind != r.STEP_DONE or entry.key.partition("#")[0] in {"now", "random", "uuid"}:
             continue

@@ -1,7 +1,7 @@
-"""What a seed brings: how big the cluster is, what its tasks are, and which faults are about.
+"""The weather of a seed: the size of the cluster, its tasks, and its kinds of fault.
 
-Every seed leaves some kinds of fault out altogether (swarm testing): a run in which everything goes wrong at once hides
-what only goes wrong when little does.
+Every seed leaves some kinds of fault out altogether (swarm testing): a run with all faults at once hides those that show
+only when few others happen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BRANCHES = 1_000_000
 
 @dataclasses.dataclass
 class Weather:
-    """Rates of what can happen to a call (per call), and mean seconds between what happens to the cluster (0: never)."""
+    """Rates of the faults of a call (per call), and mean seconds between the faults of the cluster (0: never)."""
 
     horizon: float = 60.0
     workers: int = 2
@@ -39,7 +39,7 @@ class Weather:
     nudge_lost: float = CALM
     poison: float = CALM
     waits: float = CALM
-    """How many of the programs have branches that wait."""
+    """The share of programs that have branches that wait."""
 
     kill_every: float = CALM
     pause_every: float = CALM
@@ -50,12 +50,12 @@ class Weather:
     night_every: float = CALM
 
     def calm(self) -> None:
-        """The storm is over: from here on everything must come to its end."""
+        """Ends the storm: from here on all tasks must come to their end."""
         for name in self.faults():
             setattr(self, name, CALM)
 
     def faults(self) -> list[str]:
-        """The faults that are about, poison aside."""
+        """The kinds of fault of this weather, without poison."""
         return [
             field.name
             for field in dataclasses.fields(self)
@@ -93,7 +93,7 @@ def forecast(rng: random.Random) -> Weather:
         lag=rng.choice([0.0005, 0.002, 0.02, 0.1]),
         nudge_lost=rng.choice([0.0, 0.3, 1.0]),
     )
-    if kind < 0.15:  # fair weather; in half of it, poison: then nobody else may come under suspicion
+    if kind < 0.15:  # fair weather, half of it with poison: then no other task may be suspected
         weather.poison = some(0.1, 0.4)
         return weather
     weather.poison = some(0.05, 0.2, 0.2)

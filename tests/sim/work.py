@@ -1,4 +1,4 @@
-"""What the simulated cluster has to do: random programs of steps, and a ledger of every effect that really happened."""
+"""The tasks of the simulated cluster: random programs of steps, and a ledger of every effect that really happened."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.watch import Watch
 
 Op = list[Any]
-STUBBORN = 5
-"""A step of just this length does not heed a cancellation."""
+STUBBORN_S = 5
+"""A step of this many seconds ignores a cancellation."""
 
 
 class Flaky(Exception):
-    """What goes wrong in a handler by its own doing."""
+    """A failure of the handler's own."""
 
 
 @dataclasses.dataclass(slots=True)
 class Effect:
-    """A step that began, and what it came to."""
+    """A step that began, and whether it failed."""
 
     task: str
     key: str
@@ -73,7 +73,7 @@ class Ledger:
             self._watch.fault(f"step {effect.key} of {effect.task[-4:]} begins although its pause was answered")
         if effect.key not in picture.done:
             return
-        # A lease is as good as the clocks. When the database's is set forward, or a process is stopped between its look at
+        # A lease depends on the clocks. When the database's is set forward, or a process is stopped between its look at
         # the clock and its call (a step with a timeout begins a turn later), the same step can begin twice; the fence still
         # keeps the second record out.
         if excused:
@@ -84,13 +84,13 @@ class Ledger:
             )
 
     def fall(self, task: str, most: int) -> bool:
-        """Whether a handler falls once more."""
+        """Whether the handler raises once more."""
         self.falls[task] += 1
         return self.falls[task] <= most
 
 
 def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, all_names: bool = True) -> None:
-    """Give an app the handlers, so that their effects bear the name of its process."""
+    """Registers the handlers with an app; their effects carry the name of its process."""
 
     async def program(ctx: Context, ops: list[Op]) -> Any:
         values: list[Any] = []
@@ -105,7 +105,7 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
             try:
                 await clock.sleep(seconds)
             except asyncio.CancelledError:
-                if seconds != STUBBORN:
+                if seconds != STUBBORN_S:
                     raise
                 await clock.sleep(seconds)
             if len(ledger.effects[ctx.task_id, entry.key]) <= fails:
@@ -125,16 +125,16 @@ def register(app: Onward, process: Process, clock: SimClock, ledger: Ledger, *, 
                 before.append(key)
 
         async def branch(acts: list[Op]) -> list[Any]:
-            found: list[Any] = []
+            taken: list[Any] = []
             for act, *more in acts:
                 if act == "sleep":
                     await ctx.sleep(more[0])
                     continue
                 value = await ctx.signal(more[0], timeout=more[1], default=None)
-                found.append(value)
+                taken.append(value)
                 if value is not None:
                     await ctx.step(effect, 0.05, 0, False, name=f"charge {value}")
-            return found
+            return taken
 
         for op, *args in ops:
             match op:
@@ -184,7 +184,7 @@ def draw(rng: random.Random, poison: float) -> tuple[str, list[Op], dict[str, An
     ops: list[Op] = []
     for number in range(rng.randint(1, 6)):
         name = rng.choice(["fetch", "write", f"s{number}"])
-        seconds = rng.choice([0, 0, 0, 0.05, 0.05, 0.3, 0.3, 2, 2, 7, STUBBORN])
+        seconds = rng.choice([0, 0, 0, 0.05, 0.05, 0.3, 0.3, 2, 2, 7, STUBBORN_S])
         kind = rng.random()
         if kind < 0.55:
             ops.append(["step", name, seconds, 0, 1, None])

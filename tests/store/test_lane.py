@@ -1,4 +1,4 @@
-"""Lanes: how calls reach a SQLite connection. Many share a commit, and each stands or falls alone."""
+"""Lanes: how calls reach a SQLite connection. Many calls share a commit, and each succeeds or fails alone."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Rig:
             return True
         return False
 
-    def there(self) -> list[int]:
-        """What another connection sees: committed rows, and nothing else."""
+    def committed(self) -> list[int]:
+        """The committed rows, read on another connection."""
         return [n for (n,) in apsw.Connection(str(self.path)).execute("SELECT n FROM t ORDER BY n")]
 
 
@@ -73,7 +73,7 @@ def fails(n: int, error: BaseException) -> Any:
 
 
 class Plug:
-    """A job that holds the lane until it is pulled, so that others gather behind it."""
+    """A job that holds the lane until the test pulls it, so that others gather behind it."""
 
     def __init__(self) -> None:
         self.holds, self.pulled = threading.Event(), threading.Event()
@@ -84,7 +84,7 @@ class Plug:
 
 
 async def gathered(rig: Rig, *calls: Any) -> list[Any]:
-    """All calls in the line at once, behind a plug."""
+    """Runs all calls at once: they gather in the lane behind a plug."""
     plug = Plug()
     first = asyncio.ensure_future(rig.lane.run(plug))
     await asyncio.to_thread(plug.holds.wait, 10)
@@ -98,30 +98,30 @@ async def gathered(rig: Rig, *calls: Any) -> list[Any]:
 
 async def test_an_answer_comes_after_the_commit(rig: Rig) -> None:
     assert await rig.lane.run(insert(1)) == 10
-    assert rig.there() == [1]
+    assert rig.committed() == [1]
 
 
 async def test_an_error_reaches_its_caller_and_leaves_nothing(rig: Rig) -> None:
     with pytest.raises(ZeroDivisionError):
         await rig.lane.run(fails(1, ZeroDivisionError()))
-    assert rig.there() == []
+    assert rig.committed() == []
     await rig.lane.run(insert(1))
-    assert rig.there() == [1]
+    assert rig.committed() == [1]
 
 
-async def test_a_commit_that_fails_is_everybodys_failure(rig: Rig) -> None:
+async def test_a_commit_that_fails_fails_all_its_callers(rig: Rig) -> None:
     rig.fail_next = True
     with pytest.raises(apsw.ConstraintError):
         await rig.lane.run(insert(1))
-    assert rig.there() == []
+    assert rig.committed() == []
     await rig.lane.run(insert(2))
-    assert rig.there() == [2]
+    assert rig.committed() == [2]
 
 
 async def test_calls_that_gather_share_one_commit(threaded: Rig) -> None:
     answers = await gathered(threaded, *[threaded.lane.run(insert(n)) for n in range(50)])
     assert answers == [n * 10 for n in range(50)]
-    assert threaded.there() == list(range(50))
+    assert threaded.committed() == list(range(50))
     assert threaded.commits == 2, "the plug's own, and one for all that gathered behind it"
 
 
@@ -140,17 +140,17 @@ async def test_one_failing_job_does_not_hurt_its_neighbours(threaded: Rig) -> No
     assert isinstance(answers[2], apsw.ConstraintError), "a row that is there already"
     assert answers[3] == 30
     assert isinstance(answers[4], KeyError)
-    assert threaded.there() == [1, 3]
+    assert threaded.committed() == [1, 3]
 
 
-async def test_a_shared_commit_that_fails_acknowledges_nobody(threaded: Rig) -> None:
+async def test_a_shared_commit_that_fails_acknowledges_no_call(threaded: Rig) -> None:
     def arm(connection: apsw.Connection) -> None:
         threaded.fail_next = True
 
     calls = [threaded.lane.run(insert(n)) for n in range(5)]
     answers = await gathered(threaded, *calls, threaded.lane.run(arm))
     assert [type(answer) for answer in answers] == [apsw.ConstraintError] * 6
-    assert threaded.there() == []
+    assert threaded.committed() == []
 
 
 async def test_urgent_goes_first(threaded: Rig) -> None:
@@ -164,31 +164,31 @@ async def test_urgent_goes_first(threaded: Rig) -> None:
     assert order == ["heartbeat", "a", "b", "c"]
 
 
-async def test_a_caller_that_is_gone_stops_nobody(threaded: Rig) -> None:
+async def test_a_cancelled_caller_stops_no_other(threaded: Rig) -> None:
     plug = Plug()
     first = asyncio.ensure_future(threaded.lane.run(plug))
     await asyncio.to_thread(plug.holds.wait, 10)
-    gone, stays = (asyncio.ensure_future(threaded.lane.run(insert(n))) for n in (1, 2))
+    cancelled, stays = (asyncio.ensure_future(threaded.lane.run(insert(n))) for n in (1, 2))
     await asyncio.sleep(0.01)
-    gone.cancel()
+    cancelled.cancel()
     plug.pulled.set()
     await first
     assert await stays == 20
-    assert 2 in threaded.there()
+    assert 2 in threaded.committed()
 
 
 async def test_two_loops_at_one_lane(threaded: Rig) -> None:
-    """The heartbeat has a thread and a loop of its own; a loop that has gone away is nobody's trouble."""
+    """The heartbeat has a thread and a loop of its own; a loop that has ended disturbs no other caller."""
 
     def elsewhere(n: int) -> int:
         return int(asyncio.run(threaded.lane.run(insert(n))))
 
     answers = await asyncio.gather(asyncio.to_thread(elsewhere, 1), threaded.lane.run(insert(2)))
     assert answers == [10, 20]
-    assert threaded.there() == [1, 2]
+    assert threaded.committed() == [1, 2]
 
 
-async def test_what_is_in_the_line_at_closing_is_done_and_what_comes_later_is_refused(threaded: Rig) -> None:
+async def test_closing_runs_the_waiting_calls_and_refuses_later_ones(threaded: Rig) -> None:
     plug = Plug()
     first = asyncio.ensure_future(threaded.lane.run(plug))
     await asyncio.to_thread(plug.holds.wait, 10)
@@ -200,12 +200,12 @@ async def test_what_is_in_the_line_at_closing_is_done_and_what_comes_later_is_re
     await closing
     await first
     assert await waiting == 10
-    assert threaded.there() == [1]
+    assert threaded.committed() == [1]
     with pytest.raises(RuntimeError, match="closed"):
         await threaded.lane.run(insert(2))
 
 
-def test_a_connection_that_cannot_be_made_is_told_to_the_maker() -> None:
+def test_the_error_of_a_connection_reaches_the_constructor() -> None:
     def connect() -> apsw.Connection:
         raise apsw.CantOpenError("no")
 
@@ -213,7 +213,7 @@ def test_a_connection_that_cannot_be_made_is_told_to_the_maker() -> None:
         Threaded(connect, "test-lane")
 
 
-def test_patience_ends() -> None:
+def test_the_busy_handler_gives_up_in_time() -> None:
     patient = Patient(0.3)
     start = time.monotonic()
     tries = 0

@@ -1,9 +1,9 @@
-"""A machine that does to a store whatever comes into its head, beside a plain Python model that says what must come of it.
+"""A machine that calls the verbs of a store in random order, beside a plain Python model of the expected state.
 
 After every step the tables are compared with the model in full, and the census must be empty. So the invariants of a
-durable queue are checked in every state it gets into: what was accepted is there (I1), ended tasks never change (I2),
-only the holder of the next number writes (I3, I4), nobody holds what another holds (I6), every unfinished task is ready,
-held or waiting for something that will come (I7), crashes are counted (I8), and journals have no gaps (I9).
+durable queue are checked in every state it gets into: accepted tasks are there (I1), ended tasks never change (I2),
+only the holder of the next number writes (I3, I4), no two workers hold a task (I6), every unfinished task is ready,
+held or waiting for an event that will come (I7), crashes are counted (I8), and journals have no gaps (I9).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from onward.store.sqlite.store import SqliteStore
 from tests.kit import HandClock, new, row, sql
 
 NEWS = {r.STEP_STARTED, r.STEP_RETRY, r.STEP_WAITS, r.ARTIFACT, r.PROGRESS}
-LEASE = 10.0
+LEASE_S = 10.0
 LAST = {
     "completed": r.COMPLETED,
     "failed": r.FAILED,
@@ -48,7 +48,7 @@ LAST = {
 index = st.integers(0, 1000)
 steps = st.lists(st.sampled_from([r.STEP_DONE, r.STEP_STARTED, r.STEP_FAILED, r.PROGRESS]), max_size=3)
 endings = st.sampled_from(["step", *LAST])
-wishes = st.lists(
+requests = st.lists(
     st.tuples(st.sampled_from([None, None, "a", "b"]), st.integers(-1, 1), st.sampled_from([0.0, 0.0, 5.0])),
     min_size=1,
     max_size=3,
@@ -56,13 +56,13 @@ wishes = st.lists(
 
 
 MET: collections.Counter[str] = collections.Counter()
-"""How often each thing was met that this is about. A machine that never met one has proved nothing about it."""
+"""How often the machine met each case. A case that it never met is not proved."""
 
 MUST_BE_MET = (
     "a crash, number 1",
     "a crash, number 2",
     "a holder cancelled",
-    "a save of a zombie that nobody followed",
+    "a save of a zombie before another claim",
     "a stale save refused",
     "a stale save refused beside a good one",
     "completed",
@@ -74,7 +74,7 @@ MUST_BE_MET = (
 
 @dataclasses.dataclass
 class Model:
-    """A task as it must be."""
+    """The expected state of a task."""
 
     id: str
     key: str | None
@@ -101,7 +101,7 @@ class Model:
 
 @dataclasses.dataclass
 class Held:
-    """What a worker believes it holds. It may be wrong: that is the point."""
+    """A task that a worker believes it holds. It may be wrong, on purpose."""
 
     worker: str
     id: str
@@ -112,7 +112,7 @@ class Held:
 
 @dataclasses.dataclass
 class Bench:
-    """What a machine needs: a store of its own, its clock, and how to let go of it."""
+    """The parts of a machine: a store of its own, its clock, and a function that closes it."""
 
     store: Store
     clock: HandClock
@@ -148,24 +148,24 @@ class Machine(RuleBasedStateMachine):
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @initialize(wishes=wishes, room=st.integers(1, 3))
-    def begin(self, wishes: list[tuple[str | None, int, float]], room: int) -> None:
+    @initialize(requests=requests, room=st.integers(1, 3))
+    def begin(self, requests: list[tuple[str | None, int, float]], room: int) -> None:
         self.join()
         self.join()
-        self.submit_all([*wishes, (None, 0, 0.0), (None, 1, 0.0)])
+        self.submit_all([*requests, (None, 0, 0.0), (None, 1, 0.0)])
         self.claimed(self.pick(self.workers, 0), room, alone=False)
 
-    @rule(wishes=wishes)
-    def submit(self, wishes: list[tuple[str | None, int, float]]) -> None:
-        self.submit_all(wishes)
+    @rule(requests=requests)
+    def submit(self, requests: list[tuple[str | None, int, float]]) -> None:
+        self.submit_all(requests)
 
-    def submit_all(self, wishes: list[tuple[str | None, int, float]]) -> None:
-        batch = [new(key=key, priority=priority, delay=delay) for key, priority, delay in wishes]
+    def submit_all(self, requests: list[tuple[str | None, int, float]]) -> None:
+        batch = [new(key=key, priority=priority, delay=delay) for key, priority, delay in requests]
         answers = self.do(self.store.submit(batch))
         for task, answer in zip(batch, answers, strict=True):
-            there = next((m for m in self.tasks.values() if task.key is not None and m.key == task.key), None)
-            assert (answer.id, answer.created) == ((there.id, False) if there else (task.id, True))
-            if there is None:
+            known = next((m for m in self.tasks.values() if task.key is not None and m.key == task.key), None)
+            assert (answer.id, answer.created) == ((known.id, False) if known else (task.id, True))
+            if known is None:
                 due = self.now + task.delay if task.delay else None
                 reason = "delayed" if task.delay else "queued"
                 self.tasks[task.id] = Model(
@@ -175,16 +175,16 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def join(self) -> None:
         name = f"w{self.next()}"
-        self.do(self.store.workers.join(row(name), LEASE))
-        self.workers[name] = self.now + LEASE
+        self.do(self.store.workers.join(row(name), LEASE_S))
+        self.workers[name] = self.now + LEASE_S
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def candidates(self, worker: str, *, alone: bool) -> list[Model]:
         if self.workers.get(worker, -1.0) <= self.now:
             return []
-        found = [t for t in self.tasks.values() if t.ready and (t.crashes >= SUSPECT_AFTER) == alone]
-        return sorted(found, key=lambda t: (-t.priority, t.position))
+        ready = [t for t in self.tasks.values() if t.ready and (t.crashes >= SUSPECT_AFTER) == alone]
+        return sorted(ready, key=lambda t: (-t.priority, t.position))
 
     @precondition(lambda self: any(task.ready for task in self.tasks.values()))
     @rule(number=index, room=st.integers(1, 3))
@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(number=index, room=st.integers(1, 2), alone=st.booleans())
     def claim_in_vain(self, number: int, room: int, alone: bool) -> None:
-        """By whoever it is, for whatever is there."""
+        """A claim of any worker, with or without ready tasks."""
         self.claimed(self.pick(self.workers, number), room, alone=alone)
 
     @precondition(lambda self: any(task.ready and task.crashes >= SUSPECT_AFTER for task in self.tasks.values()))
@@ -224,15 +224,15 @@ class Machine(RuleBasedStateMachine):
             self.holds.append(Held(worker, task.id, seq, seq + 1, task.attempt))
 
     @precondition(lambda self: self.holds)
-    @rule(wishes=st.lists(st.tuples(index, steps, endings), min_size=1, max_size=3))
-    def save(self, wishes: list[tuple[int, list[str], str]]) -> None:
+    @rule(requests=st.lists(st.tuples(index, steps, endings), min_size=1, max_size=3))
+    def save(self, requests: list[tuple[int, list[str], str]]) -> None:
         """Steps and settles of several holds, living and stale, in one commit."""
-        self.saved(wishes)
+        self.saved(requests)
 
     @precondition(lambda self: {self.stale(held) for held in self.holds} == {True, False})
     @rule(number=index, kinds=steps, ending=endings)
     def save_both(self, number: int, kinds: list[str], ending: str) -> None:
-        """A stale one beside a living one. Left to chance, this is met too seldom."""
+        """A stale hold beside a living one, which chance alone meets too seldom."""
         by_life = [[n for n, held in enumerate(self.holds) if self.stale(held) == life] for life in (True, False)]
         self.saved(
             [(self.pick(places, number), kinds, end) for places, end in zip(by_life, ("step", ending), strict=True)]
@@ -251,9 +251,9 @@ class Machine(RuleBasedStateMachine):
     def settle(self, number: int, ending: str) -> None:
         self.saved([(number, [], ending)])
 
-    def saved(self, wishes: list[tuple[int, list[str], str]]) -> None:
+    def saved(self, requests: list[tuple[int, list[str], str]]) -> None:
         batch, plans, seen = Batch(), [], set()
-        for number, kinds, ending in wishes:
+        for number, kinds, ending in requests:
             held = self.pick(self.holds, number)
             if held.id not in seen:
                 seen.add(held.id)
@@ -289,7 +289,7 @@ class Machine(RuleBasedStateMachine):
 
     def settled(self, held: Held, kinds: list[str], ending: str) -> None:
         task = self.tasks[held.id]
-        MET["a save of a zombie that nobody followed"] += task.worker != held.worker
+        MET["a save of a zombie before another claim"] += task.worker != held.worker
         MET["crashes forgiven by a wait"] += bool(task.crashes) and ending not in {"step", "completed", "failed"}
         task.journal += [(held.shift, kind) for kind in kinds]
         held.seq += len(kinds)
@@ -313,8 +313,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(number=index)
     def send_again(self, number: int) -> None:
-        """A commit whose answer was lost is asked for again, however much later: it tells what the first one did, and
-        changes nothing (the invariant sees to that)."""
+        """Sends a commit again whose answer was lost, at any later time: it returns the answer of the first, and
+        changes nothing (the invariant checks that)."""
         batch, refused = self.pick(self.sent, number)
         assert self.do(self.store.save("whoever", batch)) == refused
 
@@ -383,15 +383,15 @@ class Machine(RuleBasedStateMachine):
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def beaten(self, worker: str) -> None:
-        beat = self.do(self.store.workers.heartbeat(worker, LEASE, 0.0))
+        beat = self.do(self.store.workers.heartbeat(worker, LEASE_S, 0.0))
         assert (beat.alive, beat.now) == (True, self.now)
         assert beat.held == {t.id for t in self.tasks.values() if t.worker == worker and t.ended is None}
-        self.workers[worker] = self.now + LEASE
+        self.workers[worker] = self.now + LEASE_S
 
     @precondition(lambda self: any(task.worker for task in self.tasks.values()))
     @rule(number=index)
     def a_holder_dies(self, number: int) -> None:
-        """And another takes its place, as it is in life."""
+        """A holder is declared dead, and another worker joins."""
         busy = sorted({t.worker for t in self.tasks.values() if t.worker is not None and t.ended is None})
         if busy:
             self.rescued([self.pick(busy, number)], None)
@@ -400,15 +400,15 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(late=st.booleans())
     def rescue_the_late(self, late: bool) -> None:
-        self.rescued([], LEASE / 2 if late else None)
+        self.rescued([], LEASE_S / 2 if late else None)
 
     def rescued(self, named: list[str], lease: float | None) -> None:
         freed = self.do(self.store.workers.rescue(named, lease))
-        gone = {*named, *(w for w, until in self.workers.items() if lease is not None and until < self.now)}
-        self.workers = {w: until for w, until in self.workers.items() if w not in gone}
-        found = [t for t in self.tasks.values() if t.ended is None and t.worker in gone]
-        assert freed == len(found)
-        for task in found:
+        dead = {*named, *(w for w, until in self.workers.items() if lease is not None and until < self.now)}
+        self.workers = {w: until for w, until in self.workers.items() if w not in dead}
+        orphaned = [t for t in self.tasks.values() if t.ended is None and t.worker in dead]
+        assert freed == len(orphaned)
+        for task in orphaned:
             task.crashes = 0 if task.shift_got_something_done else task.crashes + 1
             task.worker, task.reason = None, "queued"
             MET[f"a crash, number {min(task.crashes, SUSPECT_AFTER + 1)}"] += 1
@@ -426,14 +426,14 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.holds)
     @rule(number=index, other=index, late=st.booleans())
     def release(self, number: int, other: int, late: bool) -> None:
-        """What a worker holds, and what another holds, which is none of its business; in time, or too late."""
+        """Releases a task of the worker and one that another may hold, in time or too late."""
         held, foreign = self.pick(self.holds, number), self.pick(self.holds, other)
         self.do(self.store.release(held.worker, [held.id, foreign.id], 0.0 if late else 1e12))
         for task in (self.tasks[held.id], self.tasks[foreign.id]):
             if task.worker == held.worker and task.ended is None and not late:
                 task.worker, task.reason = None, "queued"
 
-    # ── what must be so, always ──────────────────────────────────────────────────────────────────────────────────
+    # ── invariants ───────────────────────────────────────────────────────────────────────────────────────────────
 
     @invariant()
     def the_tables_are_as_the_model_says(self) -> None:
@@ -476,7 +476,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def _run(machine: Callable[[], Machine], *, examples: int, steps: int = 50, chance: bool = False) -> None:
-    """The same examples every time, so that a red run is red for everybody; or, with `chance`, others each time."""
+    """Runs the same examples every time, so that a failure repeats on every machine; with `chance`, others each time."""
     MET.clear()
     run_state_machine_as_test(
         machine,

@@ -1,4 +1,4 @@
-"""The pool of PostgreSQL connections: never more than agreed, none lost, and nothing that is broken is lent again."""
+"""The pool of PostgreSQL connections: never more than the limit, none lost, and no broken connection is lent again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit import eventually
 
 
 class Line:
-    """A connection as far as a pool cares."""
+    """A connection with the attributes that a pool uses."""
 
     def __init__(self) -> None:
         self.closed = self.busy = False
@@ -33,7 +33,7 @@ class Line:
 
 
 class Exchange:
-    """Makes lines, and counts those that are open."""
+    """Makes lines, and counts the open ones."""
 
     def __init__(self, most: int = 3) -> None:
         self.made: list[Line] = []
@@ -74,7 +74,7 @@ async def test_never_more_than_agreed_and_the_rest_wait_in_line() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["unsound", "closed", "in a transaction"])
-async def test_what_comes_back_broken_is_replaced(trouble: str) -> None:
+async def test_a_connection_that_comes_back_broken_is_replaced(trouble: str) -> None:
     exchange = Exchange(1)
     line: Any = await exchange.pool.borrow()
     line.closed, line.busy = trouble == "closed", trouble == "in a transaction"
@@ -87,7 +87,7 @@ async def test_what_comes_back_broken_is_replaced(trouble: str) -> None:
     assert exchange.open == 1
 
 
-async def test_what_broke_while_it_was_idle_is_not_lent() -> None:
+async def test_a_connection_that_broke_while_idle_is_not_lent() -> None:
     exchange = Exchange(1)
     line = await exchange.pool.borrow()
     exchange.pool.give_back(line, sound=True)
@@ -104,7 +104,7 @@ async def test_a_server_that_is_down_costs_no_place() -> None:
     assert len([await asyncio.wait_for(exchange.pool.borrow(), 60) for _ in range(2)]) == 2
 
 
-async def test_those_who_leave_the_line_take_nothing_with_them() -> None:
+async def test_a_cancelled_borrower_takes_no_connection() -> None:
     exchange = Exchange(1)
     line = await exchange.pool.borrow()
     waiting = [asyncio.ensure_future(exchange.pool.borrow()) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""An append demands its predecessor: what a worker writes after the database has lost commits leaves no holes."""
+"""An append demands its predecessor: after the database has lost commits, the appends of a worker leave no holes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit import begun, claim, completion, dense, entry, join, kinds, new, 
 
 
 async def forget(store: Store, held: Claimed, after: int) -> None:
-    """The database has lost the records of a task after this number, as a restore does."""
+    """Deletes the records of a task after this number, as a restore does."""
     await sql(store, f"DELETE FROM onward_journal WHERE task_id = '{held.id}' AND seq > {after}")
 
 
@@ -78,7 +78,7 @@ async def test_a_settle_without_its_predecessor_settles_nothing(store: Store, en
 
 
 async def test_the_same_number_of_another_shift_is_not_the_predecessor(store: Store, time: Any) -> None:
-    """The claim of one worker was lost, and another's got the same number. The first must not write behind it."""
+    """The claim of one worker was lost, and another claim got the same number. The first must not write behind it."""
     first = await begun(store)
     await forget(store, first, after=1)
     await sql(store, f"UPDATE onward_queue SET worker = NULL, reason = 'queued' WHERE task_id = '{first.id}'")

@@ -1,4 +1,4 @@
-"""Tenants in the store: who sees what, through which index, and whose children are."""
+"""Tenants in the store: the tasks that each one sees, the indexes for that, and the tenant of children."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.kit import begun, claim, completion, join, new, only_postgres, sql, s
 
 
 async def listed(store: Store, whose: str | None, state: State | None = None, **over: Any) -> list[str]:
-    asked: dict[str, Any] = {"task": None, "queue": None, "limit": 100, "before": None}
-    return [task.task_id for task in await store.listing.list(state=state, whose=whose, **asked | over)]
+    filters: dict[str, Any] = {"task": None, "queue": None, "limit": 100, "before": None}
+    return [task.task_id for task in await store.listing.list(state=state, whose=whose, **filters | over)]
 
 
 async def test_whose(store: Store) -> None:
@@ -46,7 +46,7 @@ async def test_pages_and_filters_of_a_tenant(store: Store) -> None:
 
 
 @pytest.mark.parametrize("grouped", [True, False])
-async def test_a_child_is_of_the_tenant_of_its_parent_whatever_is_said(store: Store, grouped: bool) -> None:
+async def test_a_child_always_has_the_tenant_of_its_parent(store: Store, grouped: bool) -> None:
     parent = new(tenant="acme", group="acme")
     await submit(store, parent)
     group = "g" if grouped else None
@@ -57,9 +57,9 @@ async def test_a_child_is_of_the_tenant_of_its_parent_whatever_is_said(store: St
     await submit(store, *many)
     await submit(store, keyed)
     for child in (task, *many, keyed):
-        found = await store.get(child.id)
-        assert found is not None
-        assert (found.tenant, found.group) == ("acme", group)
+        stored_child = await store.get(child.id)
+        assert stored_child is not None
+        assert (stored_child.tenant, stored_child.group) == ("acme", group)
     assert {kin.id for kin in await store.listing.kin([parent.id], below=True)} == {
         task.id,
         keyed.id,
@@ -70,7 +70,7 @@ async def test_a_child_is_of_the_tenant_of_its_parent_whatever_is_said(store: St
     ]
 
 
-async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
+async def test_asks_are_shown_to_the_tenant_of_their_task(store: Store) -> None:
     from onward.core.record import QUESTION
     from onward.store.port.core import Batch, Wait
     from tests.kit import entry
@@ -80,8 +80,8 @@ async def test_what_is_asked_is_shown_to_its_tenant(store: Store) -> None:
     held = await begun(store)
     rest = await claim(store)
     for task in (held, *rest):
-        said = entry(task, kind=QUESTION, data=b'{"question":"how?"}')
-        await store.save("w1", Batch([said], waits=[Wait(task.id, float("inf"), "question", 1)]))
+        question = entry(task, kind=QUESTION, data=b'{"question":"how?"}')
+        await store.save("w1", Batch([question], waits=[Wait(task.id, float("inf"), "question", 1)]))
     by = {
         whose: {ask.task_id for ask in await store.listing.asks(whose=whose)} for whose in ("acme", "", "globex", None)
     }
@@ -121,7 +121,7 @@ async def test_a_tenant_among_many_is_found_through_its_index(store: Any) -> Non
 
 @only_postgres
 async def test_off_costs_nothing_in_the_indexes(store: Any) -> None:
-    """Whoever has no tenant leaves nothing there."""
+    """Tasks without a tenant have no entries in the index."""
     await submit(store, *[new() for _ in range(50)])
     await sql(store, "ANALYZE onward_tasks")
     assert await sql(store, "SELECT reltuples::int FROM pg_class WHERE relname = 'onward_tasks_tenant'") == [(0,)]

@@ -29,7 +29,7 @@ Maybe = Awaitable[Any] | None
 
 
 class Borrowed:
-    """A connection in an open transaction, and how its owner ends that."""
+    """A connection in an open transaction, and functions that end it."""
 
     def __init__(self, connection: Any, commit: Callable[[], Maybe], rollback: Callable[[], Maybe]) -> None:
         self.connection, self._commit, self._rollback = connection, commit, rollback
@@ -241,7 +241,7 @@ async def _nothing(ctx: Any, n: int = 0) -> None:
     ("kind", "borrow"), [("postgres", from_psycopg), ("sqlite file", from_apsw)], indirect=["kind"]
 )
 async def test_an_id_sent_again_after_its_task_has_ended_changes_nothing(store: Store, url: str, borrow: Any) -> None:
-    """The port: an id that is there already gives the task it belongs to. It does not put it into the queue again."""
+    """The port: an id that is there already gives the task it belongs to. It does not enter the queue again."""
     wanted = new()
     await submit(store, wanted)
     await join(store, "w1")
@@ -255,7 +255,7 @@ async def test_an_id_sent_again_after_its_task_has_ended_changes_nothing(store: 
     assert (await store.get(wanted.id)).state is State.COMPLETED  # type: ignore[union-attr]
 
 
-async def test_what_is_no_connection_is_refused_with_a_sentence(app: Onward) -> None:
+async def test_a_value_that_is_no_connection_is_refused_with_a_sentence(app: Onward) -> None:
     app.task(_nothing, name="nothing")
     with pytest.raises(UsageError, match=r"takes a connection of (asyncpg, psycopg or SQLAlchemy|apsw) here, not dict"):
         await app.submit("nothing", 1, connection={})

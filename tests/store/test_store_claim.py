@@ -96,14 +96,14 @@ async def test_priority_changed_while_waiting(store: Store) -> None:
 
 async def test_queues_are_apart(store: Store) -> None:
     await join(store, "w1")
-    (here,) = await submit(store, new())
-    (there,) = await submit(store, new(queue="other", priority=100))
-    assert [c.id for c in await claim(store)] == [here]
-    assert [c.id for c in await claim(store, queue="other")] == [there]
+    (default_task,) = await submit(store, new())
+    (other_task,) = await submit(store, new(queue="other", priority=100))
+    assert [c.id for c in await claim(store)] == [default_task]
+    assert [c.id for c in await claim(store, queue="other")] == [other_task]
     assert await claim(store, queue="nobody's") == []
 
 
-async def test_a_handler_nobody_here_has_is_left_for_others(store: Store) -> None:
+async def test_a_task_without_a_handler_here_is_left_for_others(store: Store) -> None:
     await join(store, "w1", "w2")
     (foreign,) = await submit(store, new("foreign", priority=9))
     (own,) = await submit(store, new("work"))
@@ -113,7 +113,7 @@ async def test_a_handler_nobody_here_has_is_left_for_others(store: Store) -> Non
     assert [c.id for c in await claim(store, "w2", names=["work", "foreign"])] == [foreign]
 
 
-async def test_not_for_a_worker_that_nobody_knows(store: Store) -> None:
+async def test_not_for_an_unknown_worker(store: Store) -> None:
     (task_id,) = await submit(store)
     assert await claim(store, "stranger") == []
     assert await kinds(store, task_id) == ["task.submitted"]
@@ -163,14 +163,14 @@ async def test_never_two_holders(store: Store, open_another: Any, kind: str) -> 
         door, worker = doors[number % len(doors)], workers[number]
         idle = 0
         while idle < 3:
-            found = await claim(door, worker, room=1 + number % 7)
-            got.extend((held.id, worker) for held in found)
-            idle = 0 if found else idle + 1
+            claimed = await claim(door, worker, room=1 + number % 7)
+            got.extend((held.id, worker) for held in claimed)
+            idle = 0 if claimed else idle + 1
 
     await asyncio.gather(*[work(n) for n in range(12)])
     assert sorted(task_id for task_id, _ in got) == sorted(ids)
     holders = dict(await sql(store, "SELECT task_id, worker FROM onward_queue"))
-    assert holders == dict(got), "the store agrees with what each worker was told"
+    assert holders == dict(got), "the store agrees with the answers of the claims"
     assert await sql(store, "SELECT count(*) FROM onward_journal WHERE kind = 'shift.started'") == [(400,)]
 
 
@@ -193,8 +193,8 @@ async def test_claims_and_settles_side_by_side_leave_nothing_behind(store: Store
 
 
 @only_postgres
-async def test_a_claim_waits_for_nobody(store: Any, open_another: Any) -> None:
-    """A row that somebody has locked is skipped: one slow transaction does not stop the workers."""
+async def test_a_claim_skips_locked_rows(store: Any, open_another: Any) -> None:
+    """A claim skips a locked row: one slow transaction does not stop the workers."""
     await join(store, "w1")
     locked, free = await submit(store, new(priority=1), new())
     other = await open_another()
@@ -232,8 +232,8 @@ async def test_innocents_are_not_claimed_as_suspects(store: Store) -> None:
 
 
 async def test_a_claim_meets_an_append_that_is_just_being_committed(store: Store) -> None:
-    """A worker that was wrongly declared dead appends while another claims: one of them has the next number, and whoever
-    was refused has changed nothing."""
+    """A worker that was wrongly declared dead appends while another claims: one of them gets the next number, and the
+    other is refused and has changed nothing."""
     won = {"worker": 0, "claimer": 0}
     await join(store, "w2")
     for turn in range(40):

@@ -1,4 +1,4 @@
-"""What a claim reads does not grow with ready tasks that this worker has no handler for, and what a look reads does not grow with ready
+"""The reads of a claim do not grow with ready tasks that this worker has no handler for, and the reads of a look do not grow with ready
 tasks at all. Counted, not timed."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LITE = {
 
 
 async def foreign(store: Any, count: int, name: str = "foreign") -> None:
-    """So many ready tasks of a handler that the worker lacks, ahead of all others."""
+    """Submits `count` ready tasks of a handler that the worker lacks, ahead of all others."""
     numbers = f"(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count}) SELECT n FROM s)"
     numbers = numbers if isinstance(store, SqliteStore) else f"generate_series(1, {count}) AS s(n)"
     await sql(
@@ -48,18 +48,18 @@ def blob(store: Any) -> str:
     return "CAST('{}' AS BLOB)" if isinstance(store, SqliteStore) else "'{}'::bytea"
 
 
-async def cost(store: Any, statement: str, **asked: Any) -> int:
-    """What it takes to look for work: pages on PostgreSQL, steps of its machine on SQLite. Nothing is changed."""
-    values = {"worker": "w1", "queue": "default", "names": NAMES, "room": 10, "alone": False, **asked}
+async def cost(store: Any, statement: str, **params: Any) -> int:
+    """The cost of a statement: pages on PostgreSQL, steps of the virtual machine on SQLite. It changes nothing."""
+    values = {"worker": "w1", "queue": "default", "names": NAMES, "room": 10, "alone": False, **params}
     if isinstance(store, SqliteStore):
         return await store._db.writing(lambda c: _steps(c, statement, values))
     async with store._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         given = [values.get(name, b"{}") for name in P[statement].names]
-        found = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {P[statement].sql}", *given)
+        text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {P[statement].sql}", *given)
         await transaction.rollback()
-    plan = json.loads(found)[0]["Plan"]
+    plan = json.loads(text)[0]["Plan"]
     assert "Seq Scan" not in _nodes(plan, "onward_queue"), plan
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
@@ -165,7 +165,7 @@ async def test_orphans_are_looked_for_among_parents(store: Any) -> None:
     """Thousands of tasks without a parent cost nothing."""
     (parent,) = await submit(store, new())
     await submit(store, *[new(parent=parent) for _ in range(5)])
-    asked = {"after": "", "most": 100}
-    few = await cost(store, "orphans", **asked)
+    params = {"after": "", "most": 100}
+    few = await cost(store, "orphans", **params)
     await foreign(store, MANY)
-    assert await cost(store, "orphans", **asked) <= few * 1.5 + 20
+    assert await cost(store, "orphans", **params) <= few * 1.5 + 20

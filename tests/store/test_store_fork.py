@@ -30,10 +30,15 @@ async def test_a_fork_has_the_first_records_then_its_own(store: Store) -> None:
     origin = await _origin(store)
     fork = next_id()
     await store.fork(fork, origin, 4, input=b'{"n":1}', inbox=1)
-    there, here = await store.journal(origin), await store.journal(fork)
-    assert here[:4] == there[:4]
-    assert (here[4].seq, here[4].shift, here[4].kind, here[4].value) == (5, 0, r.FORKED, {"from": origin, "at": 4})
-    assert len(here) == 5
+    journal_of_origin, journal_of_fork = await store.journal(origin), await store.journal(fork)
+    assert journal_of_fork[:4] == journal_of_origin[:4]
+    assert (journal_of_fork[4].seq, journal_of_fork[4].shift, journal_of_fork[4].kind, journal_of_fork[4].value) == (
+        5,
+        0,
+        r.FORKED,
+        {"from": origin, "at": 4},
+    )
+    assert len(journal_of_fork) == 5
     task, old = await store.get(fork), await store.get(origin)
     assert task is not None
     assert old is not None
@@ -59,7 +64,7 @@ async def test_messages_that_were_read_are_there_and_the_next_has_the_next_numbe
     assert (await store.send(fork, Message("m4", "signal", "go", None, b"9"))).number == 3
 
 
-async def test_a_fork_that_is_asked_for_again_is_there_once(store: Store) -> None:
+async def test_a_fork_that_is_sent_again_is_there_once(store: Store) -> None:
     origin, fork = await _origin(store), next_id()
     await asyncio.gather(*[store.fork(fork, origin, 3, input=b"null", inbox=0) for _ in range(8)])
     assert await kinds(store, fork) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE, r.FORKED]
@@ -69,7 +74,7 @@ async def test_a_fork_that_is_asked_for_again_is_there_once(store: Store) -> Non
 
 
 async def test_all_or_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record that says it is a fork cannot be written: then nothing of it is."""
+    """When the record `task.forked` cannot be written, no row of the fork is."""
     origin, fork = await _origin(store), next_id()
     monkeypatch.setattr("onward.store.shared.forks.FORKED", None)
     with pytest.raises(Exception, match=r"(?i)null"):
@@ -84,5 +89,10 @@ async def test_a_fork_of_a_delayed_child_with_options(store: Store) -> None:
     await store.fork(fork, parent, 1, input=b"2", inbox=0)
     task = await store.get(fork)
     assert task is not None
-    told: dict[str, Any] = {"priority": task.priority, "queue": task.queue, "labels": task.labels, "input": task.input}
-    assert told == {"priority": 7, "queue": "other", "labels": {"a": "b"}, "input": 2}
+    options: dict[str, Any] = {
+        "priority": task.priority,
+        "queue": task.queue,
+        "labels": task.labels,
+        "input": task.input,
+    }
+    assert options == {"priority": 7, "queue": "other", "labels": {"a": "b"}, "input": 2}

@@ -1,4 +1,4 @@
-"""limit, and what claim, save and submit make of it: never more held than allowed, groups by turns, nobody forgotten."""
+"""limit, with claim, save and submit: never more held than allowed, groups take turns, no task is forgotten."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ async def limited(store: Store, task: str = "work", **numbers: Any) -> None:
 
 
 async def groups(store: Store, *names: str | None, **over: Any) -> list[str]:
-    """A task for each group named, submitted together."""
+    """Submits a task for each of these groups, together."""
     return await submit(store, *[new(group=name, **over) for name in names])
 
 
-def let_go(batch: Batch, *held: Claimed) -> Batch:
-    """With the gates of what was held, as the writer gives them."""
+def with_gates(batch: Batch, *held: Claimed) -> Batch:
+    """Adds the gates of the held tasks to the batch, as the writer does."""
     batch.gates = {task.id: task.gate for task in held if task.gate is not None}
     return batch
 
 
 async def finish(store: Store, *held: Claimed) -> None:
-    assert await store.save("w1", let_go(together(*[completion(task) for task in held]), *held)) == set()
+    assert await store.save("w1", with_gates(together(*[completion(task) for task in held]), *held)) == set()
 
 
 async def reasons(store: Store, *ids: str) -> list[str | None]:
@@ -64,7 +64,7 @@ async def test_one_by_one_they_get_the_same_turns(store: Store) -> None:
 
 
 async def test_a_late_group_starts_where_the_others_are(store: Store) -> None:
-    """And neither before them, for what they had when it was not there, nor behind all that waits."""
+    """It starts neither before them, although they had turns before, nor behind all waiting tasks."""
     await join(store, "w1")
     await groups(store, *["a"] * 20)
     await finish(store, *await claim(store))
@@ -137,7 +137,7 @@ async def test_without_a_group_the_limit_is_for_all_of_a_name(store: Store) -> N
     assert [task.gate for task in held if task.task == "other"] == [None]
 
 
-async def test_a_limit_that_concerns_nobody_here_changes_nothing(store: Store) -> None:
+async def test_a_limit_of_another_task_or_queue_changes_nothing(store: Store) -> None:
     await join(store, "w1")
     await limited(store, "another", concurrency=1)
     await store.queues.set_limits([LimitRow("queue", "another", Limit(concurrency=1))])
@@ -162,12 +162,12 @@ async def test_order_within_a_group_stays(store: Store) -> None:
 
 
 @pytest.mark.parametrize("reason", ["asleep", "parked"])
-async def test_who_waits_gives_up_its_place(store: Store, time: Time, reason: str) -> None:
+async def test_a_task_that_waits_gives_up_its_place(store: Store, time: Time, reason: str) -> None:
     await join(store, "w1", lease=100)
     await limited(store, concurrency=1)
     first, second = await groups(store, "web", "web")
     (held,) = await claim(store)
-    await store.save("w1", let_go(waiting(held, time.now + 5, reason), held))
+    await store.save("w1", with_gates(waiting(held, time.now + 5, reason), held))
     assert [task.id for task in await claim(store)] == [second]
     time.move(6)
     assert (await store.wake()).woken
@@ -199,20 +199,20 @@ async def test_leaving_and_giving_back_free_places(store: Store) -> None:
     assert [task.id for task in await claim(store)] == [first]
 
 
-@pytest.mark.parametrize("which", [0, 1, 2])
-async def test_cancelling_leaves_nobody_behind(store: Store, which: int) -> None:
-    """Whether it was held, let in, or one of those that wait."""
+@pytest.mark.parametrize("cancelled_index", [0, 1, 2])
+async def test_cancelling_frees_the_place_for_the_next(store: Store, cancelled_index: int) -> None:
+    """Whether the cancelled task was held, let in, or waiting."""
     await join(store, "w1")
     await limited(store, concurrency=1)
     ids = await groups(store, *["web"] * 4)
     (held,) = await claim(store)
     assert held.id == ids[0]
-    if which == 1:
+    if cancelled_index == 1:
         await finish(store, held)
-    assert await store.cancel(ids[which])
-    if which == 2:
+    assert await store.cancel(ids[cancelled_index])
+    if cancelled_index == 2:
         await finish(store, held)
-    left = [task_id for task_id in ids if task_id not in {ids[0], ids[which]}]
+    left = [task_id for task_id in ids if task_id not in {ids[0], ids[cancelled_index]}]
     for wanted in left:
         (held,) = await claim(store)
         assert held.id == wanted
@@ -221,7 +221,7 @@ async def test_cancelling_leaves_nobody_behind(store: Store, which: int) -> None
     assert await store.health.census() == []
 
 
-async def test_a_crowd_that_waits_is_in_nobodys_way(store: Store) -> None:
+async def test_a_crowd_that_waits_blocks_no_other_group(store: Store) -> None:
     await join(store, "w1")
     await limited(store, concurrency=1)
     await groups(store, *["web"] * 1500, priority=9)
@@ -296,8 +296,8 @@ async def test_a_rate_lets_a_burst_through_and_then_one_at_a_time(store: Store, 
     assert (await store.wake()).next_due_in is None
 
 
-async def test_what_nobody_used_is_there_later(store: Store, time: Time) -> None:
-    """While no worker was there the bucket filled again."""
+async def test_the_unused_rate_is_there_later(store: Store, time: Time) -> None:
+    """While no worker claimed, the bucket filled again."""
     await join(store, "w1", lease=1000)
     await limited(store, rate="4/m")
     ids = await groups(store, *["web"] * 9)
@@ -331,7 +331,7 @@ async def test_only_the_first_start_counts_for_the_rate(store: Store, time: Time
     await store.workers.rescue(["w2"])
     (held,) = await claim(store)
     assert held.id == first, "it goes on after a crash, whatever the rate"
-    await store.save("w1", let_go(waiting(held, time.now + 1, "retrying", 2), held))
+    await store.save("w1", with_gates(waiting(held, time.now + 1, "retrying", 2), held))
     time.move(2)
     await store.wake()
     (held,) = await claim(store)
@@ -402,7 +402,7 @@ async def test_raised_lowered_and_lifted(store: Store) -> None:
     assert await store.health.census() == []
 
 
-async def test_what_is_held_already_counts_for_a_new_limit(store: Store) -> None:
+async def test_tasks_held_already_count_for_a_new_limit(store: Store) -> None:
     await join(store, "w1")
     await groups(store, "web", queue="gpu")
     (held,) = await claim(store, queue="gpu")
@@ -416,7 +416,7 @@ async def test_what_is_held_already_counts_for_a_new_limit(store: Store) -> None
     assert held.gate is None
     await finish(store, held)
     await store.wake()
-    assert [task.id for task in await claim(store)] == [waits], "nobody told, but the next look around sees it"
+    assert [task.id for task in await claim(store)] == [waits], "without a nudge, the next look finds it"
 
 
 async def test_the_same_limit_again_changes_nothing(store: Store) -> None:
@@ -450,7 +450,7 @@ async def test_many_gates_are_looked_at_by_and_by(store: Store) -> None:
     held = await claim(store, room=500)
     assert len(held) == 120
     for task in held:
-        await store.save("w1", completion(task))  # nobody says that a place is free
+        await store.save("w1", completion(task))  # without gates: the save frees no place
     assert await claim(store) == []
     for _ in range(4):
         await store.wake()
@@ -461,7 +461,7 @@ async def test_many_gates_are_looked_at_by_and_by(store: Store) -> None:
 
 
 async def race(stores: list[Store], most: int, queue_most: int) -> tuple[int, list[str]]:
-    """Claimers that take and let go as fast as they can; how many tasks were done, and every time there were too many."""
+    """Claimers take and finish tasks as fast as they can. Returns the number of finished tasks, and each excess over a limit."""
     faults: list[str] = []
     done = 0
     holding: dict[str, int] = {}
@@ -482,7 +482,7 @@ async def race(stores: list[Store], most: int, queue_most: int) -> tuple[int, li
             for task in held:
                 holding[task.gate or ""] -= 1
             if held:
-                batch = let_go(together(*[completion(task) for task in held]), *held)
+                batch = with_gates(together(*[completion(task) for task in held]), *held)
                 assert await store.save(worker, batch) == set()
             done += len(held)
             idle = 0 if held else idle + 1
@@ -506,13 +506,13 @@ async def crowd(store: Store, open_another: Any, *, queue_most: int = 100) -> li
 @pytest.mark.slow
 @only_postgres
 @pytest.mark.parametrize("queue_most", [100, 5])
-async def test_many_claimers_never_exceed_a_limit_and_forget_nobody(
+async def test_many_claimers_never_exceed_a_limit_and_forget_no_task(
     store: Store, open_another: Any, queue_most: int
 ) -> None:
     stores = await crowd(store, open_another, queue_most=queue_most)
     done, faults = await race(stores, 2, queue_most)
     assert faults == []
-    assert done == 200, "each free place was given to the next, with nobody to look around"
+    assert done == 200, "each free place was given to the next, without maintenance"
     assert await store.health.census() == []
 
 
@@ -521,7 +521,7 @@ async def test_many_claimers_never_exceed_a_limit_and_forget_nobody(
 async def test_the_race_finds_a_claim_without_the_lock(
     store: Store, open_another: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted fault: everybody counts, and nobody stands in line for it."""
+    """The planted fault: claimers count the held tasks without the lock."""
 
     async def no_lock(*_: Any) -> None:
         await asyncio.sleep(0.01)
@@ -550,7 +550,7 @@ async def test_claims_and_cancels_at_once(store: Store, open_another: Any) -> No
         while idle < 30:
             held = await claim(stores[number], f"w{number}", 3)
             if held:
-                batch = let_go(together(*[completion(task) for task in held]), *held)
+                batch = with_gates(together(*[completion(task) for task in held]), *held)
                 done += len(held) - len(await stores[number].save(f"w{number}", batch))
             idle = 0 if held else idle + 1
             await asyncio.sleep(0.002)
@@ -573,10 +573,10 @@ async def test_with_many_ready_rows_a_claim_and_a_submit_use_their_indexes(store
         "FROM generate_series(1, 100000) n",
     )
     await sql(store, "ANALYZE onward_queue")
-    asked = {"worker": "w1", "queue": "default", "names": ["work"], "room": 10, "alone": False}
+    params = {"worker": "w1", "queue": "default", "names": ["work"], "room": 10, "alone": False}
     turn = {"queue": "default", "group": "g4", "priority": 1}
     async with store._db.connection() as connection:
-        for name, values in (("claim", asked | {"data": b""}), ("line", asked), ("turn", turn)):
+        for name, values in (("claim", params | {"data": b""}), ("line", params), ("turn", turn)):
             await connection.execute(f"PREPARE looked_at AS {S[name].sql}")
             given = ", ".join(_literal(value) for value in S[name](**values))
             plan = "\n".join(r[0] for r in await connection.fetch(f"EXPLAIN EXECUTE looked_at({given})"))

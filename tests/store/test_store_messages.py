@@ -40,7 +40,7 @@ def message(
 
 
 def waits(held: Claimed, reason: str, inbox: int, due_at: float = math.inf) -> Batch:
-    """A settle into waiting, by a shift that has read so many messages."""
+    """A settle into waiting, by a shift that has read `inbox` messages."""
     entries = [entry(held, 1, r.HANDED_BACK, "", b"{}")]
     return Batch(entries, waits=[Wait(held.id, due_at, reason, held.attempt, inbox)])
 
@@ -53,7 +53,7 @@ def asking(held: Claimed, kind: str = r.QUESTION) -> Batch:
 
 
 def end(held: Claimed, state: State = State.COMPLETED) -> Batch:
-    """An end that the parent is told of."""
+    """An end that is sent to the parent."""
     batch = completion(held, state=state)
     return Batch(batch.entries, [item._replace(parent=held.parent) for item in batch.ends])
 
@@ -130,7 +130,7 @@ async def test_signals_have_no_ref_and_never_stand_in_each_others_way(store: Sto
 
 
 async def test_twenty_answers_at_once_from_two_connections(store: Store, open_another: Any, kind: str) -> None:
-    """All twenty are told the same winner."""
+    """All twenty get the same winner."""
     both = await doors(store, open_another, kind)
     for turn in range(5):
         (task_id,) = await submit(store)
@@ -155,7 +155,7 @@ async def test_twenty_signals_at_once_from_two_connections(store: Store, open_an
 
 
 @pytest.mark.parametrize("ended", [State.COMPLETED, State.FAILED, State.CANCELLED])
-async def test_a_task_that_has_ended_hears_nothing(store: Store, ended: State) -> None:
+async def test_a_task_that_has_ended_gets_no_message(store: Store, ended: State) -> None:
     held = await begun(store)
     assert await store.send(held.id, message("before", ref=3)) == Sent(1)
     if ended is State.CANCELLED:
@@ -163,7 +163,9 @@ async def test_a_task_that_has_ended_hears_nothing(store: Store, ended: State) -
     else:
         await store.save("w1", completion(held, state=ended))
     assert await store.send(held.id, message("after")) == Sent(None)
-    assert (await store.send(held.id, message("before", ref=3))).number == 1, "but what was sent was sent"
+    assert (await store.send(held.id, message("before", ref=3))).number == 1, (
+        "but a message that was sent before is known"
+    )
     assert (await store.send(held.id, message("later", ref=3))).first is False
     assert await store.send("nobody", message()) == Sent(None)
     assert [m.id for m in await store.inbox(held.id)] == ["before"]
@@ -179,7 +181,7 @@ async def test_a_resumed_task_goes_on_counting(store: Store) -> None:
     assert await store.send(held.id, message("m3")) == Sent(3)
 
 
-# ── who is woken ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── wakes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("why", sorted(HEARS))
@@ -263,7 +265,7 @@ async def test_send_against_settle(store: Store, open_another: Any, kind: str) -
 # ── asks and doubts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_asks_are_what_nobody_has_answered_the_oldest_first(store: Store) -> None:
+async def test_asks_are_the_unanswered_questions_the_oldest_first(store: Store) -> None:
     assert await store.listing.asks() == []
     first, second, third = [await begun(store) for _ in range(3)]
     entries = [
@@ -273,8 +275,8 @@ async def test_asks_are_what_nobody_has_answered_the_oldest_first(store: Store) 
         (third.id, 3, 2, r.SIGNAL, "signal go", b'{"signal":"go"}', 5.0),
     ]
     await store.save("w1", Batch(entries))
-    found = await store.listing.asks()
-    assert [(a.task_id, a.seq, a.kind, a.key, a.data, a.at, a.task) for a in found] == [
+    asks = await store.listing.asks()
+    assert [(a.task_id, a.seq, a.kind, a.key, a.data, a.at, a.task) for a in asks] == [
         (second.id, 3, r.APPROVAL, "approval", b'{"what":"b"}', 10.0, "work"),
         (second.id, 4, r.QUESTION, "[gather.1]question", b'{"question":"c"}', 20.0, "work"),
         (first.id, 3, r.QUESTION, "question", b'{"question":"a"}', 30.0, "work"),
@@ -292,7 +294,7 @@ async def test_asks_are_what_nobody_has_answered_the_oldest_first(store: Store) 
         ("[gather.1]trip#2", ["[gather.1/trip#2]question"], ["[gather.1]question", "[gather.11/trip#2]question"]),
     ],
 )
-async def test_what_was_asked_in_a_saga_that_was_given_up_is_asked_no_more(
+async def test_a_question_of_a_saga_that_was_given_up_is_no_ask(
     store: Store, saga: str, void: list[str], open_: list[str]
 ) -> None:
     held = await begun(store)
@@ -301,7 +303,9 @@ async def test_what_was_asked_in_a_saga_that_was_given_up_is_asked_no_more(
     assert [ask.key for ask in await store.listing.asks()] == keys
     rest = [entry(held, len(keys) + 1, r.UNDOING, saga, b"{}"), entry(held, len(keys) + 2, r.QUESTION, void[0], b"{}")]
     await store.save("w1", Batch(rest))
-    assert [ask.key for ask in await store.listing.asks()] == [*open_, void[0]], "but what is asked anew is"
+    assert [ask.key for ask in await store.listing.asks()] == [*open_, void[0]], (
+        "but a question that is asked again is an ask"
+    )
 
 
 async def test_a_task_that_is_being_cancelled_asks_nothing(store: Store) -> None:
@@ -314,8 +318,8 @@ async def test_a_task_that_is_being_cancelled_asks_nothing(store: Store) -> None
 
 
 @pytest.mark.parametrize("stop", [r.CANCEL, r.DEADLINE])
-async def test_a_task_that_is_being_stopped_asks_nothing_until_somebody_resumes_it(store: Store, stop: str) -> None:
-    """Its code was changed under it, say. It is resumed as if nobody had stopped it, and waits for the same answer as before."""
+async def test_a_task_that_is_being_stopped_asks_nothing_until_it_is_resumed(store: Store, stop: str) -> None:
+    """A cancel or a deadline stops it, and the undo parks. After the resume it waits for the same answer as before."""
     task = await in_a_saga(store)
     await store.save("w1", Batch([entry(task, 2, r.QUESTION, "question", b"{}"), entry(task, 3, stop, "", b"{}")]))
     assert await store.listing.asks() == []
@@ -331,8 +335,8 @@ async def test_the_asks_of_one_task_and_the_time(store: Store, time: Time) -> No
     for task in (first, second):
         await store.save("w1", Batch([entry(task, 1, r.QUESTION, "question", b"{}")]))
     time.move(7)
-    (found,) = await store.listing.asks(second.id)
-    assert (found.task_id, found.now) == (second.id, time.now)
+    (ask,) = await store.listing.asks(second.id)
+    assert (ask.task_id, ask.now) == (second.id, time.now)
     assert len(await store.listing.asks()) == 2
     assert await store.listing.asks("nobody") == []
 
@@ -358,8 +362,8 @@ async def family(store: Store, children: int, worker: str = "w1") -> tuple[Claim
     return parent, await claim(store, worker, children)
 
 
-async def told(store: Store, parent: str) -> list[tuple[str, str, Any]]:
-    """What the parent has heard of its children: kind, child, and how it ended."""
+async def child_messages(store: Store, parent: str) -> list[tuple[str, str, Any]]:
+    """The messages of a parent: kind, child, and the end of the child."""
     return [(m.kind, m.name, json.loads(m.data)) for m in await store.inbox(parent)]
 
 
@@ -390,7 +394,7 @@ async def test_the_end_of_a_child_is_a_message_to_its_parent(store: Store, state
     await store.save("w1", waits(parent, "child", 0))
     assert await store.save("w1", end(child, state)) == set()
     ending = {"result": 42} if state is State.COMPLETED else {"error": {"type": "E", "message": "m"}}
-    assert await told(store, parent.id) == [("child", child.id, {"state": state.value, **ending})]
+    assert await child_messages(store, parent.id) == [("child", child.id, {"state": state.value, **ending})]
     assert await reason(store, parent.id) == "queued", "and wakes it"
     (held,) = await claim(store)
     assert (held.id, held.inbox) == (parent.id, 1)
@@ -401,7 +405,7 @@ async def test_the_cancel_of_a_child_is_a_message_to_its_parent(store: Store) ->
     parent, (child,) = await family(store, 1)
     await store.save("w1", waits(parent, "child", 0))
     assert await store.cancel(child.id) == Stopped(True, held=True)
-    assert await told(store, parent.id) == [("child", child.id, {"state": "cancelled"})]
+    assert await child_messages(store, parent.id) == [("child", child.id, {"state": "cancelled"})]
     assert await reason(store, parent.id) == "queued"
 
 
@@ -416,7 +420,7 @@ async def test_several_children_of_one_parent_in_one_batch(store: Store) -> None
     inbox = await store.inbox(parent.id)
     assert [m.number for m in inbox] == [1, 2, 3, 4, 5, 6]
     assert {m.name for m in inbox[1:]} == {task.id for task in held}
-    assert {name for _, name, _ in await told(store, other.id)} == {task.id for task in strangers}
+    assert {name for _, name, _ in await child_messages(store, other.id)} == {task.id for task in strangers}
     assert (await counter(store, parent.id), await counter(store, other.id)) == (6, 2)
     assert sorted(task.id for task in await claim(store)) == sorted([parent.id, other.id])
     assert await store.health.census() == []
@@ -448,13 +452,13 @@ async def test_a_child_may_end_after_its_parent(store: Store, ended: State) -> N
         await store.save("w1", completion(parent))
     assert await store.save("w1", end(held[0])) == set()
     assert await store.cancel(held[1].id)
-    assert await told(store, parent.id) == []
+    assert await child_messages(store, parent.id) == []
     assert [await reason(store, task.id) for task in held] == ["completed", "cancelled"]
     assert await store.health.census() == []
 
 
-async def test_a_child_that_ends_twice_tells_it_twice(store: Store) -> None:
-    """It failed, somebody resumed it, and now it has completed. A commit that is sent again tells nothing new."""
+async def test_a_child_that_ends_twice_sends_two_messages(store: Store) -> None:
+    """It failed, was resumed, and has now completed. A commit that is sent again sends no second message."""
     parent, (child,) = await family(store, 1)
     for _ in range(2):
         assert await store.save("w1", end(child, State.FAILED)) == set()
@@ -463,7 +467,7 @@ async def test_a_child_that_ends_twice_tells_it_twice(store: Store) -> None:
     assert child.parent == parent.id
     for _ in range(2):
         assert await store.save("w1", end(child)) == set()
-    assert [(name, said["state"]) for _, name, said in await told(store, parent.id)] == [
+    assert [(name, value["state"]) for _, name, value in await child_messages(store, parent.id)] == [
         (child.id, "failed"),
         (child.id, "completed"),
     ]
@@ -471,16 +475,16 @@ async def test_a_child_that_ends_twice_tells_it_twice(store: Store) -> None:
     assert await store.health.census() == []
 
 
-async def test_a_refused_end_tells_nobody(store: Store) -> None:
-    """The worker was declared dead and another has the child: what it says of an end was never true."""
+async def test_a_refused_end_sends_no_message(store: Store) -> None:
+    """The worker was declared dead and another has the child: the store refuses its end."""
     parent, held = await family(store, 2)
     await store.workers.rescue(["w1"])
     await join(store, "w2")
     again = {task.id: task for task in await claim(store, "w2")}
     assert await store.save("w1", together(*map(end, held))) == {task.id for task in held}
-    assert await told(store, parent.id) == []
+    assert await child_messages(store, parent.id) == []
     assert await store.save("w2", together(end(again[held[0].id]), waits(again[parent.id], "child", 0))) == set()
-    assert len(await told(store, parent.id)) == 1
+    assert len(await child_messages(store, parent.id)) == 1
 
 
 async def test_orphans_are_unfinished_children_of_a_cancelled_parent(store: Store) -> None:
@@ -587,19 +591,19 @@ async def test_a_message_to_a_task_that_undoes_does_not_hold_it_up(store: Store)
     assert [held.id for held in await claim(store)] == [task.id]
 
 
-async def test_the_cancel_of_an_open_child_is_told_when_it_has_ended(store: Store) -> None:
+async def test_the_cancel_of_an_open_child_is_sent_when_it_has_ended(store: Store) -> None:
     parent, (child,) = await family(store, 1)
     await store.save("w1", Batch([entry(child, 1, r.SAGA, "saga", b"{}")]))
     assert (await store.cancel(child.id)).requested
-    assert await told(store, parent.id) == []
+    assert await child_messages(store, parent.id) == []
     (held,) = await claim(store)
     final = entry(held, 1, r.CANCELLED, "", b'{"undone":["a"]}')
     await store.save("w1", Batch([final], [End(held.id, State.CANCELLED, 1, held.shift + 1, held.parent)]))
-    assert await told(store, parent.id) == [("child", child.id, {"state": "cancelled", "undone": ["a"]})]
+    assert await child_messages(store, parent.id) == [("child", child.id, {"state": "cancelled", "undone": ["a"]})]
 
 
-def test_what_hears_is_what_the_statements_wake() -> None:
-    """The list stands in core and in three statements; they must not part."""
+def test_the_reasons_in_core_are_those_that_the_statements_wake() -> None:
+    """The list stands in core and in three statements; all must be the same."""
     from onward.store import statements
 
     for dialect, names in (("sqlite", ["bump"]), ("postgres", ["bump", "tell_parents"])):
@@ -612,8 +616,8 @@ def test_what_hears_is_what_the_statements_wake() -> None:
 
 
 async def locks_in_order(store: Any, other: Any, low: str, high: str, settle: Any) -> None:
-    """Somebody holds the row of `low` and will want that of `high`, as one who settles a child of each. Whoever settles
-    both meanwhile must not hold `high` and wait for `low`."""
+    """Another session holds the row of `low` and then wants that of `high`, as one that settles a child of each. `settle`
+    locks both meanwhile, and must not hold `high` and wait for `low`."""
     async with other._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -628,12 +632,12 @@ async def locks_in_order(store: Any, other: Any, low: str, high: str, settle: An
 
 
 @only_postgres
-@pytest.mark.parametrize("what", ["end and wait", "ends", "waits", "leave", "rescue", "release"])
-async def test_parents_are_locked_in_their_order(store: Any, open_another: Any, what: str) -> None:
-    """With their rows in every order on the disk, so that no plan comes to the right one by chance."""
+@pytest.mark.parametrize("ending", ["end and wait", "ends", "waits", "leave", "rescue", "release"])
+async def test_parents_are_locked_in_their_order(store: Any, open_another: Any, ending: str) -> None:
+    """With their rows in both orders on the disk, so that no plan has the right order by chance."""
     other = await open_another()
     for turn in range(2):
-        worker = f"w{what}{turn}"
+        worker = f"w{ending}{turn}"
         await join(store, worker)
         ids = sorted(next_id() for _ in range(2))
         await submit(store, *[new(id=task_id) for task_id in (ids if turn else ids[::-1])])
@@ -648,12 +652,12 @@ async def test_parents_are_locked_in_their_order(store: Any, open_another: Any, 
             "rescue": lambda: store.workers.rescue([worker]),
             "release": lambda: store.release(worker, [high.id, low.id], 1e12),
         }
-        await locks_in_order(store, other, low.id, high.id, calls[what]())
+        await locks_in_order(store, other, low.id, high.id, calls[ending]())
 
 
 @only_postgres
 async def test_a_message_in_the_moment_of_a_rescue(store: Any, open_another: Any) -> None:
-    """A row that changes while the rescue waits for it is looked at anew."""
+    """The rescue reads a row again that changed while the rescue waited for it."""
     other = await open_another()
     held = await begun(store, "w9")
     async with other._db.connection() as connection:
@@ -682,7 +686,7 @@ async def test_leaving_against_being_declared_dead(store: Any, open_another: Any
 async def test_workers_that_settle_parents_and_children_at_once_never_wait_for_each_other(
     store: Any, open_another: Any, kind: str
 ) -> None:
-    """One settles parents, one their children, in batches of many; others cancel, send, and declare a worker dead."""
+    """One worker settles parents, one their children, in large batches; others cancel, send, and declare a worker dead."""
     first, second = await doors(store, open_another, kind)
     await join(store, "w1", "w2", "w3")
     for turn in range(12):
@@ -711,7 +715,7 @@ async def test_workers_that_settle_parents_and_children_at_once_never_wait_for_e
         answers = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 60)
         assert [answer for answer in answers if isinstance(answer, BaseException)] == [], "a deadlock raises"
         assert await first.health.census() == []
-        await all_told(first, parents, [*children, *lost])
+        await all_ends_received(first, parents, [*children, *lost])
 
 
 async def claimed(store: Store, worker: str, tasks: Sequence[Any], turn: int) -> list[Claimed]:
@@ -721,11 +725,11 @@ async def claimed(store: Store, worker: str, tasks: Sequence[Any], turn: int) ->
     return await claim(store, worker, len(tasks), queue=queue)
 
 
-async def all_told(store: Store, parents: Sequence[Claimed], children: Sequence[Claimed]) -> None:
-    """Every parent that is still there has heard of every child that has ended, once."""
+async def all_ends_received(store: Store, parents: Sequence[Claimed], children: Sequence[Claimed]) -> None:
+    """Every unfinished parent has one message of every child that has ended."""
     for parent in parents:
         if not (await store.get(parent.id)).ended:  # type: ignore[union-attr]
-            heard = [name for kind, name, _ in await told(store, parent.id) if kind == "child"]
+            received = [name for kind, name, _ in await child_messages(store, parent.id) if kind == "child"]
             ended = [task.id for task in children if task.parent == parent.id and (await store.get(task.id)).ended]  # type: ignore[union-attr]
-            assert sorted(heard) == sorted(ended)
+            assert sorted(received) == sorted(ended)
             assert await counter(store, parent.id) == len(await store.inbox(parent.id))

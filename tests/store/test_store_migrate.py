@@ -57,7 +57,7 @@ async def test_before_open_and_after_close_there_is_a_sentence(fresh_url: str) -
 
 
 @not_memory
-async def test_never_touched_when_not_wanted(fresh_url: str) -> None:
+async def test_a_database_is_not_touched_without_migrate(fresh_url: str) -> None:
     store = open_store(fresh_url)
     with pytest.raises(SchemaMismatch, match="onward migrate"):
         await store.open(migrate=False)
@@ -87,9 +87,9 @@ async def test_by_many_at_once(fresh_url: str) -> None:
 
 @not_memory
 def test_by_many_threads_at_once(fresh_url: str) -> None:
-    """Each with a loop of its own, so that nothing but the database puts them in order."""
+    """Each thread has a loop of its own, so that only the database orders them."""
 
-    def one(number: int) -> str:
+    def open_store_in_loop(number: int) -> str:
         async def main() -> str:
             store = open_store(fresh_url)
             await store.open()
@@ -101,12 +101,12 @@ def test_by_many_threads_at_once(fresh_url: str) -> None:
         return asyncio.run(main())
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        assert len(set(pool.map(one, range(8)))) == 8
+        assert len(set(pool.map(open_store_in_loop, range(8)))) == 8
 
 
 @only_postgres
-async def test_an_older_postgres_is_refused_until_somebody_migrates(fresh_url: str) -> None:
-    """Many programs share it, so none of them changes it on its own account."""
+async def test_an_older_postgres_is_refused_until_it_is_migrated(fresh_url: str) -> None:
+    """Many programs share it, so none of them migrates it by itself."""
     await open_and_close(fresh_url)
     ahead = plus_one(open_store(fresh_url))
     with pytest.raises(
@@ -151,7 +151,7 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(fresh_url: str) ->
     )
     with pytest.raises(Exception, match="already exists"):
         await broken.open(migrate=True)
-    await open_and_close(fresh_url)  # what was there is as it was
+    await open_and_close(fresh_url)  # the tables from before are unchanged
     again = plus_one(open_store(fresh_url), "CREATE TABLE onward_half (n INTEGER)")
     await again.open(migrate=True)
     assert await again.version() == (NEXT, NEXT)
@@ -159,7 +159,7 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(fresh_url: str) ->
 
 
 @not_memory
-async def test_a_twin_is_another_door_to_the_same(fresh_url: str) -> None:
+async def test_a_clone_opens_the_same_database(fresh_url: str) -> None:
     store = open_store(fresh_url)
     await store.open()
     await store.workers.join(row("w1"), 10)
@@ -182,7 +182,7 @@ async def test_a_twin_is_another_door_to_the_same(fresh_url: str) -> None:
 
 
 @only_file
-async def test_a_file_is_for_its_owners_eyes(fresh_url: str, tmp_path: Any) -> None:
+async def test_only_the_owner_may_read_the_file(fresh_url: str, tmp_path: Any) -> None:
     await open_and_close(fresh_url)
     assert (tmp_path / "fresh.db").stat().st_mode & 0o077 == 0
 
@@ -207,7 +207,7 @@ async def test_servers_that_cannot_be(fresh_url: str) -> None:
         with pytest.raises(StoreUnavailable, match=sentence):
             await open_store(wrong).open()
     secret = open_store("postgresql://me:secret@127.0.0.1:1/x")
-    with pytest.raises(StoreUnavailable) as told:
+    with pytest.raises(StoreUnavailable) as refused:
         await secret.open()
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(refused.value)
     assert "secret" not in secret.where

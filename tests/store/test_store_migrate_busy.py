@@ -36,8 +36,8 @@ async def reader(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         yield connection
 
 
-class Told(list[Progress]):
-    """All that a migration tells."""
+class Messages(list[Progress]):
+    """The progress messages of a migration."""
 
     __call__ = list.append
 
@@ -60,20 +60,20 @@ async def valid(store: Store) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @only_postgres
-async def test_an_open_read_stalls_nobody_for_longer_than_the_lock_timeout(fresh_url: str) -> None:
+async def test_an_open_read_stalls_no_one_for_longer_than_the_lock_timeout(fresh_url: str) -> None:
     old = open_store(fresh_url)
     await old.open()
-    ahead, told = plus_one(open_store(fresh_url), ALTER), Told()
+    ahead, messages = plus_one(open_store(fresh_url), ALTER), Messages()
     async with reader(fresh_url):
-        running = asyncio.ensure_future(ahead.open(migrate=True, tell=told))
+        running = asyncio.ensure_future(ahead.open(migrate=True, tell=messages))
         longest = 0.0
-        while sum("lock" in item.said for item in told) < 3 and not running.done():
+        while sum("lock" in item.said for item in messages) < 3 and not running.done():
             began = time.monotonic()
             await submit(old)
             longest = max(longest, time.monotonic() - began)
         assert not running.done(), "it tries again for as long as the reader is there"
         assert longest < 10, "it was 15 s; the timeout is a fraction of a second"
-        assert told.has("pid"), "and says who is in the way"
+        assert messages.has("pid"), "and names the session in the way"
     await asyncio.wait_for(running, 60)
     assert await sql(ahead, "SELECT count(extra) FROM onward_tasks") == [(0,)]
     await ahead.close()
@@ -97,7 +97,7 @@ async def test_a_reader_that_never_leaves_ends_it_with_a_sentence(
 @pytest.mark.slow
 @only_postgres
 async def test_no_limit_of_a_statement_ends_it(fresh_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the server's for the database, nor that of our own connections."""
+    """Neither the limit of the database, nor that of Onward's own connections."""
     await open_and_close(fresh_url)
     with psycopg.connect(fresh_url, autocommit=True) as connection:
         connection.execute(
@@ -107,24 +107,24 @@ async def test_no_limit_of_a_statement_ends_it(fresh_url: str, monkeypatch: pyte
         connection.execute("ALTER DATABASE fresh SET statement_timeout = '40ms'")
     monkeypatch.setattr(postgres_session, "STATEMENT_TIMEOUT_S", 0.5)
     ahead = plus_one(open_store(fresh_url), f"{ALTER}\nSELECT pg_sleep(1);\n{INDEX}")
-    told = Told()
-    await ahead.open(migrate=True, tell=told)
+    messages = Messages()
+    await ahead.open(migrate=True, tell=messages)
     assert await ahead.version() == (NEXT, NEXT)
     assert await valid(ahead) == [(True,)]
-    assert told.has("onward_extra")
+    assert messages.has("onward_extra")
     await ahead.close()
 
 
 @only_postgres
 async def test_an_index_is_made_while_others_write(fresh_url: str) -> None:
-    """Also one for which nobody wrote CONCURRENTLY, as in the migrations that there are: its table was there before."""
+    """Also an index without CONCURRENTLY in its script, as in the existing migrations: its table existed before."""
     old = open_store(fresh_url)
     await old.open()
     await join(old, "w1")
-    ahead, told = plus_one(open_store(fresh_url), INDEX.replace("CONCURRENTLY ", "")), Told()
+    ahead, messages = plus_one(open_store(fresh_url), INDEX.replace("CONCURRENTLY ", "")), Messages()
     async with reader(fresh_url):
-        running = asyncio.ensure_future(ahead.open(migrate=True, tell=told))
-        await told.waits_for("waiting for", running)
+        running = asyncio.ensure_future(ahead.open(migrate=True, tell=messages))
+        await messages.waits_for("waiting for", running)
         for _ in range(20):
             await submit(old)
         (held, *_) = await claim(old, room=1)
@@ -139,13 +139,13 @@ async def test_an_index_is_made_while_others_write(fresh_url: str) -> None:
 
 @only_postgres
 async def test_interrupted_it_goes_on(fresh_url: str) -> None:
-    """Its script ran and is not run again; the index that was being made is no good, and is made anew."""
+    """Its script ran and is not run again; the index that was being built is invalid, and is built again."""
     await open_and_close(fresh_url)
     script = f"CREATE TABLE onward_made (n INTEGER);\n{INDEX}"
-    first, told = plus_one(open_store(fresh_url), script), Told()
+    first, messages = plus_one(open_store(fresh_url), script), Messages()
     async with reader(fresh_url):
-        running = asyncio.ensure_future(first.open(migrate=True, tell=told))
-        await told.waits_for("waiting for", running)
+        running = asyncio.ensure_future(first.open(migrate=True, tell=messages))
+        await messages.waits_for("waiting for", running)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -180,9 +180,9 @@ async def test_an_index_that_failed_is_made_anew(fresh_url: str) -> None:
 
 @only_postgres
 async def test_an_index_that_another_session_builds_is_waited_for(fresh_url: str) -> None:
-    """A `migrate` that was killed leaves the server at work, which has not heard of it."""
+    """After a kill of `migrate`, the server goes on with its statement for a while."""
     await open_and_close(fresh_url)
-    ahead, told = plus_one(open_store(fresh_url), INDEX), Told()
+    ahead, messages = plus_one(open_store(fresh_url), INDEX), Messages()
     async with await psycopg.AsyncConnection.connect(fresh_url, autocommit=True) as builder:
         async with reader(fresh_url):
             left = asyncio.ensure_future(builder.execute(INDEX))
@@ -195,8 +195,8 @@ async def test_an_index_that_another_session_builds_is_waited_for(fresh_url: str
             await eventually(begun)
             ((made,),) = await sql(watch, "SELECT to_regclass('onward_extra')::oid")
             await watch.close()
-            running = asyncio.ensure_future(ahead.open(migrate=True, tell=told))
-            await told.waits_for("another session", running)
+            running = asyncio.ensure_future(ahead.open(migrate=True, tell=messages))
+            await messages.waits_for("another session", running)
         await asyncio.wait_for(left, 60)
     await asyncio.wait_for(running, 60)
     assert await sql(ahead, "SELECT to_regclass('onward_extra')::oid") == [(made,)]
@@ -208,11 +208,11 @@ async def test_an_index_that_another_session_builds_is_waited_for(fresh_url: str
 async def test_a_run_that_waits_for_another_has_no_open_transaction(fresh_url: str) -> None:
     """The index of the other run would wait for the end of that transaction, and the two would wait for each other for ever."""
     await open_and_close(fresh_url)
-    ahead, told = plus_one(open_store(fresh_url), INDEX), Told()
+    ahead, messages = plus_one(open_store(fresh_url), INDEX), Messages()
     async with await psycopg.AsyncConnection.connect(fresh_url, autocommit=True) as other:
         await other.execute("SELECT pg_advisory_lock(%s)", [postgres_migrate.LOCK])
-        running = asyncio.ensure_future(ahead.open(migrate=True, tell=told))
-        await told.waits_for("another `onward migrate`", running)
+        running = asyncio.ensure_future(ahead.open(migrate=True, tell=messages))
+        await messages.waits_for("another `onward migrate`", running)
 
         async def rests() -> bool:
             query = "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'onward migrate'"
@@ -230,12 +230,16 @@ async def test_two_at_once(fresh_url: str) -> None:
     await open_and_close(fresh_url)
     script = f"CREATE TABLE onward_made (n INTEGER);\n{INDEX}"
     stores = [plus_one(open_store(fresh_url), script) for _ in range(2)]
-    told = [Told(), Told()]
+    message_lists = [Messages(), Messages()]
     async with reader(fresh_url):
-        running = [asyncio.ensure_future(s.open(migrate=True, tell=t)) for s, t in zip(stores, told, strict=True)]
+        running = [
+            asyncio.ensure_future(s.open(migrate=True, tell=t)) for s, t in zip(stores, message_lists, strict=True)
+        ]
 
         async def one_waits() -> bool:
-            return any(t.has("another `onward migrate`") for t in told) and any(t.has("waiting for") for t in told)
+            return any(t.has("another `onward migrate`") for t in message_lists) and any(
+                t.has("waiting for") for t in message_lists
+            )
 
         await eventually(one_waits)
     await asyncio.wait_for(asyncio.gather(*running), 60)
@@ -246,13 +250,13 @@ async def test_two_at_once(fresh_url: str) -> None:
 
 
 @not_memory
-async def test_several_migrations_and_what_they_tell(fresh_url: str) -> None:
+async def test_the_messages_of_several_migrations(fresh_url: str) -> None:
     await open_and_close(fresh_url)
     ahead = plus_one(plus_one(open_store(fresh_url), ALTER), f"CREATE TABLE onward_made (n INTEGER);\n{INDEX}")
-    told = Told()
-    await ahead.open(migrate=True, tell=told)
+    messages = Messages()
+    await ahead.open(migrate=True, tell=messages)
     assert await ahead.version() == (NEXT + 1, NEXT + 1)
-    assert [item.migration for item in told if item.said == "done"] == [f"{n:04}_extra" for n in (NEXT, NEXT + 1)]
+    assert [item.migration for item in messages if item.said == "done"] == [f"{n:04}_extra" for n in (NEXT, NEXT + 1)]
     assert await ahead.migrate() == []
     await ahead.close()
 
@@ -262,14 +266,14 @@ async def test_several_migrations_and_what_they_tell(fresh_url: str) -> None:
 
 @not_memory
 async def test_an_older_program_works_on_newer_tables(fresh_url: str) -> None:
-    """Expand: so an upgrade can be taken back."""
+    """Expanding migrations: an upgrade can be taken back."""
     ahead = plus_one(open_store(fresh_url), f"{ALTER}\n{INDEX}")
     await ahead.open(migrate=True)
     await submit(ahead, new(key="a"))
     await ahead.close()
-    for wish in (None, True, False):
+    for migrate_option in (None, True, False):
         old = open_store(fresh_url)
-        await old.open(migrate=wish)
+        await old.open(migrate=migrate_option)
         assert await old.version() == (NEXT, NEXT - 1)
         await join(old, "w1")
         (task_id,) = await submit(old)
@@ -282,19 +286,19 @@ async def test_an_older_program_works_on_newer_tables(fresh_url: str) -> None:
 
 
 @not_memory
-async def test_a_program_that_is_too_old_is_told_so(fresh_url: str) -> None:
-    """Contract: what programs before it use is gone."""
+async def test_a_program_that_is_too_old_is_refused(fresh_url: str) -> None:
+    """Contracting migrations: columns that older programs use are gone."""
     ahead = plus_one(
         plus_one(open_store(fresh_url)), f"-- oldest: {NEXT:04}\nALTER TABLE onward_extra RENAME TO onward_rest"
     )
     await ahead.open(migrate=True)
     await ahead.close()
-    for wish in (None, True, False):
+    for migrate_option in (None, True, False):
         old = open_store(fresh_url)
         with pytest.raises(
             SchemaMismatch, match=rf"newer Onward.*{NEXT + 1}.*{NEXT}.*{NEXT - 1}.*upgrade this program"
         ):
-            await old.open(migrate=wish)
+            await old.open(migrate=migrate_option)
         with pytest.raises(StoreUnavailable, match="not open"):
             await old.get("x")
     almost = plus_one(open_store(fresh_url))
@@ -308,20 +312,21 @@ def test_no_migration_of_this_major_version_shuts_older_programs_out() -> None:
 
 
 def test_which_indexes_are_made_beside_the_script() -> None:
-    one = migrate.Migration(
+    migration = migrate.Migration(
         12,
         "0012_x",
         "CREATE TABLE a (n int);\nCREATE INDEX a_n ON a (n);\n"
         "CREATE INDEX b_n ON b (n)\n    WHERE n > 1;\n-- why\nCREATE UNIQUE INDEX CONCURRENTLY c_n ON c (n);\nDROP INDEX d;",
     )
-    assert [index.name for index in one.indexes] == ["b_n", "c_n"]
-    assert one.indexes[0].sql == "CREATE INDEX CONCURRENTLY b_n ON b (n)\n    WHERE n > 1"
-    assert one.indexes[1].sql == "CREATE UNIQUE INDEX CONCURRENTLY c_n ON c (n)"
-    assert "CREATE INDEX a_n ON a (n);" in one.script
-    assert "DROP INDEX d;" in one.script
-    assert "b_n" not in one.script + "c_n" not in one.script
-    assert "CONCURRENTLY" not in one.whole
-    assert one.whole.count("INDEX") == 4
+    assert [index.name for index in migration.indexes] == ["b_n", "c_n"]
+    assert migration.indexes[0].sql == "CREATE INDEX CONCURRENTLY b_n ON b (n)\n    WHERE n > 1"
+    assert migration.indexes[1].sql == "CREATE UNIQUE INDEX CONCURRENTLY c_n ON c (n)"
+    assert "CREATE INDEX a_n ON a (n);" in migration.script
+    assert "DROP INDEX d;" in migration.script
+    assert "b_n" not in migration.script
+    assert "c_n" not in migration.script
+    assert "CONCURRENTLY" not in migration.whole
+    assert migration.whole.count("INDEX") == 4
 
 
 RELEASED = {
@@ -355,8 +360,8 @@ RELEASED = {
 
 @pytest.mark.parametrize("dialect", RELEASED)
 def test_the_migrations_that_databases_have_stay_as_they_are(dialect: str) -> None:
-    found = [item.checksum for item in migrate.load(dialect)]
-    assert tuple(found[: len(RELEASED[dialect])]) == RELEASED[dialect], "add another one instead"
+    checksums = [item.checksum for item in migrate.load(dialect)]
+    assert tuple(checksums[: len(RELEASED[dialect])]) == RELEASED[dialect], "add another one instead"
 
 
 @only_postgres
@@ -366,10 +371,10 @@ async def test_one_by_one_they_make_the_same_tables_as_all_at_once(url: str, fre
     await old.open()
     await old.close()
     stepwise, whole = open_store(fresh_url), open_store(url)
-    told = Told()
-    await stepwise.open(migrate=True, tell=told)
+    messages = Messages()
+    await stepwise.open(migrate=True, tell=messages)
     await whole.open()
-    assert told.has("index onward_tasks_parent: begins")
+    assert messages.has("index onward_tasks_parent: begins")
     for shape in (
         "SELECT pg_get_indexdef(indexrelid), indisvalid FROM pg_index WHERE indrelid::regclass::text LIKE 'onward%' ORDER BY 1",
         "SELECT table_name, column_name, data_type, is_nullable, column_default FROM information_schema.columns "

@@ -1,4 +1,4 @@
-"""The statements about the outbox and the subscriptions go by an index, whatever the planner does not know of their parameters."""
+"""The statements about the outbox and the subscriptions use an index, although the planner does not know their parameters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def plan(store: Any, name: str, values: dict[str, Any]) -> str:
     if isinstance(store, SqliteStore):
         text = f"EXPLAIN QUERY PLAN {L[name].sql}"
         return str(await store._db.writing(lambda c: [row[3] for row in c.execute(text, L[name](**values))]))
-    async with store._db.connection() as connection:  # as our sessions do it: one plan, whatever the parameters
+    async with store._db.connection() as connection:  # as the sessions of the store do: one plan for all parameters
         types = [SQL[type(values[item])] for item in P[name].names]
         await connection.execute(f"PREPARE plan_{name} ({', '.join(types)}) AS {P[name].sql}")
         given = [f"'{values[item]}'" if values[item] is not None else "NULL" for item in P[name].names]
@@ -72,25 +72,25 @@ async def filled(store: Any) -> None:
 async def test_every_look_has_an_index(store: Any) -> None:
     await filled(store)
     for name, (values, indexes) in PLANS.items():
-        found = await plan(store, name, values)
-        assert any(index in found for index in indexes), (name, found)
-        assert "Seq Scan" not in found, (name, found)
+        plan_text = await plan(store, name, values)
+        assert any(index in plan_text for index in indexes), (name, plan_text)
+        assert "Seq Scan" not in plan_text, (name, plan_text)
 
 
 @pytest.mark.parametrize("kind", ["postgres"], indirect=True)
 async def test_a_take_goes_through_no_more_than_it_needs(store: Any) -> None:
     await filled(store)
-    asked = {"lane": "l", "room": 8, "holder": "h", "lease": 30.0, "wide": 1000}
-    found = await plan(store, "take_deliveries", asked)
-    assert "Anti Join" not in found, found
-    assert "onward_outbox_line" in found
+    params = {"lane": "l", "room": 8, "holder": "h", "lease": 30.0, "wide": 1000}
+    plan_text = await plan(store, "take_deliveries", params)
+    assert "Anti Join" not in plan_text, plan_text
+    assert "onward_outbox_line" in plan_text
     async with store._db.connection() as connection, connection.transaction():
-        await connection.fetch(P["take_deliveries"].sql, *P["take_deliveries"](**asked))
+        await connection.fetch(P["take_deliveries"].sql, *P["take_deliveries"](**params))
         left = (
             "SELECT count(*) FROM (SELECT 1 FROM onward_outbox WHERE state = 'pending' FOR UPDATE SKIP LOCKED) AS free"
         )
         ((free,),) = await sql(store, left)
-    assert free == 5000 // 3 - 8, "nobody else has to do without those that we do not take"
+    assert free == 5000 // 3 - 8, "the rows that are not taken stay free for others"
 
 
 async def test_a_record_does_not_pay_for_the_subscriptions_of_other_tenants(store: Any) -> None:
@@ -109,10 +109,10 @@ async def test_a_record_does_not_pay_for_the_subscriptions_of_other_tenants(stor
     )
     for way in ways:
         if isinstance(store, SqliteStore):
-            found = str(await sql(store, f"EXPLAIN QUERY PLAN {way}"))
-            assert "USING INDEX onward_subscriptions_task (task_id=?" in found, found
+            plan_text = str(await sql(store, f"EXPLAIN QUERY PLAN {way}"))
+            assert "USING INDEX onward_subscriptions_task (task_id=?" in plan_text, plan_text
         else:
             await sql(store, "ANALYZE onward_subscriptions")
-            found = "\n".join(row[0] for row in await sql(store, f"EXPLAIN {way}"))
-            assert "Index Scan using onward_subscriptions_task" in found, found
-            assert "Filter" not in found.replace("Bitmap Index Scan", ""), found
+            plan_text = "\n".join(row[0] for row in await sql(store, f"EXPLAIN {way}"))
+            assert "Index Scan using onward_subscriptions_task" in plan_text, plan_text
+            assert "Filter" not in plan_text.replace("Bitmap Index Scan", ""), plan_text

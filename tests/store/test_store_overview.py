@@ -1,4 +1,4 @@
-"""What a store tells of the place as a whole, and queues that are paused, on every database."""
+"""The overview of a store, and paused queues, on every database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kit import Time, claim, completion, join, new, not_memory, sql, submi
 # ── queues that are paused ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_nobody_claims_from_a_paused_queue(store: Store) -> None:
+async def test_no_worker_claims_from_a_paused_queue(store: Store) -> None:
     await join(store, "w1")
     await submit(store, *[new() for _ in range(3)], new(queue="other"))
     (held,) = await claim(store, room=1)
@@ -31,7 +31,7 @@ async def test_nobody_claims_from_a_paused_queue(store: Store) -> None:
     assert await claim(store, alone=True) == []
     assert len(await claim(store, queue="other")) == 1, "others are not concerned"
     assert await store.queues.limits() == {"default": (None, True)}
-    assert await store.save("w1", completion(held)) == set(), "what runs goes on"
+    assert await store.save("w1", completion(held)) == set(), "running tasks go on"
     await store.queues.pause("default", paused=False)
     await store.queues.pause("default", paused=False)
     assert len(await claim(store)) == 2
@@ -59,7 +59,7 @@ async def test_a_pause_and_a_limit_do_not_know_each_other(store: Store) -> None:
 
 async def test_a_pause_survives_restarts_and_is_for_every_store(store: Store, open_another: Any, kind: str) -> None:
     if kind == "sqlite memory":
-        pytest.skip("it has nobody else")
+        pytest.skip("a database in memory has one store")
     await store.queues.pause("default", paused=True)
     await store.close()
     for _ in range(2):
@@ -69,7 +69,7 @@ async def test_a_pause_survives_restarts_and_is_for_every_store(store: Store, op
         assert await claim(another, worker=f"w{_}") == []
 
 
-async def test_what_sleeps_in_a_paused_queue_wakes_and_stays(store: Store, time: Time) -> None:
+async def test_a_sleeper_of_a_paused_queue_wakes_and_stays(store: Store, time: Time) -> None:
     await join(store, "w1", lease=1000)
     await submit(store, new(delay=5.0))
     await store.queues.pause("default", paused=True)
@@ -80,8 +80,8 @@ async def test_what_sleeps_in_a_paused_queue_wakes_and_stays(store: Store, time:
     assert len(await claim(store)) == 1
 
 
-async def test_a_suspect_of_a_paused_queue_makes_nobody_quiet(store: Store) -> None:
-    """A busy worker would stop claiming for it now and then, for nothing."""
+async def test_a_suspect_of_a_paused_queue_is_not_in_the_outlook(store: Store) -> None:
+    """Otherwise a busy worker would pause its claims for it now and then, for nothing."""
     (task_id,) = await submit(store)
     for number in range(SUSPECT_AFTER):
         await join(store, f"w{number}")
@@ -94,7 +94,7 @@ async def test_a_suspect_of_a_paused_queue_makes_nobody_quiet(store: Store) -> N
 
 @not_memory
 async def test_no_claim_that_begins_after_the_answer_takes_anything(store: Store, open_another: Any) -> None:
-    """Four workers claim as fast as they can; from the moment in which the pause has answered, none begins and gets a task."""
+    """Four workers claim as fast as they can; after the answer to the pause, no new claim gets a task."""
     stores = [await open_another() for _ in range(4)]
     await join(store, *[f"w{n}" for n in range(4)], lease=1000)
     late: list[int] = []
@@ -124,8 +124,10 @@ async def test_no_claim_that_begins_after_the_answer_takes_anything(store: Store
     assert 1 in got
 
 
-async def test_a_claim_that_does_not_look_is_seen(store: Store, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proof of those above: as claims were before queues could be paused."""
+async def test_a_claim_that_ignores_the_pause_is_found(
+    store: Store, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its check, a claim takes a task of a paused queue: so the tests above can fail."""
     module, name = ("postgres.execute", "claim") if kind == "postgres" else ("sqlite.execute", "ready")
     statements = importlib.import_module(f"onward.store.{module}").S
     blind = dataclasses.replace(statements[name], sql=statements[name].sql.replace("<> 'task'", "= 'queue'"))
@@ -140,7 +142,7 @@ async def test_a_claim_that_does_not_look_is_seen(store: Store, kind: str, monke
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_is_unfinished_by_queue_and_reason(store: Store, time: Time) -> None:
+async def test_unfinished_tasks_by_queue_and_reason(store: Store, time: Time) -> None:
     await join(store, "w1", "w2")
     began = time.now
     ids = await submit(store, new(), new(), new(queue="mail"), new(queue="mail", delay=50.0))
@@ -161,7 +163,7 @@ async def test_what_is_unfinished_by_queue_and_reason(store: Store, time: Time) 
     assert (await store.overview.held())[1] == {}
 
 
-async def test_what_has_ended_is_counted_up_to_a_bound(store: Store) -> None:
+async def test_ended_tasks_are_counted_up_to_a_bound(store: Store) -> None:
     await join(store, "w1")
     await submit(store, *[new() for _ in range(6)])
     assert await store.overview.ended(100) == Ended(0, 0, 0, True)
@@ -178,7 +180,7 @@ async def test_what_has_ended_is_counted_up_to_a_bound(store: Store) -> None:
 
 
 async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
-    """Where thousands have ended, the planner does not read them for what failed, nor all tasks for children."""
+    """With thousands of ended tasks, the planner reads neither all of them for the failed ones, nor all tasks for children."""
     if kind == "postgres":
         pytest.skip("its planner goes by what is there; the partial index is proven by SQLite's")
     from onward.store.sqlite.execute import S
@@ -188,16 +190,16 @@ async def test_numbers_are_read_from_indexes(store: Store, kind: str) -> None:
         "offspring": S["offspring"](parents='["x"]', most=10, head=10),
         "list_of": bind(S["list_of"], listing(10, None, {"parent": "x"})[1]),
     }  # fmt: skip
-    told = {}
+    plan_texts = {}
     for name, values in plans.items():
         rows = await store._db.reading(  # type: ignore[attr-defined]
             lambda c, name=name, values=values: list(c.execute(f"EXPLAIN QUERY PLAN {S[name].sql}", values))
         )
-        told[name] = " ".join(str(row[-1]) for row in rows)
-    assert told["ended"].count("onward_outcomes_rare") == 2
+        plan_texts[name] = " ".join(str(row[-1]) for row in rows)
+    assert plan_texts["ended"].count("onward_outcomes_rare") == 2
     for name in ("offspring", "list_of"):
-        assert "onward_tasks_parent" in told[name]
-        assert "SCAN t " not in told[name]
+        assert "onward_tasks_parent" in plan_texts[name]
+        assert "SCAN t " not in plan_texts[name]
 
 
 async def test_children_ended_or_not(store: Store) -> None:
@@ -219,8 +221,8 @@ async def test_children_ended_or_not(store: Store) -> None:
 # ── lists ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def listed(store: Store, **which: Any) -> list[str]:
-    return [task.task_id for task in await store.listing.list(limit=100, before=None, **which)]
+async def listed(store: Store, **filters: Any) -> list[str]:
+    return [task.task_id for task in await store.listing.list(limit=100, before=None, **filters)]
 
 
 async def test_lists_by_parent_reason_and_label(store: Store) -> None:

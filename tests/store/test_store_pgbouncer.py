@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode: no session, no prepared statement and no listening, and still everything works."""
+"""Behind PgBouncer in transaction mode: without sessions, prepared statements and LISTEN the store still works."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ async def test_every_write_of_the_store(pooled: Store) -> None:
 async def test_many_at_once(pooled: Store) -> None:
     await join(pooled, *[f"w{n}" for n in range(8)])
     ids = await submit(pooled, *[new() for _ in range(80)])
-    found = await asyncio.gather(*[claim(pooled, f"w{n % 8}", 5) for n in range(24)])
-    got = [held.id for batch in found for held in batch]
+    claims = await asyncio.gather(*[claim(pooled, f"w{n % 8}", 5) for n in range(24)])
+    got = [held.id for batch in claims for held in batch]
     assert len(set(got)) == len(got)
     assert set(got) <= set(ids)
-    refused = await asyncio.gather(*[pooled.save("w", completion(held)) for batch in found for held in batch])
+    refused = await asyncio.gather(*[pooled.save("w", completion(held)) for batch in claims for held in batch])
     assert not any(refused)
     assert await pooled.health.census() == []
 
@@ -112,12 +112,12 @@ async def test_a_whole_round_trip_with_a_worker(bouncer: PgBouncer, pooled: Stor
 
     @app.task(retry=2)
     async def work(ctx: Any, n: int) -> int:
-        one = await ctx.step(lambda: n + 1, name="one")
+        first = await ctx.step(lambda: n + 1, name="one")
         if n == 0 and not tries:
             tries.append(1)
             raise ConnectionError("once")
         await ctx.sleep(1.2)
-        return int(await ctx.step(lambda: one * 2, name="two"))
+        return int(await ctx.step(lambda: first * 2, name="two"))
 
     async with app.worker(slots=20):
         handles = await app.submit_many(work, list(range(30)))
@@ -129,7 +129,7 @@ async def test_a_whole_round_trip_with_a_worker(bouncer: PgBouncer, pooled: Stor
     assert await pooled.workers.list() == []
 
 
-async def test_a_bouncer_that_is_gone_for_a_while(bouncer: PgBouncer, pooled: Store, url: str) -> None:
+async def test_a_bouncer_that_is_away_for_a_while(bouncer: PgBouncer, pooled: Store, url: str) -> None:
     app = Onward(bouncer.url_for(url), lease_s=2.0, heartbeat_s=0.2, poll_s=0.05)
 
     @app.task

@@ -1,4 +1,4 @@
-"""get, list, journal, census, doctor: what readers see, and the query that finds what nothing will ever move."""
+"""get, list, journal, census, doctor: the verbs of readers, and the query that finds stuck tasks."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ async def test_one_task_of_every_state(store: Store, time: Time) -> None:
         assert task is not None
         assert (task.state, task.reason) == (state, reason)
     for state in State:
-        found = [t.task_id for t in await listed(store, state=state)]
-        assert found == sorted((i for i, (s, _) in want.items() if s is state), reverse=True), state
+        ids = [t.task_id for t in await listed(store, state=state)]
+        assert ids == sorted((i for i, (s, _) in want.items() if s is state), reverse=True), state
     assert [t.task_id for t in await listed(store)] == sorted(want, reverse=True)
     assert {t.task_id: t for t in await listed(store)} == {i: await store.get(i) for i in want}, (
         "list shows what get shows"
@@ -97,7 +97,7 @@ async def test_pages_without_a_gap_or_a_double(store: Store, state: State | None
     while page := await listed(store, state=state, limit=7, before=seen[-1] if seen else None):
         assert len(page) <= 7
         seen += [t.task_id for t in page]
-        await submit(store)  # what comes in between is newer and does not move the pages
+        await submit(store)  # tasks submitted in between are newer and do not move the pages
     assert seen == sorted(ids, reverse=True)
 
 
@@ -153,7 +153,7 @@ async def test_the_census_of_a_journal_that_does_not_begin_at_one(store: Store) 
 
 
 async def ended_before(store: Store, count: int) -> list[str]:
-    """So many tasks that have ended, before all others."""
+    """Adds `count` ended tasks, before all others."""
     ids = [f"0{number:025}" for number in range(count)]
     blob = "'1'" if type(store).__name__ == "PostgresStore" else "CAST('1' AS BLOB)"
     rows = ", ".join(f"('{id_}', 'old', 'default', 0, 1, 'f', {blob}, {blob})" for id_ in ids)
@@ -172,7 +172,9 @@ async def ended_before(store: Store, count: int) -> list[str]:
     return ids
 
 
-async def test_the_whole_census_goes_in_slices_and_tells(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_whole_census_goes_in_slices_and_reports_progress(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(census, "SLICE_RECORDS", 7)
     ids = await ended_before(store, 20)
     for broken in (ids[0], ids[9], ids[19]):
@@ -181,8 +183,8 @@ async def test_the_whole_census_goes_in_slices_and_tells(store: Store, monkeypat
         store, "INSERT INTO onward_journal SELECT 'zz', seq, 0, 'progress', '', data, 1 FROM onward_journal LIMIT 1"
     )
     seen: list[int] = []
-    found = await store.health.census(seen.append)
-    assert sorted(found) == [
+    faults = await store.health.census(seen.append)
+    assert sorted(faults) == [
         *[(task_id, "has a gap in its journal") for task_id in (ids[0], ids[9], ids[19])],
         ("zz", "has records although there is no such task"),
     ]
@@ -192,19 +194,19 @@ async def test_the_whole_census_goes_in_slices_and_tells(store: Store, monkeypat
 
 async def test_a_slice_that_takes_too_long_is_made_smaller(store: Store) -> None:
     await ended_before(store, 3)
-    asked: list[int] = []
+    sizes: list[int] = []
 
     async def bound(low: str, records: int) -> str | None:
-        asked.append(records)
+        sizes.append(records)
         return "x" if low < "x" else None
 
     async def look(low: str, high: str) -> list[tuple[str, str]]:
-        if asked[-1] > 1_000:
+        if sizes[-1] > 1_000:
             raise StoreUnavailable("too long")
         return [(low, high)]
 
     assert await census.in_slices(bound, look, census.unseen) == [("", "x"), ("x", census.LAST_ID)]
-    assert asked == [20_000, 2_500, 312, 312]
+    assert sizes == [20_000, 2_500, 312, 312]
 
 
 async def test_the_quick_census_looks_at_the_oldest_unfinished_and_the_newest(store: Store) -> None:
@@ -258,8 +260,8 @@ def _read(plan: dict[str, Any]) -> float:
 HISTORY = {"onward_tasks", "onward_journal", "onward_outcomes"}
 
 
-async def test_what_is_asked_is_found_among_tasks_that_asked_and_ended(store: Store) -> None:
-    """The hops between those that asked and those that are unfinished meet at every one that is both, wherever it lies."""
+async def test_open_asks_are_found_among_tasks_that_asked_and_ended(store: Store) -> None:
+    """The query hops between tasks that asked and unfinished tasks, and must find each that is both, at any place."""
     ids = await ended_before(store, 12)
     for number, task_id in enumerate(ids):
         if number in (0, 3, 4, 7, 11):
@@ -279,8 +281,8 @@ async def test_what_is_asked_is_found_among_tasks_that_asked_and_ended(store: St
 
 @pytest.mark.parametrize("deep", [False, True])
 async def test_the_doctor_finds_a_sound_database_sound(store: Store, kind: str, deep: bool) -> None:
-    found = await store.health.doctor(deep=deep)
-    assert ("file" in {name for name, _, _ in found}) == (deep and kind != "postgres")
-    bad = {name for name, fine, _ in found if not fine}
+    checks = await store.health.doctor(deep=deep)
+    assert ("file" in {name for name, _, _ in checks}) == (deep and kind != "postgres")
+    bad = {name for name, fine, _ in checks if not fine}
     assert bad <= ({"fsync"} if kind == "postgres" else set()), "the server of the tests runs without fsync"
-    assert all(name and text for name, _, text in found)
+    assert all(name and text for name, _, text in checks)

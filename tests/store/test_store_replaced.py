@@ -1,4 +1,4 @@
-"""A SQLite file that is deleted or replaced under a process: it is noticed, said, and nothing more is acknowledged."""
+"""A SQLite file that is deleted or replaced under a process: the store notices it, raises, and acknowledges nothing more."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_nothing_is_written_or_read_any_more(store: Any, path: Path, troub
 async def test_a_write_that_was_under_way_is_not_acknowledged(
     store: Any, path: Path, trouble: Callable[[Path], None]
 ) -> None:
-    """The file goes between the moment in which a write was asked for and its commit."""
+    """The file is deleted between the call of a write and its commit."""
 
     def job(connection: Any) -> None:
         trouble(path)
@@ -101,7 +101,7 @@ async def test_another_folder_is_no_other_file(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 @TROUBLES
-async def test_a_worker_says_what_happened_and_its_process_takes_nothing_in(
+async def test_a_worker_logs_it_and_its_process_accepts_no_tasks(
     app: Onward, path: Path, trouble: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
@@ -128,10 +128,10 @@ async def test_a_worker_says_what_happened_and_its_process_takes_nothing_in(
             trouble(path)
             ended.set()
 
-            async def said() -> bool:
+            async def logged() -> bool:
                 return any("heartbeat" in line and "while this process had it open" in line for line in caplog.messages)
 
-            await eventually(said)
+            await eventually(logged)
         with pytest.raises(FileReplaced) as refused:
             await app.submit("quick", 2)
         assert "restart this process" in str(refused.value)
@@ -144,7 +144,7 @@ LOOK = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT 
 
 
 def _look_from_here(path: Path) -> None:
-    """As a program does that reads our tables with Python's own SQLite library, in the process of the worker."""
+    """Reads the tables with Python's own SQLite library, in the process of the worker."""
     connection = sqlite3.connect(path)
     connection.execute("SELECT count(*) FROM onward_tasks").fetchone()
     connection.close()
@@ -169,7 +169,7 @@ async def test_another_sqlite_library_in_this_process_leaves_the_log_alone(store
 
 
 async def test_without_the_guard_the_log_is_deleted(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above would notice."""
+    """The test above finds a missing guard."""
     monkeypatch.setattr(sqlite_guard.Guard, "hold", lambda *_: None)
     path = tmp_path / "onward.db"
     async with Onward(f"sqlite:///{path}") as app:
@@ -180,7 +180,7 @@ async def test_without_the_guard_the_log_is_deleted(tmp_path: Path, kind: str, m
 
 
 async def test_the_last_store_of_a_process_takes_the_log_with_it(tmp_path: Path, kind: str) -> None:
-    """The guard lets go before the connections close, also where several stores have the file open."""
+    """The guard is released before the connections close, also when several stores have the file open."""
     path, log = tmp_path / "onward.db", tmp_path / "onward.db-wal"
     first, second = Onward(f"sqlite:///{path}"), Onward(f"sqlite:///{path}")
     for _ in range(3):

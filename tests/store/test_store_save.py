@@ -40,7 +40,7 @@ async def held(store: Store, count: int, worker: str = "w1") -> list[Claimed]:
 
 
 async def overtaken(store: Store, by: str = "w2", worker: str = "w1") -> Claimed:
-    """A task whose worker was taken for dead, and that another has claimed."""
+    """A task whose worker was declared dead, and that another has claimed."""
     old = await begun(store, worker)
     await store.workers.rescue([worker])
     await join(store, by)
@@ -69,7 +69,7 @@ async def test_refused_when_the_number_is_taken(store: Store) -> None:
 
 
 async def test_all_records_of_a_task_stand_or_fall_together(store: Store) -> None:
-    """The first is refused, the second would find its number free: it must not be taken."""
+    """The first record is refused. The number of the second is free, but it must not be written either."""
     old = await overtaken(store)
     assert await store.save("w1", Batch([entry(old, 1), entry(old, 2), entry(old, 3)])) == {old.id}
     assert await kinds(store, old.id) == [r.SUBMITTED, r.SHIFT, r.SHIFT]
@@ -101,29 +101,29 @@ async def test_a_refused_settle_changes_nothing(store: Store, ending: str, time:
 @pytest.mark.parametrize("ending", ["step", "end", "wait"])
 async def test_neighbours_in_the_commit_are_not_hurt(store: Store, ending: str) -> None:
     old = await overtaken(store)
-    ones = await held(store, 6, "w3")
+    tasks = await held(store, 6, "w3")
     bad = {"step": Batch([entry(old), entry(old, 2)]), "end": completion(old), "wait": waiting(old, None, "queued")}
-    good = [Batch([entry(o, 1, key="a"), entry(o, 2, key="b")]) for o in ones[:2]]
-    good += [completion(o) for o in ones[2:4]] + [waiting(o, None, "queued") for o in ones[4:]]
+    good = [Batch([entry(o, 1, key="a"), entry(o, 2, key="b")]) for o in tasks[:2]]
+    good += [completion(o) for o in tasks[2:4]] + [waiting(o, None, "queued") for o in tasks[4:]]
     assert await store.save("w3", together(*good[:3], bad[ending], *good[3:])) == {old.id}
-    for task in ones[:2]:
+    for task in tasks[:2]:
         assert [x.key for x in await store.journal(task.id, after=2)] == ["a", "b"]
-    assert [(await store.get(o.id)).state for o in ones[2:]] == [State.COMPLETED] * 2 + [State.PENDING] * 2  # type: ignore[union-attr]
+    assert [(await store.get(o.id)).state for o in tasks[2:]] == [State.COMPLETED] * 2 + [State.PENDING] * 2  # type: ignore[union-attr]
     assert await kinds(store, old.id) == [r.SUBMITTED, r.SHIFT, r.SHIFT]
     assert await store.health.census() == []
 
 
 async def test_several_refused_in_one_commit(store: Store) -> None:
-    ones = await held(store, 5)
+    tasks = await held(store, 5)
     await store.workers.rescue(["w1"])
     await join(store, "w2")
     taken = {c.id for c in await claim(store, "w2", 3)}
-    assert await store.save("w1", together(*[completion(o) for o in ones])) == taken
-    assert {o.id for o in ones if (await store.get(o.id)).state is State.COMPLETED} == {o.id for o in ones} - taken  # type: ignore[union-attr]
+    assert await store.save("w1", together(*[completion(o) for o in tasks])) == taken
+    assert {o.id for o in tasks if (await store.get(o.id)).state is State.COMPLETED} == {o.id for o in tasks} - taken  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("ending", ["step", "end", "wait"])
-async def test_what_was_written_by_the_same_shift_counts_as_written(store: Store, ending: str, time: Time) -> None:
+async def test_a_record_of_the_same_shift_counts_as_written(store: Store, ending: str, time: Time) -> None:
     """The commit happened and its answer was lost: the same batch comes again."""
     held = await begun(store)
     batch = {
@@ -144,8 +144,8 @@ async def test_the_same_again_with_neighbours_that_are_new(store: Store) -> None
     assert [x.seq for x in await store.journal(two.id)] == [1, 2, 3]
 
 
-async def test_a_settle_sent_again_does_not_undo_what_came_after(store: Store) -> None:
-    """The wait was written, its answer was lost, another worker holds the task by now: asking again must not free it."""
+async def test_a_settle_sent_again_does_not_undo_later_changes(store: Store) -> None:
+    """The wait was written, its answer was lost, and another worker holds the task by now: a repeat must not free it."""
     held = await begun(store)
     batch = waiting(held, None, "queued")
     await store.save("w1", batch)
@@ -181,11 +181,11 @@ async def test_after_the_end_everything_is_refused(store: Store) -> None:
 
 
 async def test_a_thousand_records_of_many_tasks_in_one_commit(store: Store) -> None:
-    ones = await held(store, 100)
-    entries = [entry(task, n + 1, key=f"s{n}") for n in range(20) for task in ones]
-    random.Random(3).shuffle(ones)
+    tasks = await held(store, 100)
+    entries = [entry(task, n + 1, key=f"s{n}") for n in range(20) for task in tasks]
+    random.Random(3).shuffle(tasks)
     assert await store.save("w1", Batch(entries)) == set()
-    for task in ones[:5]:
+    for task in tasks[:5]:
         assert [x.key for x in await store.journal(task.id, after=2)] == [f"s{n}" for n in range(20)]
     assert await store.health.census() == []
 
@@ -270,7 +270,7 @@ async def test_a_wait_forgives_crashes(store: Store) -> None:
 # ── wake and outlook ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_empty_store_has_nothing_to_tell(store: Store) -> None:
+async def test_the_outlook_of_an_empty_store_is_empty(store: Store) -> None:
     outlook = await store.wake()
     assert (outlook.woken, outlook.queues, outlook.next_due_in, outlook.suspects) == (False, (), None, ())
 
@@ -316,7 +316,7 @@ async def test_a_thousand_sleepers_and_one_more(store: Store, time: Time) -> Non
     assert sorted(c.id for c in await claim(store, room=2_000)) == sorted(ids)
 
 
-async def test_nobody_is_woken_early(store: Store, time: Time) -> None:
+async def test_no_sleeper_is_woken_early(store: Store, time: Time) -> None:
     now, soon = await submit(store, new(delay=1.0), new(delay=1.01))
     time.move(1)
     outlook = await store.wake()
@@ -348,18 +348,18 @@ async def test_a_sleeper_keeps_its_place_in_the_line(store: Store, time: Time) -
 # ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _settles(ones: list[Claimed], ending: str) -> Batch:
+def _settles(tasks: list[Claimed], ending: str) -> Batch:
     made = {
         "end": completion,
-        "wait": lambda one: waiting(one, None, "queued"),
-        "step": lambda one: Batch([entry(one)]),
+        "wait": lambda task: waiting(task, None, "queued"),
+        "step": lambda task: Batch([entry(task)]),
     }
-    return together(*[made[ending](task) for task in ones])
+    return together(*[made[ending](task) for task in tasks])
 
 
 @pytest.fixture(params=["a small table", "a large table"])
 async def planned(store: Store, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """Connections opened from here on plan their statements as for a table of this size."""
+    """Makes new connections plan their statements as for a table of this size."""
     change = "ALTER DATABASE recycled {} enable_{}"
     for join_ in ("hashjoin", "mergejoin", "seqscan") if request.param == "a large table" else ():
         await sql(store, change.format("SET", join_) + " = off")
@@ -372,12 +372,12 @@ async def planned(store: Store, request: pytest.FixtureRequest) -> AsyncIterator
 async def test_statements_of_many_rows_never_wait_for_each_other(
     store: Any, planned: None, open_another: Any, pair: str
 ) -> None:
-    """Two that lock the same rows in other orders wait for each other, until the database fails one of them. The port
-    promises one order. Here both are stopped half-way, at a row that a third has locked, and then let go."""
-    ones = await held(store, 30)
-    middle = sorted(task.id for task in ones)[15]
+    """Two statements that lock the same rows in different orders wait for each other, until the database fails one. The port
+    promises one order. Here both stop in the middle, at a row that a third has locked, and then go on."""
+    tasks = await held(store, 30)
+    middle = sorted(task.id for task in tasks)[15]
     calls = []
-    for verb, order in zip(pair.split(), (ones, ones[::-1]), strict=True):
+    for verb, order in zip(pair.split(), (tasks, tasks[::-1]), strict=True):
         door = await open_another()
         calls.append(door.workers.rescue(["w1"]) if verb == "rescue" else door.save("w1", _settles(order, verb)))
     blocker = await open_another()
@@ -394,7 +394,7 @@ async def test_statements_of_many_rows_never_wait_for_each_other(
 
 
 async def _waiting_for_locks(connection: Any) -> bool:
-    found = await connection.fetchval(
+    waiting_sessions = await connection.fetchval(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
-    return found >= 2
+    return waiting_sessions >= 2

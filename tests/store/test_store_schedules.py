@@ -1,4 +1,4 @@
-"""schedules and turn: of several who turn a schedule from the same mark one does, and its tasks are there with it."""
+"""schedules and turn: of several workers that turn a schedule from the same mark one succeeds, and submits its tasks with it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def row(name: str = "nightly", **over: Any) -> ScheduleRow:
 
 
 async def marks(store: Store) -> dict[str, str]:
-    return {found.name: found.mark for found in (await store.schedules.list()).rows}
+    return {row.name: row.mark for row in (await store.schedules.list()).rows}
 
 
 async def keys(store: Store) -> list[str]:
-    return [found[0] for found in await sql(store, "SELECT key FROM onward_tasks ORDER BY key")]
+    return [row[0] for row in await sql(store, "SELECT key FROM onward_tasks ORDER BY key")]
 
 
 async def test_a_schedule_comes_back_as_it_was_written(store: Store, time: Time) -> None:
@@ -78,7 +78,7 @@ async def test_a_turn_from_an_old_mark_does_nothing(store: Store) -> None:
     assert await keys(store) == []
 
 
-async def test_a_turn_whose_answer_was_lost_tells_what_it_did(store: Store) -> None:
+async def test_a_turn_that_is_sent_again_returns_the_first_answer(store: Store) -> None:
     task = new(key="schedule:nightly:1")
     for _ in range(2):
         assert await store.schedules.advance("nightly", None, row())
@@ -127,7 +127,7 @@ async def test_a_turn_that_fails_in_the_middle_has_done_nothing(store: Store) ->
 
 
 @not_memory
-async def test_of_many_who_turn_at_once_one_does(store: Store, open_another: Any) -> None:
+async def test_of_many_turns_at_once_one_succeeds(store: Store, open_another: Any) -> None:
     stores = [store, *[await open_another() for _ in range(5)]]
     added = await asyncio.gather(
         *[opened.schedules.advance("nightly", None, row(mark=f"m0.{n}")) for n, opened in enumerate(stores)]

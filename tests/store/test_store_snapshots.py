@@ -1,4 +1,4 @@
-"""A snapshot that is held elsewhere: `doctor` names its holder, and claims do not walk over what was claimed before."""
+"""A snapshot that is held elsewhere: `doctor` names its holder, and claims do not read rows that were claimed before."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tests.kit import Time, claim, completion, eventually, join, new, only_postg
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
     try:
-        found = Postgres(settings={"fsync": "off", "max_prepared_transactions": "2"}).start()
+        postgres = Postgres(settings={"fsync": "off", "max_prepared_transactions": "2"}).start()
     except Unavailable as reason:
         pytest.skip(str(reason))
     try:
-        yield found
+        yield postgres
     finally:
-        found.close()
+        postgres.close()
 
 
-async def said(url: str) -> tuple[str, bool, str]:
+async def snapshot_check(url: str) -> tuple[str, bool, str]:
     store = open_store(url)
     await store.open()
     try:
@@ -45,30 +45,30 @@ async def test_doctor_names_the_session_that_holds_the_oldest_snapshot(
     server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = server.database("held")
-    assert (await said(url))[1]
+    assert (await snapshot_check(url))[1]
     monkeypatch.setattr(snapshots, "MAX_AGE_S", 0.0)
     with psycopg.connect(url, application_name="report") as holder:
         holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         holder.execute("SELECT 1")
-        _, fine, words = await said(url)
+        _, fine, words = await snapshot_check(url)
         assert not fine
         assert f"session {holder.info.backend_pid} (" in words
         assert "report" in words
         assert f"pg_terminate_backend({holder.info.backend_pid})" in words
     monkeypatch.undo()
-    assert await said(url) == ("snapshots", True, "none is held for long")
+    assert await snapshot_check(url) == ("snapshots", True, "none is held for long")
 
 
 async def test_doctor_names_a_prepared_transaction(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     url = server.database("prepared")
-    await said(url)
+    await snapshot_check(url)
     monkeypatch.setattr(snapshots, "MAX_AGE_S", 0.0)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("BEGIN")
         connection.execute("CREATE TABLE somewhere (n int)")
         connection.execute("PREPARE TRANSACTION 'forgotten'")
         try:
-            _, fine, words = await said(url)
+            _, fine, words = await snapshot_check(url)
             assert not fine
             assert "prepared transaction forgotten" in words
             assert "ROLLBACK PREPARED 'forgotten'" in words
@@ -87,12 +87,12 @@ def test_a_slot_counts_by_transactions() -> None:
 
 # ── claims while the server cannot clean up ──────────────────────────────────────────────────────────────────────────
 
-CHURN = 1_500
+CHURNED_TASKS = 1_500
 
 
 @pytest.fixture
 def marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every claim is taken for dear, and the dead for the cause."""
+    """Makes the store take every claim for slow, with dead rows as the cause."""
     monkeypatch.setattr(postgres_marks, "SLOW_CLAIM_S", -1.0)
     monkeypatch.setattr(postgres_marks, "MIN_DEAD_ROWS", -1)
     monkeypatch.setattr(postgres_marks, "SLACK", 10)
@@ -100,23 +100,23 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def churn(store: Any, count: int) -> None:
-    """So many tasks come and go."""
+    """Submits and completes `count` tasks."""
     await store.submit([new() for _ in range(count)])
     while held := await claim(store, room=500):
         await store.save("w1", together(*[completion(task) for task in held]))
 
 
 async def pages(store: Any, statement: str, **values: Any) -> int:
-    """What a claim of one task reads, of the index and table of the queue alone. Nothing is changed."""
-    asked = {"worker": "w1", "queue": "default", "names": ["work"], "room": 1, "data": b"{}", **values}
+    """The blocks that a claim of one task reads of the queue's index. It changes nothing."""
+    params = {"worker": "w1", "queue": "default", "names": ["work"], "room": 1, "data": b"{}", **values}
     async with store._db.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        found = await connection.fetchval(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {P[statement].sql}", *P[statement](**asked)
+        text = await connection.fetchval(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {P[statement].sql}", *P[statement](**params)
         )
         await transaction.rollback()
-    return _scanned(json.loads(found)[0]["Plan"])
+    return _scanned(json.loads(text)[0]["Plan"])
 
 
 def _scanned(plan: dict[str, Any]) -> int:
@@ -128,7 +128,7 @@ INDEX = "onward_queue_name"
 
 
 @pytest.mark.usefixtures("marked")
-async def test_a_claim_does_not_read_what_was_claimed_before(server: Postgres) -> None:
+async def test_a_claim_does_not_read_rows_that_were_claimed_before(server: Postgres) -> None:
     url = server.database("churned")
     store: Any = open_store(url)
     await store.open()
@@ -136,14 +136,14 @@ async def test_a_claim_does_not_read_what_was_claimed_before(server: Postgres) -
     with psycopg.connect(url) as holder:
         holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         holder.execute("SELECT count(*) FROM onward_queue")
-        await churn(store, CHURN)
+        await churn(store, CHURNED_TASKS)
         few = await pages(store, "claim")
-        await churn(store, CHURN * 2)
+        await churn(store, CHURNED_TASKS * 2)
         assert await pages(store, "claim") > few * 2, "VOID: the snapshot holds nothing back"
         store._marks = store._nudges._marks = postgres_marks.Marks()
         assert await claim(store) == []
         values = store._marks.of("default", ["work"], 0.0)
-        assert values is not None, "a dear claim is followed by a survey"
+        assert values is not None, "a slow claim is followed by a survey"
         assert await pages(store, "claim_from", **values) <= 20
         (late,) = await submit(store)
         assert [task.id for task in await claim(store)] == [late]
@@ -151,7 +151,7 @@ async def test_a_claim_does_not_read_what_was_claimed_before(server: Postgres) -
 
 
 async def test_a_list_and_a_nudge_look_queue_rows_up_by_their_ids(server: Postgres) -> None:
-    """The server counts no living row in the queue, and takes a scan of all of it for cheap."""
+    """The server's statistics count no living row in the queue, so that a full scan seems cheap."""
     url = server.database("churned_lists")
     store: Any = open_store(url)
     await store.open()
@@ -159,7 +159,7 @@ async def test_a_list_and_a_nudge_look_queue_rows_up_by_their_ids(server: Postgr
     with psycopg.connect(url) as holder:
         holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         holder.execute("SELECT count(*) FROM onward_queue")
-        await churn(store, CHURN * 3)
+        await churn(store, CHURNED_TASKS * 3)
         await sql(store, "ANALYZE")
         (task_id,) = await submit(store)
         ((name, values),) = listings(20, None, {})
@@ -185,16 +185,17 @@ async def explained(store: Any, statement: str, parameters: dict[str, Any]) -> d
 
 def _blocks(plan: dict[str, Any], table: str) -> int:
     """Blocks that scans of a table and of its indexes read."""
-    here = plan.get("Relation Name") == table or plan.get("Index Name", "").startswith(table)
-    if here:
+    of_table = plan.get("Relation Name") == table or plan.get("Index Name", "").startswith(table)
+    if of_table:
         return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
     return sum(_blocks(part, table) for part in plan.get("Plans", ()))
 
 
 @only_postgres
 @pytest.mark.usefixtures("marked")
-async def test_what_becomes_ready_behind_a_mark_is_found(store: Any, time: Time) -> None:
-    """Slept, rescued, resumed by its own process, or with another priority: once the marks are dropped, in the right order."""
+async def test_a_task_that_becomes_ready_behind_a_mark_is_found(store: Any, time: Time) -> None:
+    """Slept, rescued, resumed by its own process, or with another priority: after the marks are dropped, claims find
+    them in the right order."""
     await join(store, "w1", "w2")
     old = await submit(store, *[new() for _ in range(3)])
     held = await claim(store, room=3)
@@ -220,7 +221,7 @@ async def test_what_becomes_ready_behind_a_mark_is_found(store: Any, time: Time)
 
 @only_postgres
 async def test_marks_end_by_themselves(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that became ready behind a mark, and of which no nudge told, is found when the marks have ended."""
+    """A task that became ready behind a mark, without a nudge, is found when the marks have ended."""
     monkeypatch.setattr(postgres_marks, "SLOW_CLAIM_S", -1.0)
     monkeypatch.setattr(postgres_marks, "MIN_DEAD_ROWS", -1)
     monkeypatch.setattr(postgres_marks, "SLACK", 0)
@@ -232,10 +233,10 @@ async def test_marks_end_by_themselves(store: Any, monkeypatch: pytest.MonkeyPat
     await claim(store, room=1)
     await sql(store, f"UPDATE onward_queue SET due_at = NULL WHERE task_id = '{old}'")
 
-    async def found() -> bool:
+    async def claimed_it() -> bool:
         return old in [task.id for task in await claim(store, room=1)]
 
-    await eventually(found)
+    await eventually(claimed_it)
 
 
 @only_postgres

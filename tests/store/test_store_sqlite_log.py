@@ -1,5 +1,5 @@
-"""The write-ahead log of a SQLite file: commits copy it into the file again and again, and a snapshot that another program holds does not
-make every commit try in vain."""
+"""The write-ahead log of a SQLite file: commits copy it into the file again and again, and while another program holds a snapshot,
+only few commits try it in vain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hook() -> file.LogCheckpoints:
 def writer(path: str, hook: file.LogCheckpoints) -> Iterator[apsw.Connection]:
     connection = file.connect(path, SystemClock())
     connection.set_wal_hook(hook)
-    connection.execute("PRAGMA synchronous=OFF")  # the test counts tries, and is not about power cuts
+    connection.execute("PRAGMA synchronous=OFF")  # the test counts checkpoints, and needs no durability
     connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, d BLOB)")
     yield connection
     connection.close()

@@ -1,4 +1,4 @@
-"""cancel, resume, prioritize: verbs of outsiders, who append to a journal that a worker may be appending to."""
+"""cancel, resume, prioritize: verbs of callers outside, which append to a journal that a worker may be appending to."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_cancel_fences_the_worker_that_holds_the_task(store: Store) -> Non
     await store.save("w1", Batch([entry(held, 1)]))
     assert await store.cancel(held.id)
     assert await store.save("w1", Batch([entry(held, 2)])) == {held.id}
-    assert (await store.workers.heartbeat("w1", 10, 0)).held == frozenset(), "the heartbeat tells the worker"
+    assert (await store.workers.heartbeat("w1", 10, 0)).held == frozenset(), "the heartbeat no longer lists the task"
     assert await kinds(store, held.id) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE, r.CANCEL, r.CANCELLED]
 
 
@@ -98,9 +98,9 @@ async def test_many_cancels_at_once_and_one_wins(store: Store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["step", "end", "wait"])
-async def test_cancel_against_save(store: Store, open_another: Any, kind: str, what: str) -> None:
-    """Either the save was first, and cancel finds what it left (an end: then it has lost), or cancel was first and the
+@pytest.mark.parametrize("ending", ["step", "end", "wait"])
+async def test_cancel_against_save(store: Store, open_another: Any, kind: str, ending: str) -> None:
+    """Either the save was first, and cancel finds its records (an end: then cancel has lost), or cancel was first and the
     save is refused. Never both, never neither."""
     other = store if kind == "sqlite memory" else await open_another()
     won = {"save": 0, "cancel": 0}
@@ -111,10 +111,10 @@ async def test_cancel_against_save(store: Store, open_another: Any, kind: str, w
             "end": completion(held),
             "wait": waiting(held, None, "queued"),
         }
-        calls = [store.save("w1", batch[what]), other.cancel(held.id)]
+        calls = [store.save("w1", batch[ending]), other.cancel(held.id)]
         if turn % 2:
             refused, cancelled = await asyncio.gather(*calls)
-        else:  # the cancel, which is the longer way, has a head start, and a larger one each time
+        else:  # the cancel, which takes longer, has a head start, and a larger one each time
             late = asyncio.ensure_future(calls[1])
             await asyncio.sleep(turn * 0.0003)
             refused, cancelled = await calls[0], await late
@@ -124,7 +124,7 @@ async def test_cancel_against_save(store: Store, open_another: Any, kind: str, w
             assert cancelled
             assert written == [r.SUBMITTED, r.SHIFT, r.CANCEL, r.CANCELLED]
             won["cancel"] += 1
-        elif what == "end":
+        elif ending == "end":
             assert not cancelled, "an ended task cannot be cancelled"
             assert written[-1] == r.COMPLETED
             assert await state(store, held.id) is State.COMPLETED
@@ -155,7 +155,7 @@ async def test_cancel_against_claim(store: Store, open_another: Any, kind: str) 
 
 
 async def test_cancel_against_a_worker_that_writes_without_a_pause(store: Store, open_another: Any, kind: str) -> None:
-    """An outsider whose number is always just taken looks again until it has one."""
+    """The cancel finds its number taken again and again, and retries until it gets one."""
     other = store if kind == "sqlite memory" else await open_another()
     held = await begun(store)
     written = 0
@@ -175,8 +175,8 @@ async def test_cancel_against_a_worker_that_writes_without_a_pause(store: Store,
 
 @only_postgres
 async def test_a_settle_takes_its_locks_in_the_order_of_cancel(store: Any, open_another: Any) -> None:
-    """Queue row, journal, outcome. A settle that waits for the queue row must not hold the outcome already: that is what
-    the one who has the queue row will want next."""
+    """Queue row, journal, outcome. A settle that waits for the queue row must not hold the outcome already: the holder
+    of the queue row wants it next."""
     held = await begun(store)
     other = await open_another()
     async with other._db.connection() as connection:
@@ -311,7 +311,9 @@ async def test_a_pause_waits_for_a_worker_that_lives_and_has_not_confirmed_it(st
     assert await store.pause(held.id) is True
     assert await store.unconfirmed_pauses([held.id]) == [held.id]
     assert (await store.workers.heartbeat("w1", 10, 0)).paused == {held.id}
-    assert await store.unconfirmed_pauses([held.id]) == [held.id], "to be told is not to confirm"
+    assert await store.unconfirmed_pauses([held.id]) == [held.id], (
+        "a heartbeat that shows the pause does not confirm it"
+    )
     await store.workers.heartbeat("w2", 10, 0, [held.id])
     assert await store.unconfirmed_pauses([held.id]) == [held.id], "nor does another worker confirm it"
     await store.workers.heartbeat("w1", 10, 0, [held.id])
@@ -319,17 +321,17 @@ async def test_a_pause_waits_for_a_worker_that_lives_and_has_not_confirmed_it(st
     task = await store.get(held.id)
     assert task is not None
     assert (task.state, task.worker) == (State.RUNNING, "w1")
-    assert await store.save("w1", Batch([entry(held, 1)])) == set(), "what runs is still recorded"
+    assert await store.save("w1", Batch([entry(held, 1)])) == set(), "the running step is still recorded"
 
 
-async def test_a_pause_waits_for_nobody_whose_lease_has_ended(store: Store, time: Time) -> None:
+async def test_a_pause_does_not_wait_for_a_worker_whose_lease_has_ended(store: Store, time: Time) -> None:
     held = await begun(store)
     await store.pause(held.id)
     time.move(11)
     assert await store.unconfirmed_pauses([held.id]) == []
 
 
-async def test_a_resume_of_what_a_worker_holds_refuses_it_nothing(store: Store) -> None:
+async def test_a_resume_of_a_held_task_refuses_no_record_of_its_worker(store: Store) -> None:
     held = await begun(store)
     await store.pause(held.id)
     await store.workers.heartbeat("w1", 10, 0, [held.id])
@@ -373,10 +375,10 @@ async def test_a_child_of_a_paused_task_is_born_paused(store: Store) -> None:
     assert {again.id for again in await claim(store)} == {child.id for child in children}
 
 
-async def test_a_cancel_lifts_the_pause_of_what_has_to_be_undone(store: Store) -> None:
+async def test_a_cancel_lifts_the_pause_of_a_task_with_an_open_saga(store: Store) -> None:
     held = await begun(store)
     await store.save("w1", Batch([entry(held, 1, kind=r.SAGA, key="saga")]))
     await store.pause(held.id)
     assert (await store.cancel(held.id)).requested
-    assert [again.id for again in await claim(store)] == [held.id], "the next shift undoes what is owed"
+    assert [again.id for again in await claim(store)] == [held.id], "the next shift runs the owed undo steps"
     assert (await store.workers.heartbeat("w1", 10, 0)).paused == frozenset()

@@ -1,4 +1,4 @@
-"""submit: tasks, queue rows and first records; all or none; a key or an id that is there gives the task it belongs to."""
+"""submit: tasks, queue rows and first records; all or none; a known key or id returns the task it belongs to."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.kit import Time, begun, claim, completion, crashes, join, kinds, new,
 
 
 async def counts(store: Store) -> tuple[int, ...]:
-    found = await sql(
+    rows = await sql(
         store,
         "SELECT (SELECT count(*) FROM onward_tasks), (SELECT count(*) FROM onward_queue), (SELECT count(*) FROM onward_journal)",
     )
-    return tuple(found[0])
+    return tuple(rows[0])
 
 
 async def test_a_task_is_there_with_its_queue_row_and_its_first_record(store: Store, time: Time) -> None:
@@ -128,7 +128,7 @@ async def test_a_hundred_at_once_with_one_key_are_one_task(store: Store, open_an
 
 
 async def test_many_at_once_with_keys_in_other_orders(store: Store, open_another: Any, kind: str) -> None:
-    """Two bulk submits that share keys in opposite orders would wait for each other if each took its locks as it comes."""
+    """Two bulk submits that share keys in opposite orders would wait for each other if each locked in its own order."""
     other = store if kind == "sqlite memory" else await open_another()
 
     async def send(door: Store, order: list[str]) -> list[str]:
@@ -173,14 +173,14 @@ async def test_payloads_come_back_byte_for_byte(store: Store) -> None:
     assert again.id == wanted.id
 
 
-async def test_depth_counts_what_waits_to_be_started(store: Store, time: Time) -> None:
+async def test_depth_counts_the_tasks_that_wait_for_a_start(store: Store, time: Time) -> None:
     assert (await store.queues.depth("default")).waiting == 0
     await join(store, "w1", "w2", lease=1000)
     held = await begun(store, "w1")
     await submit(store, new(), new(), new(delay=100.0), new(queue="other"))
     await store.save("w1", waiting(held, time.now + 50, "asleep"))
     depth = await store.queues.depth("default")
-    assert depth.waiting == 3, "two ready and one delayed; what sleeps on its own account is not waiting to be started"
+    assert depth.waiting == 3, "two ready and one delayed; a task that called sleep does not wait for a start"
     assert (await store.queues.depth("other")).waiting == 1
     assert depth.rate == 0
     await store.workers.heartbeat("w1", 10, 5.0)
@@ -189,7 +189,7 @@ async def test_depth_counts_what_waits_to_be_started(store: Store, time: Time) -
 
 
 @not_memory
-async def test_what_was_submitted_is_there_for_another_process(store: Store, open_another: Any) -> None:
+async def test_another_process_sees_a_submitted_task(store: Store, open_another: Any) -> None:
     (task_id,) = await submit(store)
     other = await open_another()
     assert (await other.get(task_id)).state is State.PENDING

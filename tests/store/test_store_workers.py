@@ -1,4 +1,4 @@
-"""join, beat, leave, rescue, release: one row carries the lease of all tasks of a worker; whoever finds it dead frees them."""
+"""join, beat, leave, rescue, release: one row carries the lease of all tasks of a worker; another worker that finds it dead frees them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.kit import (
 )
 
 
-async def test_a_worker_is_known_with_all_it_said(store: Store, time: Time) -> None:
-    told = row(
+async def test_a_worker_row_comes_back_as_it_was_written(store: Store, time: Time) -> None:
+    joined = row(
         "w1",
         machine="boot/pid:[1]",
         host="büro",
@@ -42,10 +42,10 @@ async def test_a_worker_is_known_with_all_it_said(store: Store, time: Time) -> N
         address="udp:9",
         version="1.2",
     )
-    assert await store.workers.join(told, 10) == time.now
+    assert await store.workers.join(joined, 10) == time.now
     (known,) = await store.workers.list()
     for name in ("id", "machine", "host", "pid", "slots", "names", "queues", "address", "version"):
-        assert getattr(known, name) == getattr(told, name)
+        assert getattr(known, name) == getattr(joined, name)
     assert (known.started_at, known.lease_until, known.rate) == (time.now, time.now + 10, 0.0)
 
 
@@ -55,7 +55,7 @@ async def test_joining_twice_is_joining_once(store: Store, time: Time) -> None:
     assert [w.id for w in await store.workers.list()] == ["w1"]
 
 
-async def test_a_heartbeat_prolongs_and_tells(store: Store, time: Time) -> None:
+async def test_a_heartbeat_prolongs_the_lease_and_returns_the_held_tasks(store: Store, time: Time) -> None:
     held = await begun(store)
     await submit(store)
     time.move(6)
@@ -65,7 +65,7 @@ async def test_a_heartbeat_prolongs_and_tells(store: Store, time: Time) -> None:
     assert (known.lease_until, known.rate) == (time.now + 20, 1.5)
 
 
-async def test_a_late_heartbeat_still_counts_until_somebody_judged(store: Store, time: Time) -> None:
+async def test_a_late_heartbeat_still_counts_before_a_rescue(store: Store, time: Time) -> None:
     await begun(store)
     time.move(1000)
     assert (await store.workers.heartbeat("w1", 10, 0)).alive
@@ -101,9 +101,9 @@ async def test_leave_gives_everything_back_and_counts_nothing(store: Store) -> N
 
 
 async def test_rescue_frees_the_tasks_of_the_dead_alone(store: Store) -> None:
-    ones = [await begun(store, worker) for worker in ("w1", "w2", "w1")]
+    tasks = [await begun(store, worker) for worker in ("w1", "w2", "w1")]
     assert await store.workers.rescue(["w1", "unknown"]) == 2
-    assert [(await store.get(o.id)).state for o in ones] == [State.PENDING, State.RUNNING, State.PENDING]  # type: ignore[union-attr]
+    assert [(await store.get(o.id)).state for o in tasks] == [State.PENDING, State.RUNNING, State.PENDING]  # type: ignore[union-attr]
     assert [w.id for w in await store.workers.list()] == ["w2"]
     assert await store.workers.rescue(["w1"]) == 0
     assert await store.health.census() == []
@@ -118,14 +118,14 @@ async def test_rescue_of_ended_leases(store: Store, time: Time) -> None:
     time.move(9)
     assert await store.workers.rescue([], 5) == 0
     time.move(2)
-    assert await store.workers.rescue([]) == 0, "nobody was named, and leases are only judged where asked for"
+    assert await store.workers.rescue([]) == 0, "no worker is named, and leases are judged only with `lease`"
     assert await store.workers.rescue([], 5) == 1
     assert [w.id for w in await store.workers.list()] == ["alive"]
 
 
 @only_postgres
 async def test_a_lease_that_ended_while_the_database_was_down_is_left_alone(store: Store, time: Time) -> None:
-    """Nobody could prolong it then. Only when the database has been there for a lease does an ended one tell anything."""
+    """No worker could prolong it then. An ended lease counts only when the database has been up for a lease."""
     await begun(store)
     ((up,),) = await sql(store, "SELECT onward_now() - extract(epoch FROM pg_postmaster_start_time())::float8")
     time.move(11)
@@ -173,7 +173,7 @@ async def test_a_shift_that_got_something_done_and_then_began_a_long_step(store:
     assert await crashes(store, held.id) == 0
 
 
-async def test_what_an_earlier_shift_got_done_does_not_excuse_this_one(store: Store) -> None:
+async def test_progress_of_an_earlier_shift_does_not_count_for_this_one(store: Store) -> None:
     held = await begun(store)
     await store.save("w1", Batch([entry(held, 1)]))
     await store.workers.rescue(["w1"])
@@ -185,7 +185,7 @@ async def test_what_an_earlier_shift_got_done_does_not_excuse_this_one(store: St
 
 
 async def test_orphans_are_found_by_the_next_rescue(store: Store) -> None:
-    """Held by a worker that is gone: it claimed in the very moment in which it was declared dead."""
+    """Tasks of a worker without a row: it claimed in the very moment in which it was declared dead."""
     held = await begun(store)
     await sql(store, "DELETE FROM onward_workers")
     assert await store.health.census() == [(held.id, "is held by a worker that does not exist")]
@@ -194,13 +194,13 @@ async def test_orphans_are_found_by_the_next_rescue(store: Store) -> None:
 
 
 async def test_rescue_against_settle(store: Store, open_another: Any, kind: str) -> None:
-    """A worker that is declared dead while it settles: either it has settled, or somebody else may go on; never both."""
+    """A worker that is declared dead while it settles: either it has settled, or another worker may go on; never both."""
     other = store if kind == "sqlite memory" else await open_another()
     await join(store, "next")
     for n in range(30):
         held = await begun(store, f"w{n}")
         refused, freed = await asyncio.gather(store.save(f"w{n}", completion(held)), other.workers.rescue([f"w{n}"]))
-        assert refused == set(), "nobody else was at its journal"
+        assert refused == set(), "no other worker wrote to its journal"
         assert freed in {0, 1}
         assert (await store.get(held.id)).state is State.COMPLETED  # type: ignore[union-attr]
         assert await claim(store, "next") == []
@@ -230,8 +230,8 @@ async def test_many_rescue_at_once(store: Store, open_another: Any, kind: str) -
     assert [await crashes(store, task_id) for task_id in ids] == [1] * 50
 
 
-async def test_a_zombie_that_nobody_followed_may_still_write(store: Store) -> None:
-    """Declared dead, but no one has claimed since: its number is still the next one, so what it did is not lost."""
+async def test_a_zombie_may_write_until_another_worker_claims(store: Store) -> None:
+    """Declared dead, but no worker has claimed since: its number is still the next one, so its record is kept."""
     held = await begun(store)
     await store.workers.rescue(["w1"])
     assert await store.save("w1", Batch([entry(held)])) == set()
@@ -244,7 +244,7 @@ async def test_a_zombie_that_nobody_followed_may_still_write(store: Store) -> No
 # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_release_gives_back_what_this_worker_holds_alone(store: Store, time: Time) -> None:
+async def test_release_gives_back_the_tasks_of_this_worker_only(store: Store, time: Time) -> None:
     mine, kept = await begun(store, "w1"), await begun(store, "w1")
     theirs = await begun(store, "w2")
     asleep = await begun(store, "w1")
@@ -277,7 +277,7 @@ async def test_a_release_that_comes_late_frees_nothing_that_was_claimed_again(st
 # ── handlers, nudges, presence ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_offers_are_remembered_and_brought_up_to_date(store: Store) -> None:
+async def test_handlers_are_registered_and_updated(store: Store) -> None:
     assert await store.handlers.registered() == {}
     await store.handlers.register([("b", b"1"), ("a", b"2")])
     await store.handlers.register([("b", b"3")])
@@ -290,31 +290,31 @@ async def test_offers_are_remembered_and_brought_up_to_date(store: Store) -> Non
 
 
 async def test_a_nudge_reaches_the_listeners_of_its_topic(store: Store) -> None:
-    heard: list[str] = []
-    stop = store.listen("ready", lambda: heard.append("ready"))
-    store.listen("ended", lambda: heard.append("ended"))
-    await asyncio.sleep(0.2)  # PostgreSQL's ear says once that it is there
-    heard.clear()
+    topics: list[str] = []
+    stop = store.listen("ready", lambda: topics.append("ready"))
+    store.listen("ended", lambda: topics.append("ended"))
+    await asyncio.sleep(0.2)  # the listener on PostgreSQL calls once when it has connected
+    topics.clear()
     store.nudge("ready")
-    assert heard == ["ready"], "in this process at once"
+    assert topics == ["ready"], "in this process at once"
     stop()
-    heard.clear()
+    topics.clear()
     store.nudge("ready")
-    assert heard == []
+    assert topics == []
 
 
 @pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indirect=True)
 async def test_a_nudge_reaches_other_processes(store: Store, open_another: Any) -> None:
     other = await open_another()
-    heard = asyncio.Event()
+    nudged = asyncio.Event()
     address = await other.workers.attend("w9")
     assert address
     await other.workers.join(row("w9", address=address), 10)
-    other.listen("ready", heard.set)
+    other.listen("ready", nudged.set)
     await asyncio.sleep(0.2)
-    heard.clear()
+    nudged.clear()
     store.nudge("ready")
-    await asyncio.wait_for(heard.wait(), 60)
+    await asyncio.wait_for(nudged.wait(), 60)
 
 
 @only_postgres
@@ -353,7 +353,7 @@ async def test_several_workers_of_one_process_are_all_present(store: Any, open_a
     await eventually(all_back)
     await other.workers.leave("w2")
     await store.workers.join(row("w2", address="lock"), 10)
-    assert await store.workers.absent(0.0) == {"w2"}, "whoever has left is not held any more"
+    assert await store.workers.absent(0.0) == {"w2"}, "the lock of a worker that left is free"
 
 
 @only_postgres

@@ -1,4 +1,4 @@
-"""Tails: many journals in one question, bounded; and the word that there is something to ask for."""
+"""Tails: many journals in one bounded query; and the news that there are new records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kit import begun, claim, completion, entry, eventually, join, new, no
 
 
 async def filled(store: Store, count: int, records: int, data: bytes = b'{"result":1}') -> list[str]:
-    """So many tasks with so many records each, beside the two of their beginning."""
+    """`count` tasks with `records` records each, beside their first two."""
     await join(store, "w1")
     ids = await submit(store, *[new() for _ in range(count)])
     held = await claim(store, room=count)
@@ -24,13 +24,13 @@ async def filled(store: Store, count: int, records: int, data: bytes = b'{"resul
 
 async def test_records_of_many_tasks_come_by_task_and_in_order(store: Store) -> None:
     ids = await filled(store, 3, 4)
-    found = await store.tails.read({ids[0]: 0, ids[1]: 4, ids[2]: 6, "nobody": 0})
-    assert [(tail.task_id, tail.record.seq) for tail in found] == [
+    tails = await store.tails.read({ids[0]: 0, ids[1]: 4, ids[2]: 6, "nobody": 0})
+    assert [(tail.task_id, tail.record.seq) for tail in tails] == [
         *((ids[0], seq) for seq in range(1, 7)),
         *((ids[1], seq) for seq in (5, 6)),
     ]
     journal = await store.journal(ids[0])
-    assert [tail.record for tail in found if tail.task_id == ids[0]] == journal
+    assert [tail.record for tail in tails if tail.task_id == ids[0]] == journal
     assert await store.tails.read({}) == []
 
 
@@ -67,21 +67,21 @@ async def test_heads(store: Store) -> None:
     assert await store.tails.heads([]) == {}
 
 
-# ── the word ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── news ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_commit_is_told_in_the_same_process(store: Store) -> None:
-    heard: list[int] = []
-    stop = store.tails.follow(lambda: heard.append(1))
-    before = len(heard)
+async def test_a_commit_is_announced_in_the_same_process(store: Store) -> None:
+    calls: list[int] = []
+    stop = store.tails.follow(lambda: calls.append(1))
+    before = len(calls)
     store.tails.announce()
-    assert len(heard) > before
+    assert len(calls) > before
     store.nudge("ended")
-    assert len(heard) > before + 1, "what outsiders append is told by their nudges"
+    assert len(calls) > before + 1, "records of callers outside are announced by their nudges"
     stop()
-    after = len(heard)
+    after = len(calls)
     store.tails.announce()
-    assert len(heard) == after
+    assert len(calls) == after
 
 
 async def _is_followed(store: Any) -> bool:
@@ -89,26 +89,26 @@ async def _is_followed(store: Any) -> bool:
 
 
 @not_memory
-async def test_a_commit_is_told_to_another_process(store: Store, open_another: Any) -> None:
+async def test_a_commit_is_announced_to_another_process(store: Store, open_another: Any) -> None:
     held = await begun(store)
     await store.workers.attend("w1")  # as a worker does
     far = await open_another()
-    heard = asyncio.Event()
-    stop = far.tails.follow(heard.set)
+    called = asyncio.Event()
+    stop = far.tails.follow(called.set)
     if store.receives_nudges:
         await eventually(lambda: _is_followed(store))
     for ahead in range(1, 6):
-        await asyncio.sleep(0.1)  # whatever was told at the beginning is over
-        heard.clear()
+        await asyncio.sleep(0.1)  # the first announcements are over
+        called.clear()
         await store.save("w1", Batch([entry(held, ahead)]))
         store.tails.announce()
-        await asyncio.wait_for(heard.wait(), 60)
+        await asyncio.wait_for(called.wait(), 60)
     stop()
 
 
 @only_postgres
-async def test_nobody_is_told_where_nobody_follows(store: Store, open_another: Any) -> None:
-    """The word goes out only while somebody elsewhere follows; and one who has just come is told that somebody does."""
+async def test_news_are_sent_only_while_another_process_follows(store: Store, open_another: Any) -> None:
+    """A store sends news only while another process follows. A store that opens later learns that one does."""
     sent: list[set[str]] = []
     await store.workers.attend("w1")
     store._nudges.news._out = Hub(lambda topics: sent.append(set(topics)))  # type: ignore[attr-defined]
@@ -121,23 +121,23 @@ async def test_nobody_is_told_where_nobody_follows(store: Store, open_another: A
     assert sent == [{"news"}]
     late = await open_another()
     await late.workers.attend("w2")
-    await eventually(lambda: _is_followed(late))  # one who comes later asks
+    await eventually(lambda: _is_followed(late))  # a store that opens later asks for followers
     stop()
 
 
 @only_postgres
-async def test_behind_a_pooler_whoever_follows_looks_often(store: Any) -> None:
+async def test_behind_a_pooler_a_follower_polls_often(store: Any) -> None:
     store._db.pooled = True
-    heard = asyncio.Event()
-    stop = store.tails.follow(heard.set)
+    called = asyncio.Event()
+    stop = store.tails.follow(called.set)
     for _ in range(3):
-        heard.clear()
-        await asyncio.wait_for(heard.wait(), 60)
+        called.clear()
+        await asyncio.wait_for(called.wait(), 60)
     stop()
-    assert store._nudges._listener is None, "there is no session that could hear"
+    assert store._nudges._listener is None, "there is no session that could LISTEN"
 
 
-async def test_the_word_is_sent_fifty_times_a_second_at_most_and_only_for_a_while() -> None:
+async def test_news_are_sent_at_most_fifty_times_a_second_and_only_for_a_while() -> None:
     hub, sent = Hub(), list[set[str]]()
     news = News(hub, sent.append)
     for _ in range(1000):
@@ -150,5 +150,5 @@ async def test_the_word_is_sent_fifty_times_a_second_at_most_and_only_for_a_whil
     news._until -= FOLLOWED_S
     await asyncio.sleep(0.03)
     news.tell()
-    assert len(sent) == 2, "what was under way, and nothing since"
+    assert len(sent) == 2, "the pending announcement, and none since"
     news.close()

@@ -1,4 +1,4 @@
-"""Witnesses: one record stands for all that was committed before it, and no loss of commits gets past it.
+"""Witnesses: one record stands for all commits before it, and reveals any loss of commits.
 
 A writer with several holds claims, writes small and large records and commits transactions, in a random order. Then the database
 forgets the last commits, as a restore does, and the holds go on. Each of them that lost a record is refused, each other one
@@ -28,7 +28,7 @@ SMALL, LARGE = b'{"result":1}', b'"' + b"x" * 2000 + b'"'
 
 
 class Trial:
-    """One random history. `commits` holds what each confirmed commit wrote, in their order."""
+    """One random history. `commits` has the records of each confirmed commit, in order."""
 
     def __init__(self, store: Any, seed: int, *, transaction_uncovers: bool = True, one_claim: bool = False) -> None:
         self.store, self.rng = store, random.Random(seed)
@@ -67,7 +67,7 @@ class Trial:
             self.holds.append(Hold(task.id, task.shift, task.shift, at=task.claimed_at, claim=key))
 
     async def write(self, hold: Hold, *, small: bool = False) -> bool:
-        """Whether it was written."""
+        """Writes a record; returns whether it was written."""
         data = LARGE if not small and self.rng.random() < 0.3 else SMALL
         try:
             await asyncio.wait_for(self.writer.append(hold, r.STEP_DONE, "s", data), 60)
@@ -101,7 +101,7 @@ class Trial:
             await asyncio.gather(*[self.write(hold) for hold in some])
 
     async def forget(self) -> set[str]:
-        """The database loses its last commits: the tasks that lost a record."""
+        """Deletes the last commits; returns the tasks that lost a record."""
         lost = set[tuple[str, int]]().union(
             *self.commits[self.rng.randint(len(self.commits) // 2, len(self.commits)) :]
         )
@@ -110,7 +110,7 @@ class Trial:
         return {task_id for task_id, _ in lost}
 
     async def run(self) -> list[str]:
-        """What is wrong after all of it."""
+        """Runs the history and returns its faults."""
         await join(self.store, "w1")
         async with running(self.writer):
             for _ in range(self.rng.randint(4, 14)):
@@ -125,7 +125,7 @@ class Trial:
         return wrong + [f"{task.id} has a hole" for task in self.holds if not await dense(self.store, task.id)]
 
     async def _go_on(self) -> list[Hold]:
-        """Those that wrote something afterwards."""
+        """Goes on after the loss; returns the holds that wrote a record."""
         if self.rng.random() < 0.5:
             await self.claim()
         left = self.rng.sample(self.holds, len(self.holds))
@@ -150,12 +150,12 @@ async def running(writer: Writer) -> Any:
 
 
 async def trials(store: Store, seeds: range, **planted: Any) -> list[str]:
-    found: list[str] = []
+    faults: list[str] = []
     for seed in seeds:
-        found += [f"seed {seed}: {what}" for what in await Trial(store, seed, **planted).run()]
-        if found:
+        faults += [f"seed {seed}: {fault}" for fault in await Trial(store, seed, **planted).run()]
+        if faults:
             break
-    return found
+    return faults
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +164,7 @@ def small_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-async def test_no_loss_gets_past_a_witness(store: Store, prove: bool) -> None:
+async def test_a_witness_reveals_every_loss(store: Store, prove: bool) -> None:
     assert await trials(store, range(2_000 if prove else 25)) == []
 
 

@@ -1,4 +1,4 @@
-"""The journal writer: group commit, and what becomes of a task whose record was refused or cannot be saved."""
+"""The journal writer: group commit, and tasks whose record was refused or cannot be saved."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def step(writer: Writer, hold: Hold, key: str = "s") -> asyncio.Future[None]:
 
 
 async def fate(future: asyncio.Future[None]) -> Any:
-    """None, or what it raised."""
+    """None, or the exception of the future."""
     try:
         return await asyncio.wait_for(future, 60)
     except BaseException as error:
@@ -90,7 +90,7 @@ async def test_never_acknowledged_before_the_commit(desk: Desk, store: Store) ->
     assert len(await store.journal(hold.id, after=2)) == 1
 
 
-async def test_what_gathers_while_one_commit_is_under_way_goes_out_together(desk: Desk) -> None:
+async def test_records_that_gather_during_a_commit_go_out_together(desk: Desk) -> None:
     gate = Gate()
     holds = await desk.holds(200)
 
@@ -109,8 +109,8 @@ async def test_what_gathers_while_one_commit_is_under_way_goes_out_together(desk
     assert len(sizes) == desk.writer.commits <= 6, "a handful of commits for two hundred tasks"
 
 
-async def test_what_was_pruned_while_nobody_answered_is_not_written_again(desk: Desk, store: Store) -> None:
-    """The answer to a commit is lost; when there is one again, one of its tasks has ended and was forgotten."""
+async def test_a_task_pruned_during_an_outage_is_not_written_again(desk: Desk, store: Store) -> None:
+    """The answer to a commit is lost. When the store answers again, one of its tasks has ended and was pruned."""
     hold, other = await desk.holds(2)
 
     async def lost(batch: Batch) -> None:
@@ -121,8 +121,8 @@ async def test_what_was_pruned_while_nobody_answered_is_not_written_again(desk: 
             raise StoreUnavailable("away")
 
     desk.before = lost
-    gone, fine = await asyncio.gather(fate(step(desk.writer, hold)), fate(step(desk.writer, other)))
-    assert isinstance(gone, Fenced)
+    pruned, fine = await asyncio.gather(fate(step(desk.writer, hold)), fate(step(desk.writer, other)))
+    assert isinstance(pruned, Fenced)
     assert fine is None
     assert (await store.journal(hold.id), len(await store.journal(other.id, after=2))) == ([], 1)
     assert await store.health.census() == []
@@ -164,10 +164,10 @@ async def test_a_mention_alone_is_written_too(desk: Desk, store: Store) -> None:
     hold = await desk.hold()
     desk.writer.mention(hold, r.PROGRESS, "", b"{}")
 
-    async def there() -> bool:
+    async def written() -> bool:
         return (await kinds(store, hold.id))[2:] == [r.PROGRESS]
 
-    await eventually(there)
+    await eventually(written)
 
 
 async def test_a_commit_has_a_size(desk: Desk, store: Store) -> None:
@@ -201,8 +201,8 @@ async def test_a_commit_has_a_size(desk: Desk, store: Store) -> None:
 async def test_a_settle(desk: Desk, store: Store, ending: str) -> None:
     hold = await desk.hold()
     desk.writer.mention(hold, r.PROGRESS, "", b"{}")
-    what = End(hold.id, State.COMPLETED, 1, 0) if ending == "end" else Wait(hold.id, None, "queued", 1)
-    await desk.writer.settle(hold, r.COMPLETED if ending == "end" else r.HANDED_BACK, b'{"result":5}', what)
+    outcome = End(hold.id, State.COMPLETED, 1, 0) if ending == "end" else Wait(hold.id, None, "queued", 1)
+    await desk.writer.settle(hold, r.COMPLETED if ending == "end" else r.HANDED_BACK, b'{"result":5}', outcome)
     task = await store.get(hold.id)
     assert task is not None
     assert (task.state, task.result) == ((State.COMPLETED, 5) if ending == "end" else (State.PENDING, None))
@@ -266,7 +266,7 @@ async def test_later_records_of_a_refused_hold_are_dropped(desk: Desk, store: St
 
 
 async def test_a_hold_lost_from_outside(desk: Desk, store: Store) -> None:
-    """The heartbeat says that a task is not ours any more: what it has in the line goes nowhere."""
+    """The heartbeat says that the worker no longer holds a task: the writer drops its waiting records."""
     lost, kept = await desk.holds(2)
     futures = [step(desk.writer, lost), step(desk.writer, kept)]
     desk.writer.lose([lost])
@@ -275,7 +275,7 @@ async def test_a_hold_lost_from_outside(desk: Desk, store: Store) -> None:
     assert len(await store.journal(lost.id)) == 2
 
 
-# ── what the database refuses, and outages ───────────────────────────────────────────────────────────────────────────
+# ── refused payloads, and outages ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_poisoned_payload_hurts_its_own_task_alone(desk: Desk, store: Store) -> None:
@@ -288,17 +288,17 @@ async def test_a_poisoned_payload_hurts_its_own_task_alone(desk: Desk, store: St
 
     desk.before = before
     futures = {hold.id: step(desk.writer, hold, "poison" if hold is bad else "fine") for hold in holds}
-    told = {task_id: await fate(future) for task_id, future in futures.items()}
-    error = told.pop(bad.id)
+    outcomes = {task_id: await fate(future) for task_id, future in futures.items()}
+    error = outcomes.pop(bad.id)
     assert isinstance(error, OnwardError)
     assert "does not like this" in str(error)
-    assert set(told.values()) == {None}
+    assert set(outcomes.values()) == {None}
     for hold in holds:
         assert len(await store.journal(hold.id)) == (2 if hold is bad else 3)
 
 
 async def test_nothing_follows_a_record_that_could_not_be_saved(desk: Desk, store: Store) -> None:
-    """Those that gathered meanwhile have higher numbers: written, they would leave a gap in the journal."""
+    """Records that gathered meanwhile have higher numbers: written, they would leave a gap in the journal."""
     gate = Gate()
     bad = await desk.hold()
 
@@ -336,7 +336,7 @@ async def test_an_outage_is_waited_out(desk: Desk, store: Store, outage: StoreUn
     assert len(await store.journal(hold.id)) == 3
 
 
-async def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_found(desk: Desk, store: Store) -> None:
+async def test_a_commit_whose_answer_was_lost_is_sent_again_and_found(desk: Desk, store: Store) -> None:
     hold = await desk.hold()
     lost = 1
     plain = desk.save
@@ -377,14 +377,14 @@ async def _later(value: bool) -> bool:
     return value
 
 
-async def test_a_strange_answer_drops_its_tasks_and_the_writer_goes_on(desk: Desk, store: Store) -> None:
-    one, two = await desk.holds(2)
+async def test_an_unexpected_answer_drops_its_tasks_and_the_writer_goes_on(desk: Desk, store: Store) -> None:
+    first, second = await desk.holds(2)
     desk.store.save = lambda *_: _strange()  # type: ignore[method-assign]
-    assert isinstance(await fate(step(desk.writer, one)), Fenced)
-    assert one.lost
+    assert isinstance(await fate(step(desk.writer, first)), Fenced)
+    assert first.lost
     desk.store.save = desk.save  # type: ignore[method-assign]
-    assert await fate(step(desk.writer, two)) is None
-    assert await kinds(store, two.id) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE]
+    assert await fate(step(desk.writer, second)) is None
+    assert await kinds(store, second.id) == [r.SUBMITTED, r.SHIFT, r.STEP_DONE]
 
 
 async def _strange() -> int:
@@ -410,7 +410,7 @@ async def test_a_deferred_record_is_no_reason_for_a_commit_and_rides_with_the_ne
     assert len(await store.journal(mine.id)) == 5
 
 
-async def test_deferred_records_come_before_what_is_written_after_them(desk: Desk, store: Store) -> None:
+async def test_deferred_records_come_before_later_records(desk: Desk, store: Store) -> None:
     hold = await desk.hold()
     defer(desk.writer, hold, "a")
     await step(desk.writer, hold, "b")
@@ -465,9 +465,7 @@ async def test_a_deferred_record_that_another_shift_overtook_fences_the_next(des
         step(desk.writer, hold)
 
 
-async def test_a_deferred_record_that_the_database_will_not_have_is_told_of_at_the_next(
-    desk: Desk, store: Store
-) -> None:
+async def test_the_error_of_a_deferred_record_is_raised_at_the_next(desk: Desk, store: Store) -> None:
     hold, other = await desk.holds(2)
 
     async def before(batch: Batch) -> None:
@@ -483,7 +481,7 @@ async def test_a_deferred_record_that_the_database_will_not_have_is_told_of_at_t
     assert [record.key for record in await store.journal(hold.id, after=2)] == ["told instead"]
 
 
-async def test_what_was_kept_is_there_before_its_commit(desk: Desk, store: Store) -> None:
+async def test_a_kept_content_is_there_before_its_commit(desk: Desk, store: Store) -> None:
     hold, other = await desk.holds(2)
     gate = Gate()
 
@@ -502,8 +500,8 @@ async def test_what_was_kept_is_there_before_its_commit(desk: Desk, store: Store
     assert await store.contents(hold.id, ["name"]) == {"name": b"text"}
 
 
-async def test_what_a_task_keeps_is_not_lost_with_the_refused_record_of_another(desk: Desk, store: Store) -> None:
-    """It may be long until its own next record: a model is asked meanwhile."""
+async def test_a_kept_content_is_not_lost_with_the_refused_record_of_another_task(desk: Desk, store: Store) -> None:
+    """Its own next record may come late, for example after a model call."""
     lost, kept = await desk.holds(2)
     await store.cancel(lost.id)
     desk.writer.keep(kept, "name", b"text")
@@ -512,7 +510,7 @@ async def test_what_a_task_keeps_is_not_lost_with_the_refused_record_of_another(
     assert await store.contents(kept.id, ["name"]) == {"name": b"text"}
 
 
-async def test_what_a_task_keeps_is_not_lost_with_a_commit_of_which_nothing_is_left(desk: Desk, store: Store) -> None:
+async def test_a_kept_content_is_not_lost_with_a_commit_that_became_empty(desk: Desk, store: Store) -> None:
     lost, kept = await desk.holds(2)
     await asyncio.sleep(0)  # the writer is idle
     desk.writer.keep(kept, "name", b"text")
@@ -526,8 +524,8 @@ async def test_what_a_task_keeps_is_not_lost_with_a_commit_of_which_nothing_is_l
     assert desk.writer.unwritten(lost, ["other"]) == {}, "there will be no record that it could go with"
 
 
-async def test_whoever_waits_for_a_lost_hold_is_told(desk: Desk) -> None:
-    """It is lost before its commit began, and there is nothing else to commit."""
+async def test_a_wait_for_a_lost_hold_raises(desk: Desk) -> None:
+    """The hold is lost before its commit began, and there is nothing else to commit."""
     hold = await desk.hold()
     await asyncio.sleep(0.01)  # the writer is idle
     defer(desk.writer, hold)

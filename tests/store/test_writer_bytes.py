@@ -92,13 +92,13 @@ async def test_the_order_within_a_task_stays(desk: Desk, store: Store, gate: Gat
 
 @only_memory
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_is_written_the_journals_are_dense_and_in_order(
+async def test_journals_are_always_dense_and_in_order(
     desk: Desk,  # noqa: F811
     store: Store,
     seed: int,
 ) -> None:
-    """Appends, mentions, contents and reads of all sizes, with commits that take too long: each journal has what its task wrote,
-    in its order, and contents are there with the record they were kept for."""
+    """Appends, mentions, contents and reads of all sizes, with commits that take too long: each journal has the records of its task
+    in order, and contents are there with the record they were kept for."""
     rng = random.Random(seed)
     holds = await desk.holds(6)
     written: dict[str, list[str]] = {hold.id: [] for hold in holds}
@@ -137,7 +137,7 @@ async def test_whatever_is_written_the_journals_are_dense_and_in_order(
         assert (hold.large, hold.unsaved, hold.contents or {}) == (0, 0, {})
 
 
-async def test_a_lost_hold_loses_what_it_has_in_both_lines(desk: Desk, store: Store, gate: Gate) -> None:  # noqa: F811
+async def test_a_lost_hold_loses_its_records_in_both_queues(desk: Desk, store: Store, gate: Gate) -> None:  # noqa: F811
     ahead, lost, fine = await desk.holds(3)
     first = write(desk.writer, ahead, LARGE_BYTES + 1)
     await gate.reached.wait()
@@ -194,7 +194,7 @@ async def test_one_task_that_took_too_long_gets_more_time(desk: Desk) -> None:  
 
 
 async def test_a_task_that_sends_much_waits_before_it_begins_more(app: Onward) -> None:
-    """Records of reads are waited for by nobody: without a bound they would gather in memory for as long as the task runs."""
+    """No caller waits for the records of reads: without a bound they would gather in memory for as long as the task runs."""
     most = 0
 
     @app.task(name="reader", retry=Retry(attempts=1), checkpoint="every_iteration")
@@ -218,7 +218,7 @@ async def test_a_task_that_sends_much_waits_before_it_begins_more(app: Onward) -
 
 @pytest.mark.slow
 @only_postgres
-async def test_a_slow_line_slows_down_only_those_who_send_much(
+async def test_a_slow_line_slows_down_only_tasks_that_send_much(
     postgres: Postgres, url: str, prove: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results of many megabytes over a line of 10 MB/s, which all of them together take longer than a statement may."""
@@ -264,42 +264,42 @@ async def test_a_slow_line_slows_down_only_those_who_send_much(
 
 
 @only_postgres
-async def test_what_takes_too_long_is_called_so(store: Any) -> None:
+async def test_a_statement_that_takes_too_long_raises_too_slow(store: Any) -> None:
     with pytest.raises(TooSlow, match="did not answer in time"):
         async with store._db.connection() as connection:
             await connection.execute("SELECT pg_sleep(5)", timeout=0.05)
     assert await store.workers.list() == [], "the store goes on with another connection"
 
 
-# ── others of its kind ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── other large reads ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_large_journal_is_read_in_parts_and_whole(desk: Desk, store: Any) -> None:  # noqa: F811
-    """On a slow line the journal of a task with large results could not be read in the time of a statement: nobody could go on."""
+    """On a slow line the journal of a task with large results could not be read in the time of a statement: no worker could go on."""
     hold = await desk.hold()
     sizes = [3_000_000, 10, 5_000_000, 10, 10, 2_000_000, 2_000_000, 100]
     for number, size in enumerate(sizes):
         await write(desk.writer, hold, size, f"{number}")
-    asked: list[str] = []
+    statements: list[str] = []
     fetch = None if isinstance(store, SqliteStore) else store._db.fetch
     if fetch is not None:
 
         async def counted(name: str, /, **values: Any) -> Any:
-            found = await fetch(name, **values)
-            asked.append(name)
-            assert sum(len(row["data"]) for row in found[:-1]) < 4_000_000
-            return found
+            rows = await fetch(name, **values)
+            statements.append(name)
+            assert sum(len(row["data"]) for row in rows[:-1]) < 4_000_000
+            return rows
 
         store._db.fetch = counted
     for after, limit in ((0, 1000), (2, 1000), (4, 3), (None, 1000), (9, 1000), (10, 5), (0, 3)):
         records = await store.journal(hold.id, after, limit)
         first = (after or 0) + 1
         assert [record.seq for record in records] == list(range(first, min(first + limit, 11)))
-    assert fetch is None or len(asked) > 10
+    assert fetch is None or len(statements) > 10
 
 
-async def test_a_claim_that_took_too_long_is_asked_for_by_halves(app: Onward) -> None:
-    """Inputs are unbounded, too."""
+async def test_a_claim_that_took_too_long_is_sent_in_halves(app: Onward) -> None:
+    """Inputs have no bound either."""
 
     @app.task(name="work", retry=1)
     async def work(ctx: Any, number: int) -> int:

@@ -1,4 +1,4 @@
-"""OpenTelemetry as a program sets it up, and counters that begin at nothing, each for one test."""
+"""OpenTelemetry as a program sets it up, and counters that begin at zero, each for one test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onward.telemetry import counters
 
 
 class Spans:
-    """What was exported so far."""
+    """The exported spans so far."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter
@@ -27,21 +27,24 @@ class Spans:
     def named(self, beginning: str) -> list[ReadableSpan]:
         return [span for span in self.all if span.name.startswith(beginning)]
 
-    def one(self, beginning: str) -> ReadableSpan:
+    def single(self, beginning: str) -> ReadableSpan:
         (span,) = self.named(beginning)
         return span
 
     def steps(self) -> list[tuple[str, str]]:
         """Key and outcome of each step that ran."""
-        return [(said(span, "onward.step.key"), said(span, "onward.outcome")) for span in self.named("onward.step ")]
+        return [
+            (attribute(span, "onward.step.key"), attribute(span, "onward.outcome"))
+            for span in self.named("onward.step ")
+        ]
 
 
-def said(span: ReadableSpan, name: str) -> str:
+def attribute(span: ReadableSpan, name: str) -> str:
     return str((span.attributes or {}).get(name))
 
 
 def provide(provider: TracerProvider | None) -> None:
-    """What a program does once; a test process does it again and again."""
+    """Sets the tracer provider. A program does this once, a test process again and again."""
     trace._TRACER_PROVIDER = None
     trace._TRACER_PROVIDER_SET_ONCE = Once()
     if provider is not None:

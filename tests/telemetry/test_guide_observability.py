@@ -45,8 +45,8 @@ async def test_every_metric_is_in_the_guide_and_every_metric_of_the_guide_is_the
 
     counters.request("/x", "GET", 200, 0.1)
     families = await Metrics(look).families()
-    there = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    ours = {name for name in there if name.startswith("onward_")}
+    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    ours = {name for name in names if name.startswith("onward_")}
     assert set(re.findall(r"`(onward_\w+)", TEXT)) == ours
 
 

@@ -1,4 +1,4 @@
-"""Logs: every line that is logged inside a task says where it comes from, whoever logs it and on whichever thread."""
+"""Logs: every line inside a task names the task, from any logger and on any thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Lines:
     def all(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._stream.getvalue().splitlines()]
 
-    def said(self, message: str) -> dict[str, Any]:
+    def with_message(self, message: str) -> dict[str, Any]:
         (line,) = [line for line in self.all if line["message"] == message]
         return line
 
@@ -98,7 +98,7 @@ async def test_async_and_plain_handlers_branches_steps_and_threads(app: Onward, 
         "in step 5": "quick",
     }
     for message, step in steps.items():
-        line, mine = lines.said(message), message in {"in the plain handler", "in thread 4", "in step 5"}
+        line, mine = lines.with_message(message), message in {"in the plain handler", "in thread 4", "in step 5"}
         assert line["task_id"] == (second if mine else first).id
         assert line["task"] == ("plainly" if mine else "work")
         assert (line["shift"], line["attempt"], line["worker"]) == (2, 1, worker_id)
@@ -106,9 +106,9 @@ async def test_async_and_plain_handlers_branches_steps_and_threads(app: Onward, 
         assert line["logger"] == "shop.orders"
 
 
-async def test_outside_of_a_task_there_is_nothing_to_say(lines: Lines):
+async def test_a_line_outside_of_a_task_names_no_task(lines: Lines):
     user.warning("hello")
-    line = lines.said("hello")
+    line = lines.with_message("hello")
     assert line.keys() == {"at", "level", "logger", "message"}
     assert where() == {}
 
@@ -124,12 +124,12 @@ async def test_the_trace_is_on_every_line(lab: Lab, lines: Lines, spans: Spans):
 
     await lab.start()
     await lab.ended(await lab.submit(work))
-    for message, span in (("in the handler", spans.one("invoke")), ("in a step", spans.one("onward.step"))):
-        assert lines.said(message)["trace_id"] == f"{span.context.trace_id:032x}"
-        assert lines.said(message)["span_id"] == f"{span.context.span_id:016x}"
+    for message, span in (("in the handler", spans.single("invoke")), ("in a step", spans.single("onward.step"))):
+        assert lines.with_message(message)["trace_id"] == f"{span.context.trace_id:032x}"
+        assert lines.with_message(message)["span_id"] == f"{span.context.span_id:016x}"
     with trace.get_tracer("t").start_as_current_span("mine") as mine:
         user.info("outside")
-    assert lines.said("outside")["span_id"] == f"{mine.get_span_context().span_id:016x}"
+    assert lines.with_message("outside")["span_id"] == f"{mine.get_span_context().span_id:016x}"
 
 
 async def test_the_trace_that_came_with_a_task_is_there_without_opentelemetry(lab: Lab, lines: Lines):
@@ -140,12 +140,12 @@ async def test_the_trace_that_came_with_a_task_is_there_without_opentelemetry(la
     await lab.start()
     (task_id,) = await lab.app.service.submit([SubmitRequest("work", trace={"traceparent": PARENT})])
     await lab.ended(task_id)
-    line = lines.said("in the handler")
+    line = lines.with_message("in the handler")
     assert line["trace_id"] == PARENT.split("-")[1]
     assert "span_id" not in line
 
 
-async def test_a_warning_says_where_even_when_nobody_listens_to_more(lab: Lab, lines: Lines):
+async def test_a_warning_names_its_task_even_at_the_level_of_warnings(lab: Lab, lines: Lines):
     logging.getLogger().setLevel(logging.WARNING)
 
     @lab.app.task
@@ -155,11 +155,11 @@ async def test_a_warning_says_where_even_when_nobody_listens_to_more(lab: Lab, l
     await lab.start()
     task_id = await lab.submit(work)
     await lab.ended(task_id)
-    assert lines.said("odd")["task_id"] == task_id
+    assert lines.with_message("odd")["task_id"] == task_id
     assert lines.by("onward.task") == []
 
 
-# ── what is worth a line ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── the lines of a task ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_life_of_a_task_in_lines(lab: Lab, lines: Lines):
@@ -183,9 +183,9 @@ async def test_the_life_of_a_task_in_lines(lab: Lab, lines: Lines):
     await lab.ended(task_id)
     failed = await lab.submit(fails)
     await lab.ended(failed)
-    told = [(level, message) for level, message in lines.by("onward.task") + lines.by("onward.shift")]
+    lines_of_tasks = [(level, message) for level, message in lines.by("onward.task") + lines.by("onward.shift")]
     mine = f"task {task_id} (work)"
-    assert [one for one in told if mine in one[1]] == [
+    assert [entry for entry in lines_of_tasks if mine in entry[1]] == [
         ("INFO", f"{mine} started"),
         ("INFO", f"{mine} waits: signal"),
         ("INFO", f"{mine} goes on"),
@@ -193,7 +193,7 @@ async def test_the_life_of_a_task_in_lines(lab: Lab, lines: Lines):
         ("INFO", f"{mine} completed"),
         ("WARNING", f"{mine} is tried again: ConnectionError: not yet"),
     ]
-    assert ("ERROR", f"task {failed} (fails) failed: ValueError: no") in told
+    assert ("ERROR", f"task {failed} (fails) failed: ValueError: no") in lines_of_tasks
     assert all(line["task_id"] in line["message"] for line in lines.all if line["logger"] == "onward.task")
 
 
@@ -226,12 +226,12 @@ async def test_a_task_that_is_handed_back_cancelled_or_lost(lab: Lab, lines: Lin
 # ── the lines themselves ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_whatever_is_logged_the_line_is_json(lines: Lines):
+def test_every_line_is_json(lines: Lines):
     circle: list[Any] = []
     circle.append(circle)
     user.info("extra", extra={"order": 7, "task": "mine", "odd": {1, 2}, "number": math.nan, "circle": circle})
     user.info("fine", extra={"order": 7, "task": "mine"})
-    # Not through the loggers: pytest keeps what they get, and its processes cannot send half a character to each other.
+    # Not through the loggers: pytest keeps their records, and its processes cannot send half a character to each other.
     odd = JsonLines().format(
         user.makeRecord("user", 20, "", 1, "control \x1b[31m \x7f \n second line \ud800 ü", (), None)
     )
@@ -243,10 +243,10 @@ def test_whatever_is_logged_the_line_is_json(lines: Lines):
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
         assert line.isascii()
         assert line.isprintable()
-    assert lines.said("extra")["extra"]["order"] == "7"
-    assert lines.said("fine")["extra"] == {"order": 7, "task": "mine"}
-    assert "ValueError: broken" in lines.said("it broke")["trace"]
-    assert "stack" in lines.said("it broke")
+    assert lines.with_message("extra")["extra"]["order"] == "7"
+    assert lines.with_message("fine")["extra"] == {"order": 7, "task": "mine"}
+    assert "ValueError: broken" in lines.with_message("it broke")["trace"]
+    assert "stack" in lines.with_message("it broke")
 
 
 async def test_a_format_of_your_own(lab: Lab):
@@ -272,7 +272,7 @@ async def test_a_format_of_your_own(lab: Lab):
     assert stream.getvalue().splitlines() == ["work pay hm", "  outside"]
 
 
-def test_a_record_that_was_stamped_keeps_what_it_knew():
+def test_a_stamped_record_keeps_its_fields():
     record = logging.makeLogRecord({"msg": "m", "onward": {"task_id": "t1"}, "task_id": "t1"})
     line = json.loads(JsonLines().format(record))
     assert (line["task_id"], "extra" in line) == ("t1", False)
@@ -286,7 +286,7 @@ def test_a_secret_is_in_no_line(lines: Lines):
     except ValueError:
         user.exception("with %s", "hunter2-hunter2", extra={"token": "hunter2-hunter2"})
     assert "hunter2" not in lines._stream.getvalue()
-    assert "ValueError: [secret token] was refused" in lines.said("with [secret token]")["trace"]
+    assert "ValueError: [secret token] was refused" in lines.with_message("with [secret token]")["trace"]
 
 
 # ── as a setting ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -301,7 +301,7 @@ def test_the_setting():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["setting", "option"])
-def test_a_worker_process_speaks_json_and_tells_of_its_tasks(way: str, tmp_path):
+def test_a_worker_process_logs_its_tasks_as_json(way: str, tmp_path):
     (tmp_path / "shop.py").write_text(
         "import logging\nfrom onward import Onward\napp = Onward()\n"
         "def pay(): logging.getLogger('shop').info('paying')\n"
@@ -317,10 +317,12 @@ def test_a_worker_process_speaks_json_and_tells_of_its_tasks(way: str, tmp_path)
         worker.wait_for(") completed", 60)
         worker.terminate()
         assert worker.wait() == 0
-    said = [json.loads(line) for line in worker.lines]
-    assert [one["event"] for one in said if "event" in one] == ["ready", "stopping", "stopped"]
-    (paying,) = [one for one in said if one["message"] == "paying"]
+    documents = [json.loads(line) for line in worker.lines]
+    assert [document["event"] for document in documents if "event" in document] == ["ready", "stopping", "stopped"]
+    (paying,) = [document for document in documents if document["message"] == "paying"]
     assert (paying["task"], paying["step"], paying["logger"]) == ("order", "pay", "shop")
-    told = [one["message"].partition(") ")[2] for one in said if one.get("logger") == "onward.task"]
-    assert told == ["started", "completed"]
+    messages = [
+        document["message"].partition(") ")[2] for document in documents if document.get("logger") == "onward.task"
+    ]
+    assert messages == ["started", "completed"]
     assert worker.errors == []

@@ -1,4 +1,4 @@
-"""Metrics: what a scraper reads is what happened, in few statements and with bounded labels."""
+"""Metrics: a scraper reads the true counts, in few statements and with bounded labels."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Numbers = dict[tuple[str, ...], float]
 
 def numbers(text: str | bytes) -> dict[str, Numbers]:
     """All samples by name and the values of their labels, in the order of the labels' names."""
-    found: dict[str, Numbers] = {}
+    samples: dict[str, Numbers] = {}
     for family in text_string_to_metric_families(text if isinstance(text, str) else text.decode()):
         for sample in family.samples:
             key = tuple(value for _, value in sorted(sample.labels.items()))
-            found.setdefault(sample.name, {})[key] = sample.value
-    return found
+            samples.setdefault(sample.name, {})[key] = sample.value
+    return samples
 
 
 async def read(app: Onward) -> dict[str, Numbers]:
@@ -56,7 +56,7 @@ async def one() -> int:
 # ── from the process ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_numbers_are_what_happened(app: Onward):
+async def test_the_counts_are_true(app: Onward):
     tries: list[int] = []
 
     async def flaky() -> None:
@@ -82,23 +82,23 @@ async def test_the_numbers_are_what_happened(app: Onward):
         for handle in handles:
             await app.service.wait(handle.id, 20)
         await app.cancel((await app.submit(work, delay="1h")).id)
-    found = await read(app)
-    assert found["onward_tasks_submitted_total"] == {("work",): 3, ("fails",): 3}
-    assert found["onward_claims_total"] == {("work",): 2, ("fails",): 6}
+    metrics = await read(app)
+    assert metrics["onward_tasks_submitted_total"] == {("work",): 3, ("fails",): 3}
+    assert metrics["onward_claims_total"] == {("work",): 2, ("fails",): 6}
     shifts = {("asleep", "work"): 1, ("completed", "work"): 1, ("retrying", "fails"): 3, ("failed", "fails"): 3}
-    assert found["onward_shifts_total"] == shifts
-    assert found["onward_steps_total"] == {("completed", "work"): 3}
-    assert found["onward_retries_total"] == {("step", "work"): 2, ("task", "fails"): 3}
+    assert metrics["onward_shifts_total"] == shifts
+    assert metrics["onward_steps_total"] == {("completed", "work"): 3}
+    assert metrics["onward_retries_total"] == {("step", "work"): 2, ("task", "fails"): 3}
     ended = {("completed", "work"): 1, ("failed", "fails"): 3, ("cancelled", "work"): 1}
-    assert found["onward_tasks_ended_total"] == ended
-    assert found["onward_step_seconds_count"] == {("work",): 3}
-    assert found["onward_task_seconds_count"] == {("completed", "work"): 1, ("failed", "fails"): 3}
-    assert found["onward_task_seconds_sum"]["completed", "work"] > 1.1
-    assert found["onward_queue_wait_seconds_count"] == {("work",): 1, ("fails",): 3}
-    assert found["onward_leases_lost_total"] == {(): 0}
+    assert metrics["onward_tasks_ended_total"] == ended
+    assert metrics["onward_step_seconds_count"] == {("work",): 3}
+    assert metrics["onward_task_seconds_count"] == {("completed", "work"): 1, ("failed", "fails"): 3}
+    assert metrics["onward_task_seconds_sum"]["completed", "work"] > 1.1
+    assert metrics["onward_queue_wait_seconds_count"] == {("work",): 1, ("fails",): 3}
+    assert metrics["onward_leases_lost_total"] == {(): 0}
 
 
-async def test_steps_are_counted_by_what_became_of_them_and_replays_are_not(lab: Lab):
+async def test_steps_are_counted_by_outcome_and_replays_are_not(lab: Lab):
     inside = asyncio.Event()
 
     async def hangs() -> None:
@@ -124,11 +124,11 @@ async def test_steps_are_counted_by_what_became_of_them_and_replays_are_not(lab:
     await lab.clock.until(inside.wait(), 10)
     await lab.app.cancel(task_id)
     await lab.clock.until(lab.clock.sleep(10), 20)
-    found = await read(lab.app)
+    metrics = await read(lab.app)
     steps = {("completed", "work"): 1, ("failed", "work"): 1, ("left", "cancelled"): 1}
-    assert found["onward_steps_total"] == steps
-    assert found["onward_shifts_total"]["lost", "cancelled"] == 1
-    assert found["onward_tasks_ended_total"] == {("failed", "work"): 1, ("cancelled", "cancelled"): 1}
+    assert metrics["onward_steps_total"] == steps
+    assert metrics["onward_shifts_total"]["lost", "cancelled"] == 1
+    assert metrics["onward_tasks_ended_total"] == {("failed", "work"): 1, ("cancelled", "cancelled"): 1}
 
 
 async def test_a_worker_that_is_declared_dead_counts_a_lost_lease(lab: Lab):
@@ -166,16 +166,16 @@ async def test_tokens_and_money(lab: Lab):
     await lab.start()
     await lab.ended(await lab.submit("agent", "goal"))
     await lab.ended(await lab.submit("refused", "goal"))
-    found = await read(lab.app)
-    assert found["onward_model_tokens_total"] == {("m1", "input"): 1000, ("m1", "cached"): 200, ("m1", "output"): 50}
-    assert found["onward_model_cost_usd_total"] == {("m1",): pytest.approx(0.015)}
-    assert found["onward_model_calls_total"] == {("m1", "answered"): 1, ("m2", "failed"): 1}
+    metrics = await read(lab.app)
+    assert metrics["onward_model_tokens_total"] == {("m1", "input"): 1000, ("m1", "cached"): 200, ("m1", "output"): 50}
+    assert metrics["onward_model_cost_usd_total"] == {("m1",): pytest.approx(0.015)}
+    assert metrics["onward_model_calls_total"] == {("m1", "answered"): 1, ("m2", "failed"): 1}
 
 
 # ── from the store ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_queues_workers_and_what_is_asked(app: Onward):
+async def test_queues_workers_and_open_asks(app: Onward):
     @app.task
     async def asks(ctx):
         await ctx.gather(ctx.ask("which?"), ctx.ask("when?"), ctx.approve("may I?"))
@@ -191,19 +191,19 @@ async def test_queues_workers_and_what_is_asked(app: Onward):
         await app.submit(sleeps, queue="nobody's", delay="1h")
         while (await app.list(state="pending"))[0][2:] or worker.running:  # noqa: ASYNC110 -- it tells nobody
             await asyncio.sleep(0.01)
-        found = await read(app)
-        assert found["onward_store_up"] == {(): 1}
-        assert found["onward_queue_tasks"] == {
+        metrics = await read(app)
+        assert metrics["onward_store_up"] == {(): 1}
+        assert metrics["onward_queue_tasks"] == {
             ("default", "approval"): 1,
             ("slow", "asleep"): 3,
             ("slow", "delayed"): 1,
             ("nobody's", "delayed"): 1,
         }
-        assert found["onward_queue_oldest_seconds"].keys() == found["onward_queue_tasks"].keys()
-        assert all(0 <= age < 60 for age in found["onward_queue_oldest_seconds"].values())
-        assert found["onward_asks_open"] == {("approval",): 1, ("question",): 2}
-        assert found["onward_workers"] == {(): 1}
-        assert found["onward_slots"] == {(): 7}
+        assert metrics["onward_queue_oldest_seconds"].keys() == metrics["onward_queue_tasks"].keys()
+        assert all(0 <= age < 60 for age in metrics["onward_queue_oldest_seconds"].values())
+        assert metrics["onward_asks_open"] == {("approval",): 1, ("question",): 2}
+        assert metrics["onward_workers"] == {(): 1}
+        assert metrics["onward_slots"] == {(): 7}
     assert (await read(app))["onward_workers"] == {(): 0}
 
 
@@ -212,66 +212,66 @@ async def test_an_outbox_is_counted_where_there_is_one(url: str):
         assert (await read(app))["onward_outbox_events"] == {(): 0}
         await app.subscriptions.make("https://example.com/hook", ["task.submitted"])
         await app.service.submit([SubmitRequest("work"), SubmitRequest("work")], unchecked=True)
-        found = await read(app)
-        assert found["onward_outbox_events"] == {(): 2}
-        assert 0 <= found["onward_outbox_oldest_seconds"][()] < 60
+        metrics = await read(app)
+        assert metrics["onward_outbox_events"] == {(): 2}
+        assert 0 <= metrics["onward_outbox_oldest_seconds"][()] < 60
         await sql(app.store, "ALTER TABLE onward_outbox RENAME TO elsewhere")  # as with tables of an older version
         try:
-            found = await read(app)
+            metrics = await read(app)
         finally:
             await sql(app.store, "ALTER TABLE elsewhere RENAME TO onward_outbox")
-        assert "onward_outbox_events" not in found
-        assert found["onward_store_up"] == {(): 1}
+        assert "onward_outbox_events" not in metrics
+        assert metrics["onward_store_up"] == {(): 1}
 
 
-async def test_the_oldest_is_as_old_as_it_is(lab: Lab):
+async def test_the_age_of_the_oldest_task(lab: Lab):
     @lab.app.task
     async def work(ctx): ...
 
     await lab.submit(work)
     lab.clock.jump(100)
     await lab.submit(work)
-    found = await read(lab.app)
-    assert found["onward_queue_tasks"] == {("default", "queued"): 2}
-    assert found["onward_queue_oldest_seconds"] == {("default", "queued"): pytest.approx(100, abs=1)}
+    metrics = await read(lab.app)
+    assert metrics["onward_queue_tasks"] == {("default", "queued"): 2}
+    assert metrics["onward_queue_oldest_seconds"] == {("default", "queued"): pytest.approx(100, abs=1)}
 
 
-async def test_the_store_is_asked_at_most_once_a_second_and_less_often_when_it_is_slow():
-    clock, asked, slow = HandClock(), [], 0.0
+async def test_the_store_is_read_at_most_once_a_second_and_less_often_when_it_is_slow():
+    clock, reads, slow = HandClock(), [], 0.0
 
     async def look() -> QueueSnapshot:
-        asked.append(clock.monotonic())
+        reads.append(clock.monotonic())
         clock.jump(slow)
-        return QueueSnapshot([Unfinished("q", "queued", len(asked), 1.0)], {}, 1, 1, 0, None)
+        return QueueSnapshot([Unfinished("q", "queued", len(reads), 1.0)], {}, 1, 1, 0, None)
 
     metrics = Metrics(look, clock)
     for _ in range(20):
         await metrics.text()
         clock.jump(0.1)
-    assert len(asked) == 2
-    asked.clear()
+    assert len(reads) == 2
+    reads.clear()
     slow = 2.0
     for _ in range(100):
         await metrics.text()
         clock.jump(1)
-    assert len(asked) in {3, 4}
+    assert len(reads) in {3, 4}
     many = [metrics.text() for _ in range(50)]
     clock.jump(1000)
-    asked.clear()
+    reads.clear()
     await asyncio.gather(*many)
-    assert len(asked) == 1
+    assert len(reads) == 1
 
 
-async def test_a_store_that_is_away_is_told_and_the_rest_too():
+async def test_a_store_that_is_away_is_reported_with_all_other_metrics():
     async def look() -> QueueSnapshot:
         raise StoreUnavailable("gone")
 
     counters.add(ENDED, "work", "completed")
     text, _ = await Metrics(look).text()
-    found = numbers(text)
-    assert found["onward_store_up"] == {(): 0}
-    assert "onward_queue_tasks" not in found
-    assert found["onward_tasks_ended_total"] == {("completed", "work"): 1}
+    metrics = numbers(text)
+    assert metrics["onward_store_up"] == {(): 0}
+    assert "onward_queue_tasks" not in metrics
+    assert metrics["onward_tasks_ended_total"] == {("completed", "work"): 1}
 
 
 # ── labels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -297,9 +297,9 @@ def test_labels_are_bounded():
 def test_queues_beyond_the_bound_are_one():
     many = [Unfinished(f"q{n}", "queued", n, float(n)) for n in range(1, 3 * MAX_LABEL_VALUES + 1)]
     few = bounded([*many, Unfinished("q1", "asleep", 1, 5.0)])
-    assert len({one.queue for one in few}) == MAX_LABEL_VALUES + 1
-    assert sum(one.tasks for one in few) == sum(one.tasks for one in many) + 1
-    rest = {one.reason: one for one in few if one.queue == "other"}
+    assert len({row.queue for row in few}) == MAX_LABEL_VALUES + 1
+    assert sum(row.tasks for row in few) == sum(row.tasks for row in many) + 1
+    rest = {row.reason: row for row in few if row.queue == "other"}
     assert rest["queued"].oldest == 2 * MAX_LABEL_VALUES
     assert rest["asleep"].tasks == 1
 
@@ -316,7 +316,7 @@ async def test_no_id_ever_becomes_a_label(app: Onward):
     assert task.id not in text.decode()
 
 
-async def test_off_counts_nothing_but_who_is_there():
+async def test_off_counts_only_stream_clients():
     own = Counters()
     own.add(STEPS, "t", "completed")
     own.time(STEP_SECONDS, 1.0, "t")
@@ -346,20 +346,20 @@ async def test_over_http(app: Onward):
     counters.on = False
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         assert (await client.get("/metrics")).status_code == 200
-        assert counters.on  # from here on; who is not asked does not count
+        assert counters.on  # from here on: counting starts with the first scrape
         assert (await client.post("/api/tasks", json={"task": "work"})).status_code in {202, 404}
         assert (await client.get("/api/tasks/nothing")).status_code == 404
         assert (await client.get("/nowhere")).status_code == 404
         assert (await client.request("PROPFIND", "/metrics")).status_code == 405
-        found = numbers((await client.get("/metrics")).text)
+        metrics = numbers((await client.get("/metrics")).text)
         open_metrics = await client.get("/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
-    requests = found["onward_http_requests_total"]
+    requests = metrics["onward_http_requests_total"]
     assert requests["GET", "/api/tasks/{id}", "404"] == 1
     assert requests["GET", "other", "404"] == 1
     assert requests["other", "/metrics", "405"] == 1
     assert requests["GET", "/metrics", "200"] == 1
-    assert found["onward_http_request_seconds_count"]["/api/tasks/{id}",] == 1
-    assert "process_resident_memory_bytes" in found
+    assert metrics["onward_http_request_seconds_count"]["/api/tasks/{id}",] == 1
+    assert "process_resident_memory_bytes" in metrics
     assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
     assert {family.name for family in read_openmetrics(open_metrics.text)} >= {"onward_queue_tasks", "onward_steps"}
 
@@ -370,21 +370,21 @@ async def test_clients_of_streams_are_counted_while_they_are_there(app: Onward):
     async def work(ctx):
         await ctx.signal("never")
 
-    counters.on = False  # they are there before anybody asks
+    counters.on = False  # they connect before the first scrape
     task = await app.submit(work)
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         ws = f"{address.replace('http', 'ws')}/api/tasks/{task.id}/ws"
         async with client.stream("GET", "/api/progress", params={"task_id": task.id}) as stream, connect(ws):
-            lines = stream.aiter_lines()  # who lets go of it hangs up
+            lines = stream.aiter_lines()  # closing the response hangs up
             await anext(lines)
-            there = numbers((await client.get("/metrics")).text)
+            metrics_before = numbers((await client.get("/metrics")).text)
         for _ in range(500):
-            gone = numbers((await client.get("/metrics")).text)
-            if not any(gone["onward_stream_clients"].values()):
+            metrics_after = numbers((await client.get("/metrics")).text)
+            if not any(metrics_after["onward_stream_clients"].values()):
                 break
             await asyncio.sleep(0.01)
-    assert there["onward_stream_clients"] == {("sse",): 1, ("websocket",): 1}
-    assert gone["onward_stream_clients"] == {("sse",): 0, ("websocket",): 0}
+    assert metrics_before["onward_stream_clients"] == {("sse",): 1, ("websocket",): 1}
+    assert metrics_after["onward_stream_clients"] == {("sse",): 0, ("websocket",): 0}
 
 
 @only_memory
@@ -398,12 +398,12 @@ async def test_metrics_are_of_all_tenants_so_they_are_for_no_tenant(app: Onward)
     served.state.server.authenticator = Gate()
     transport = httpx2.ASGITransport(app=served)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        answers = [await client.get("/metrics", headers={"Authorization": who}) for who in ("acme", "read", "me")]
+        answers = [await client.get("/metrics", headers={"Authorization": key}) for key in ("acme", "read", "me")]
     assert [answer.status_code for answer in answers] == [403, 403, 200]
 
 
 @only_memory
-async def test_without_the_extra_it_says_what_is_missing(app: Onward, monkeypatch: pytest.MonkeyPatch):
+async def test_without_the_extra_the_error_names_it(app: Onward, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         answer = await client.get("/metrics")

@@ -1,4 +1,4 @@
-"""Traces: one span for what was done, none for what was replayed, all in the trace of whoever asked."""
+"""Traces: one span for each executed step, none for replayed ones, all in the trace of the caller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onward.errors import StepFailed
 from onward.telemetry import incoming, outgoing, span_id_of, trace_id_of, tracer
 from tests.kit import Lab, only_memory
 from tests.server.conftest import serving
-from tests.telemetry.conftest import Spans, provide, said
+from tests.telemetry.conftest import Spans, attribute, provide
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -38,12 +38,12 @@ def trace_ids(spans: Spans) -> set[int]:
 
 
 async def options_of(app: Onward, task_id: str) -> dict[str, object]:
-    asked = "SELECT options FROM onward_tasks WHERE id = ?"
-    ((options,),) = await app.store._db.reading(lambda c: list(c.execute(asked, (task_id,))))
+    query = "SELECT options FROM onward_tasks WHERE id = ?"
+    ((options,),) = await app.store._db.reading(lambda c: list(c.execute(query, (task_id,))))
     return wire.decode(options)
 
 
-# ── what is done ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── executed steps ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_task_is_a_submit_its_shift_and_its_steps(app: Onward, spans: Spans):
@@ -57,21 +57,21 @@ async def test_a_task_is_a_submit_its_shift_and_its_steps(app: Onward, spans: Sp
         task = await app.submit(work)
     async with app.worker():
         assert await task.result(timeout=60) == 3
-    submit, shift = spans.one("submit work"), spans.one("invoke_workflow work")
+    submit, shift = spans.single("submit work"), spans.single("invoke_workflow work")
     assert submit.parent.span_id == caller.get_span_context().span_id
     assert submit.kind is trace.SpanKind.PRODUCER
     assert shift.parent.span_id == submit.context.span_id
     assert {span.parent.span_id for span in spans.named("onward.step")} == {shift.context.span_id}
     assert len(trace_ids(spans)) == 1
     assert spans.steps() == [("one", "completed"), ("two", "completed")]
-    assert said(shift, "gen_ai.operation.name") == "invoke_workflow"
-    assert said(shift, "gen_ai.workflow.name") == "work"
-    assert said(shift, "onward.task.id") == task.id == said(submit, "onward.task.id")
-    assert said(shift, "onward.outcome") == "completed"
+    assert attribute(shift, "gen_ai.operation.name") == "invoke_workflow"
+    assert attribute(shift, "gen_ai.workflow.name") == "work"
+    assert attribute(shift, "onward.task.id") == task.id == attribute(submit, "onward.task.id")
+    assert attribute(shift, "onward.outcome") == "completed"
     assert shift.context.span_id == span_id_of(task.id, 2)
 
 
-async def test_what_runs_in_a_step_is_below_it_in_threads_and_branches_too(app: Onward, spans: Spans):
+async def test_spans_inside_a_step_are_below_it_in_threads_and_branches_too(app: Onward, spans: Spans):
     def plain(n: int) -> int:
         with trace.get_tracer("user").start_as_current_span(f"query {n}"):
             return n
@@ -88,7 +88,7 @@ async def test_what_runs_in_a_step_is_below_it_in_threads_and_branches_too(app: 
         await (await app.submit(work)).result(timeout=60)
         await (await app.submit(plainly)).result(timeout=60)
     steps = {span.context.span_id: span for span in spans.named("onward.step")}
-    above = {span.name: said(steps[span.parent.span_id], "onward.step.key") for span in spans.named("query")}
+    above = {span.name: attribute(steps[span.parent.span_id], "onward.step.key") for span in spans.named("query")}
     assert above == {"query 1": "[gather.0]plain", "query 2": "[gather.1]plain", "query 3": "plain"}
 
 
@@ -113,14 +113,14 @@ async def test_a_failed_step_and_its_attempts(lab: Lab, spans: Spans):
     task_id = await lab.submit(work)
     assert (await lab.ended(task_id)).state == "failed"
     assert spans.steps() == [("flaky", "completed"), ("hopeless", "failed")]
-    shift = spans.one("invoke_workflow")
+    shift = spans.single("invoke_workflow")
     assert [(event.name, event.attributes["onward.attempt"]) for event in shift.events] == [
         ("onward.retry", 1),
         ("onward.retry", 2),
     ]
     assert shift.status.status_code is trace.StatusCode.ERROR
-    assert said(shift, "error.type") == "StepFailed"
-    assert said(spans.named("onward.step")[1], "error.type") == "ValueError"
+    assert attribute(shift, "error.type") == "StepFailed"
+    assert attribute(spans.named("onward.step")[1], "error.type") == "ValueError"
 
 
 async def test_transactions_are_steps(app: Onward, spans: Spans):
@@ -148,7 +148,7 @@ async def test_transactions_are_steps(app: Onward, spans: Spans):
 
 
 async def walk(lab: Lab) -> str:
-    """A task through a sleep, a signal, a crash and a saga: five shifts."""
+    """Runs a task through a sleep, a signal, a crash and a saga: five shifts."""
     began = asyncio.Event()
 
     async def slow() -> None:
@@ -182,18 +182,18 @@ async def walk(lab: Lab) -> str:
 STEPS = ["one", "[saga]one", "[gather.0]one", "[gather.1]one", "slow", "one#2"]
 
 
-async def test_nothing_is_told_twice_and_every_shift_joins_the_trace(lab: Lab, spans: Spans):
+async def test_no_step_has_two_spans_and_every_shift_joins_the_trace(lab: Lab, spans: Spans):
     task_id = await walk(lab)
     done = [key for key, outcome in spans.steps() if outcome == "completed"]
     assert sorted(done) == sorted(STEPS)
     assert len(trace_ids(spans)) == 1
     shifts = spans.named("invoke_workflow")
     numbers = [record.seq for record in await lab.store.journal(task_id) if record.kind == "shift.started"]
-    assert [int(said(span, "onward.shift")) for span in shifts] == numbers
+    assert [int(attribute(span, "onward.shift")) for span in shifts] == numbers
     linked = [[link.context.span_id for link in span.links] for span in shifts]
     assert linked == [[], *([span_id_of(task_id, number)] for number in numbers[:-1])]
     assert {link.context.trace_id for span in shifts for link in span.links} == trace_ids(spans)
-    assert [said(span, "onward.outcome") for span in shifts] == ["asleep", "signal", "lost", "completed"]
+    assert [attribute(span, "onward.outcome") for span in shifts] == ["asleep", "signal", "lost", "completed"]
     waits = [(event.name, event.attributes["onward.step.key"]) for span in shifts for event in span.events]
     assert waits == [
         ("onward.wait", "sleep"),
@@ -203,14 +203,14 @@ async def test_nothing_is_told_twice_and_every_shift_joins_the_trace(lab: Lab, s
     ]
 
 
-async def test_a_span_for_what_is_replayed_would_be_seen(lab: Lab, spans: Spans, monkeypatch: pytest.MonkeyPatch):
+async def test_a_span_for_a_replayed_step_would_be_found(lab: Lab, spans: Spans, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(traced, "is_replayed", lambda _replay, _scope: False)
     await walk(lab)
     done = [key for key, outcome in spans.steps() if outcome == "completed"]
     assert sorted(done) != sorted(STEPS)
 
 
-async def test_whoever_is_fenced_out_claims_no_success(lab: Lab, spans: Spans):
+async def test_a_fenced_worker_reports_no_success(lab: Lab, spans: Spans):
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def pay() -> str:
@@ -229,13 +229,13 @@ async def test_whoever_is_fenced_out_claims_no_success(lab: Lab, spans: Spans):
     go_on.set()
     await lab.clock.until(_until(lambda: spans.named("invoke")), 10)
     assert spans.steps() == [("pay", "lost")]
-    assert spans.one("onward.step").status.status_code is trace.StatusCode.ERROR
-    assert said(spans.one("invoke_workflow"), "onward.outcome") == "lost"
-    assert spans.one("invoke_workflow").status.status_code is trace.StatusCode.ERROR
+    assert spans.single("onward.step").status.status_code is trace.StatusCode.ERROR
+    assert attribute(spans.single("invoke_workflow"), "onward.outcome") == "lost"
+    assert spans.single("invoke_workflow").status.status_code is trace.StatusCode.ERROR
 
 
 async def test_a_step_that_never_began_has_no_span(lab: Lab, spans: Spans):
-    """The handler was changed: what the journal has in this place is another thing, and the task parks."""
+    """The handler was changed: the journal has another step at this place, and the task parks."""
 
     @lab.app.task
     async def work(ctx):
@@ -255,10 +255,10 @@ async def test_a_step_that_never_began_has_no_span(lab: Lab, spans: Spans):
         del Context.attempt_of_test
     assert parked.reason == "parked"
     assert spans.steps() == [("old", "completed")]
-    assert [said(span, "onward.outcome") for span in spans.named("invoke")] == ["asleep", "parked"]
+    assert [attribute(span, "onward.outcome") for span in spans.named("invoke")] == ["asleep", "parked"]
 
 
-# ── whose trace ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the trace of a task ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_children_are_part_of_it(app: Onward, spans: Spans):
@@ -273,14 +273,14 @@ async def test_children_are_part_of_it(app: Onward, spans: Spans):
     async with app.worker():
         await (await app.submit(work)).result(timeout=60)
     assert len(trace_ids(spans)) == 1
-    submit = spans.one("submit child")
-    assert submit.parent.span_id == spans.one("onward.step submit child").context.span_id
-    assert spans.one("invoke_workflow child").parent.span_id == submit.context.span_id
+    submit = spans.single("submit child")
+    assert submit.parent.span_id == spans.single("onward.step submit child").context.span_id
+    assert spans.single("invoke_workflow child").parent.span_id == submit.context.span_id
 
 
 @only_memory
-async def test_a_trace_is_carried_where_nobody_traces(app: Onward):
-    """The server and the worker need no OpenTelemetry for a later one, or a webhook, to know the trace."""
+async def test_a_trace_is_carried_without_opentelemetry(app: Onward):
+    """A later worker or a webhook gets the trace, although this server and worker have no OpenTelemetry."""
 
     @app.task
     async def child(ctx): ...
@@ -312,8 +312,8 @@ async def test_the_trace_of_a_request_over_http(app: Onward, spans: Spans):
         answer = await client.post("/api/tasks", json={"task": "work"}, headers={"traceparent": PARENT})
     async with app.worker():
         await app.handle(answer.json()["task_id"]).result(timeout=60)
-    assert f"{spans.one('submit work').parent.span_id:016x}" == PARENT.split("-")[2]
-    assert {f"{one:032x}" for one in trace_ids(spans)} == {PARENT.split("-")[1]}
+    assert f"{spans.single('submit work').parent.span_id:016x}" == PARENT.split("-")[2]
+    assert {f"{trace_id:032x}" for trace_id in trace_ids(spans)} == {PARENT.split("-")[1]}
 
 
 async def test_a_task_that_came_without_a_trace_has_its_own(lab: Lab, spans: Spans):
@@ -333,7 +333,7 @@ async def test_a_task_that_came_without_a_trace_has_its_own(lab: Lab, spans: Spa
     assert outgoing(task_id, {})["traceparent"].split("-")[1] == f"{trace_id_of(task_id):032x}"
 
 
-async def test_a_worker_that_was_started_in_a_span_does_not_draw_its_tasks_into_it(lab: Lab, spans: Spans):
+async def test_tasks_do_not_join_the_span_in_which_their_worker_started(lab: Lab, spans: Spans):
     @lab.app.task
     async def work(ctx): ...
 
@@ -341,8 +341,8 @@ async def test_a_worker_that_was_started_in_a_span_does_not_draw_its_tasks_into_
         await lab.start()
     task_id = await lab.submit(work)
     await lab.ended(task_id)
-    assert spans.one("invoke_workflow").context.trace_id != main.get_span_context().trace_id
-    assert spans.one("invoke_workflow").parent.span_id == spans.one("submit").context.span_id
+    assert spans.single("invoke_workflow").context.trace_id != main.get_span_context().trace_id
+    assert spans.single("invoke_workflow").parent.span_id == spans.single("submit").context.span_id
 
 
 @only_memory
@@ -356,7 +356,7 @@ async def test_the_same_key_with_another_trace_is_the_same_task(app: Onward, spa
     assert first.id == second.id
 
 
-async def test_what_is_not_sampled_is_not_exported_and_says_so_to_others(lab: Lab, spans: Spans):
+async def test_an_unsampled_trace_is_not_exported_and_passed_on_as_unsampled(lab: Lab, spans: Spans):
     provider = TracerProvider(sampler=ALWAYS_OFF)
     provide(provider)
 
@@ -392,7 +392,7 @@ def test_traceparent_as_w3c_has_it(header: str, fits: bool):
     assert (incoming({"traceparent": header}) is not None) is fits
 
 
-def test_a_tracestate_that_is_none_is_left_out():
+def test_an_invalid_tracestate_is_left_out():
     assert incoming({"traceparent": PARENT, "tracestate": "a=1,b=2"}) == {
         "traceparent": PARENT,
         "tracestate": "a=1,b=2",
@@ -427,9 +427,9 @@ async def test_an_agent_by_the_conventions(lab: Lab, spans: Spans):
     await lab.start()
     task_id = await lab.submit("janitor", "clean up")
     assert (await lab.ended(task_id)).result == "done"
-    shift = spans.one("invoke_agent janitor")
-    assert said(shift, "gen_ai.agent.name") == "janitor"
-    assert said(shift, "gen_ai.conversation.id") == task_id
+    shift = spans.single("invoke_agent janitor")
+    assert attribute(shift, "gen_ai.agent.name") == "janitor"
+    assert attribute(shift, "gen_ai.conversation.id") == task_id
     first, second = spans.named("chat scripted")
     assert dict(first.attributes) == {
         "gen_ai.operation.name": "chat",
@@ -445,10 +445,10 @@ async def test_an_agent_by_the_conventions(lab: Lab, spans: Spans):
         "onward.cost_usd": pytest.approx(0.00014),
     }
     assert second.attributes["gen_ai.response.model"] == "scripted-2026"
-    called = spans.one("execute_tool look")
-    assert said(called, "gen_ai.tool.call.id") == "call_1"
-    assert spans.one("disk").parent.span_id == called.context.span_id
-    steps = {span.context.span_id: said(span, "onward.step.key") for span in spans.named("onward.step")}
+    called = spans.single("execute_tool look")
+    assert attribute(called, "gen_ai.tool.call.id") == "call_1"
+    assert spans.single("disk").parent.span_id == called.context.span_id
+    steps = {span.context.span_id: attribute(span, "onward.step.key") for span in spans.named("onward.step")}
     assert [steps[span.parent.span_id] for span in (first, called, second)] == ["model", "look", "model#2"]
     everything = json.dumps([[dict(span.attributes), span.name] for span in spans.all], default=str)
     assert "secret" not in everything
@@ -456,7 +456,9 @@ async def test_an_agent_by_the_conventions(lab: Lab, spans: Spans):
     assert "/a" not in everything
 
 
-async def test_what_is_said_is_told_only_where_that_is_allowed(lab: Lab, spans: Spans, monkeypatch: pytest.MonkeyPatch):
+async def test_messages_are_exported_only_where_that_is_allowed(
+    lab: Lab, spans: Spans, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
     agent_in(lab)
     await lab.start()
@@ -469,12 +471,12 @@ async def test_what_is_said_is_told_only_where_that_is_allowed(lab: Lab, spans: 
     assert json.loads(second.attributes["gen_ai.output.messages"]) == [
         {"role": "assistant", "parts": [{"type": "text", "content": "done"}], "finish_reason": "stop"}
     ]
-    called = spans.one("execute_tool look")
+    called = spans.single("execute_tool look")
     assert json.loads(called.attributes["gen_ai.tool.call.arguments"]) == {"path": "/a"}
     assert called.attributes["gen_ai.tool.call.result"] == "/a: secret"
 
 
-async def test_a_question_that_was_answered_before_a_crash_is_not_told_again(lab: Lab, spans: Spans):
+async def test_a_model_call_from_before_a_crash_has_no_second_span(lab: Lab, spans: Spans):
     agent_in(lab)
     await lab.start()
     task_id = await lab.submit("janitor", "clean up")
@@ -487,8 +489,8 @@ async def test_a_question_that_was_answered_before_a_crash_is_not_told_again(lab
     assert len(trace_ids(spans)) == 1
 
 
-async def _until(there) -> None:
-    while not there():  # noqa: ASYNC110 -- an exporter tells nobody
+async def _until(condition) -> None:
+    while not condition():  # noqa: ASYNC110 -- an exporter has no event
         await asyncio.sleep(0)
 
 
@@ -511,7 +513,7 @@ async def test_a_secret_is_in_no_span(lab: Lab, spans: Spans, monkeypatch: pytes
     everything = "".join(span.to_json() for span in spans.all)
     assert "hunter2" not in everything
     assert "/a: secret" not in everything
-    assert spans.one("execute_tool look").attributes["gen_ai.tool.call.result"] == "[secret found]"
+    assert spans.single("execute_tool look").attributes["gen_ai.tool.call.result"] == "[secret found]"
     assert [span.name for span in spans.named("onward.step with")] == ["onward.step with [secret token]"]
 
 
@@ -540,7 +542,7 @@ def test_off_imports_nothing_and_does_the_plain_shift():
     assert done.stdout.split() == ["Shift"]
 
 
-def test_opentelemetry_that_is_there_and_not_set_up_is_off(monkeypatch: pytest.MonkeyPatch):
+def test_opentelemetry_that_is_installed_and_not_set_up_is_off(monkeypatch: pytest.MonkeyPatch):
     assert tracer() is None
     assert not traced.watching()
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
@@ -551,8 +553,8 @@ def test_opentelemetry_that_is_there_and_not_set_up_is_off(monkeypatch: pytest.M
         provide(None)
 
 
-def test_while_another_thread_imports_it_nobody_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the SDK of MCP does, in a thread beside a worker."""
+def test_while_another_thread_imports_it_tracing_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK of MCP imports it, in a thread beside a worker."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", types.ModuleType("opentelemetry.trace"))
     assert telemetry.tracer() is None
     assert telemetry.current_trace() is None

@@ -1,5 +1,5 @@
-"""Workers that trace are killed with -9 in the middle: over the whole life of a task there is one trace, one span for each step
-that was recorded, and none for what was replayed."""
+"""Workers that trace are killed with -9 in the middle: over the whole life of a task there is one trace, one span for each recorded
+step, and none for replayed ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASKS = 4
 
 
 def judged(journals: dict[str, list[Record]], spans: list[dict[str, Any]], kills: int) -> list[str]:
-    """What is wrong with these spans, held against the journals of all tasks."""
+    """The faults of these spans, compared with the journals of all tasks."""
     wrong: list[str] = []
     mine = collections.defaultdict(list)
     for span in spans:
@@ -35,18 +35,21 @@ def judged(journals: dict[str, list[Record]], spans: list[dict[str, Any]], kills
         recorded = {(record.key, record.shift) for record in records if record.kind == "step.completed"}
         done = [span for span in mine[task_id] if span["attributes"].get("onward.outcome") == "completed"]
         steps = [span["attributes"] for span in done if span["name"].startswith("onward.step")]
-        told = [(said["onward.step.key"], said["onward.shift"]) for said in steps]
+        span_keys = [(attributes["onward.step.key"], attributes["onward.shift"]) for attributes in steps]
         wrong += [
-            f"{task_id}: step {key} was told {count} times"
-            for key, count in collections.Counter(key for key, _ in told).items()
+            f"{task_id}: step {key} has {count} spans"
+            for key, count in collections.Counter(key for key, _ in span_keys).items()
             if count > 1
         ]
-        wrong += [f"{task_id}: {one} was told and is not in the journal" for one in set(told) - recorded]
-        lost += len(recorded - set(told))
+        wrong += [
+            f"{task_id}: {key_and_shift} has a span and is not in the journal"
+            for key_and_shift in set(span_keys) - recorded
+        ]
+        lost += len(recorded - set(span_keys))
         traces = {span["context"]["trace_id"] for span in mine[task_id]}
         wrong += [f"{task_id}: it is in {len(traces)} traces"] if len(traces) != 1 else []
         wrong += _links(task_id, records, mine[task_id])
-    if lost > kills * TASKS * 3:  # what was recorded in the very moment of a kill, by each branch that ran
+    if lost > kills * TASKS * 3:  # steps recorded in the very moment of a kill, by each branch that ran
         wrong.append(f"{lost} recorded steps have no span after {kills} kills")
     return wrong
 
@@ -64,7 +67,7 @@ def _links(task_id: str, records: list[Record], spans: list[dict[str, Any]]) -> 
 
 
 async def lives(url: str, file: Path, kills: int, plant: str = "") -> list[str]:
-    """Tasks from their submits to their ends, with so many kills on the way; the verdict."""
+    """Runs tasks from their submits to their ends, with `kills` kills on the way; returns the faults."""
     env = {"ONWARD_DB": url, "SPANS": str(file), "PLANT": plant, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     app, rng = Onward(url), random.Random(7)
 
@@ -74,7 +77,7 @@ async def lives(url: str, file: Path, kills: int, plant: str = "") -> list[str]:
         return child
 
     async with app:
-        worker = await asyncio.to_thread(start)  # it says which handlers there are
+        worker = await asyncio.to_thread(start)  # it registers the handlers
         tasks = [await app.submit("walk", STEPS) for _ in range(TASKS)]
         try:
             for _ in range(kills):
@@ -86,8 +89,8 @@ async def lives(url: str, file: Path, kills: int, plant: str = "") -> list[str]:
                 assert await task.result(timeout=60) == sum(range(STEPS)) + 3
         finally:
             worker.close()
-        found, _ = await app.list(limit=1000)
-        journals = {task.task_id: await app.store.journal(task.task_id) for task in found}
+        ended_tasks, _ = await app.list(limit=1000)
+        journals = {task.task_id: await app.store.journal(task.task_id) for task in ended_tasks}
     assert len(journals) == 2 * TASKS
     lines = await asyncio.to_thread(file.read_text)
     spans = [json.loads(line) for line in lines.splitlines() if line.endswith("}")]
@@ -98,12 +101,12 @@ async def lives(url: str, file: Path, kills: int, plant: str = "") -> list[str]:
 
 @pytest.mark.slow
 @not_memory
-async def test_one_trace_and_one_span_for_each_step_whatever_is_killed(url: str, tmp_path: Path, prove: bool):
+async def test_one_trace_and_one_span_for_each_step_after_kills(url: str, tmp_path: Path, prove: bool):
     assert await lives(url, tmp_path / "spans", 20 if prove else 3) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite file"], indirect=True)
-async def test_a_worker_that_tells_what_it_replays_is_caught(url: str, tmp_path: Path):
+async def test_a_worker_with_spans_for_replayed_steps_is_found(url: str, tmp_path: Path):
     wrong = await lives(url, tmp_path / "spans", 3, "replay")
-    assert any("was told 2 times" in one for one in wrong)
+    assert any("has 2 spans" in sentence for sentence in wrong)

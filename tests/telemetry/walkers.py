@@ -1,6 +1,6 @@
 """A worker that traces into a file (`SPANS`), each span in a line of its own once it is over, for tests that kill it.
 
-With `PLANT=replay` it has a fault: what is replayed is told again.
+With `PLANT=replay` it has a fault: replayed steps get spans again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The words of the model: a state of the database and of its workers, as plain tuples that can be compared and sorted.
+"""The types of the model: a state of the database and of its workers, as plain tuples that can be compared and sorted.
 
-One task is modelled, with its handler, its queue row, its journal, its outcome and its inbox, and a few workers. What the
+One task is modelled, with its handler, its queue row, its journal, its outcome and its inbox, and a few workers. The
 model leaves out: several tasks in one commit (they are split by task when one is refused), crash counts and quarantine
 (a quarantined task waits for a person like a parked one), deadlines (a record of the holder, like a hand-back), timeouts
-of waits (one more thing that wakes), and nudges (hints).
+of waits (one more way to wake), and nudges (hints).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ COMPLETED, FAILED, CANCELLED = "task.completed", "task.failed", "task.cancelled"
 ENDS = {COMPLETED: "completed", FAILED: "failed", CANCELLED: "cancelled"}
 
 NOW, LATER, NEVER = "now", "later", "never"
-"""When a task that nobody holds is due: due_at is null, a time, or infinity."""
+"""The due time of a task without a holder: due_at is null, a time, or infinity."""
 
 AGREED = ("saga", "wait", "waits", "close")
-"""What a program may have besides steps: a saga begins, a signal is awaited (by two branches at once), the saga ends. Any other
-word is a step."""
+"""The parts of a program besides steps: a saga begins, a signal is awaited (by two branches at once), the saga ends. Any other
+name is a step."""
 
 WAITS = {"wait": 1, "waits": 2}
 """How many branches wait."""
 
 
 class Known(NamedTuple):
-    """What a replay makes of a journal (engine/shift/replay.py). `now` of a state is that of all its records; a worker's view is
-    that of the records up to its shift, and of its own after that, written or not."""
+    """The knowledge of a replay from a journal (engine/shift/replay.py). `now` of a state is that of all its records; a worker's
+    view is that of the records up to its shift, and of its own after that, written or not."""
 
     at: int = 0
-    """The next thing of the program."""
+    """The next part of the program."""
     waiting: int = 0
     """Waits that are open."""
     copied: int = 0
@@ -48,16 +48,16 @@ class Known(NamedTuple):
     stop: bool = False
     """A cancel was requested."""
     round: int = 0
-    """How often it was begun anew, after an undo."""
+    """How often the saga began again, after an undo."""
     over: str = ""
     fence: int = 0
-    """The shift that may write; 0 when it has let go, or somebody from outside moved the fence."""
+    """The shift that may write; 0 when it has released the task, or a caller outside moved the fence."""
     begun: int = 0
     """Waits of this place of the program that have begun."""
 
 
 class Record(NamedTuple):
-    """One number of the journal. Shift 0 is nobody's: submit, cancel, resume."""
+    """One number of the journal. Shift 0 is that of submit, cancel and resume."""
 
     shift: int
     kind: str
@@ -65,7 +65,7 @@ class Record(NamedTuple):
 
 
 GONE = Record(-(10**6), "", "")
-"""A number that a prune gave free: only with that fault planted."""
+"""A number that a prune freed: only with that fault planted."""
 
 
 class Entry(NamedTuple):
@@ -78,7 +78,7 @@ class Entry(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A statement whose sender has given up on it, or died; the database may still run it, whenever it likes."""
+    """A statement whose sender has given up on it, or died; the database may still run it at any time."""
 
     shift: int = 0
     first: int = 0
@@ -86,7 +86,7 @@ class Late(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A process, and what the database has of it (row, holds). Free again and nothing held: as good as a new one."""
+    """A process, and its rows in the database (row, holds). An idle worker that holds nothing equals a new one."""
 
     life: str = "idle"
     """idle, shift (it does one), or gone (kill -9)."""
@@ -99,21 +99,21 @@ class Worker(NamedTuple):
     giving: int = 0
     """The shift that a release under way names; 0: none is."""
     shift: int = 0
-    told: int = 0
-    """The last number of which it was told that it is written. What it has sent, and its line, are the numbers after it."""
+    acked: int = 0
+    """The last acknowledged number. Its sent records, and then its line, have the numbers after it."""
     view: Known | tuple[()] = ()
     unread: bool = False
-    """Whether the claim told of messages that the journal does not have."""
+    """Whether the claim returned messages that the journal does not have."""
     sent: tuple[Entry, ...] = ()
     line: tuple[Entry, ...] = ()
     halted: bool = False
-    """Whether its heartbeat told it that the task is paused: its shift begins nothing more."""
+    """Whether its heartbeat returned that the task is paused: its shift begins nothing more."""
     reads: tuple[tuple[int, int], ...] = ()
     """Reads of the inbox that are under way: the last message that was copied then, and the last that there was."""
 
 
 class Backup(NamedTuple):
-    """What a database had at some time: what a restore, or a failover to a replica that lagged behind, makes of it."""
+    """The contents of a database at an earlier time, which a restore or a failover to a late replica brings back."""
 
     journal: tuple[Record, ...]
     now: Known
@@ -125,7 +125,7 @@ class Backup(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything."""
+    """The state of the database and of all workers."""
 
     journal: tuple[Record, ...]
     now: Known
@@ -139,9 +139,9 @@ class State(NamedTuple):
     listed: bool = False
     """A rescue has read that the task is held by a dead worker, and has not freed it yet: only with that fault planted."""
     backup: tuple[()] | Backup = ()
-    """What the database will have when it forgets its last commits."""
+    """The contents of the database after it forgets its last commits."""
     epoch: int = 0
-    """How often it did."""
+    """How often it forgot."""
     paused: str = ""
     """"asked" as long as a pause waits for its holder, "answered" after that."""
     confirmed: bool = False
@@ -166,12 +166,12 @@ def freed(state: State) -> State:
 
 
 def due(state: State, when: str, reason: str) -> tuple[str, str]:
-    """The queue row of a task that nobody holds: a paused one rests, whatever it waits for."""
+    """The queue row of a task without a holder: a paused one rests, whatever it waits for."""
     return (NEVER, "paused") if state.paused else (when, reason)
 
 
 def requeued(state: State, actor: int) -> State:
-    """worker = NULL, reason = 'queued'; due_at is left alone, but for what is paused."""
+    """worker = NULL, reason = 'queued'; due_at is left alone, except for a paused task."""
     worker = state.workers[actor]._replace(holds=False)
     row = state.row and due(state, state.row[0], "queued")
     return put(state, actor, worker)._replace(row=row, confirmed=False)
@@ -182,25 +182,25 @@ def idle(worker: Worker) -> Worker:
 
 
 def rested(worker: Worker) -> Worker:
-    """One that does nothing and holds nothing is as good as new: it can do all that any idle worker can. In the place of
-    one that is gone, and buried, another starts."""
+    """A worker that does nothing and holds nothing equals a new one: it can make all moves of an idle worker. In the place
+    of one that died and was declared dead, another starts."""
     if worker.life == "idle" and not worker.holds and not worker.giving:
         return Worker()
     return Worker() if worker.life == "gone" and not worker.row else worker
 
 
 def same_round(now: Known, view: Known) -> bool:
-    """Whether the journal and a worker speak of the same steps. A worker that a cancel request has fenced may begin one more
+    """Whether the journal and a worker are in the same round of steps. A worker that a cancel request has fenced may begin one more
     until its next heartbeat (ruling 18): that is known, and left out."""
     return now.round == view.round and now.stop == view.stop
 
 
 def left_behind(state: State, worker: Worker) -> State:
-    """What it had sent may still arrive. One such commit is followed; more of them add nothing, as only the first to
-    come can be written."""
+    """The worker's sent records may still arrive. The model follows one such commit; more of them add nothing, as only the
+    first to arrive can be written."""
     if not worker.sent or state.late.entries:
         return state
-    return state._replace(late=Late(worker.shift, worker.told + 1, worker.sent))
+    return state._replace(late=Late(worker.shift, worker.acked + 1, worker.sent))
 
 
 def awaits(worker: Worker) -> bool:

@@ -1,4 +1,4 @@
-"""What a user is told, from outside: with the public API and the command alone, on both stores."""
+"""Messages and reports for users, from outside: with the public API and the command alone, on both stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings() -> dict[str, Any]:
 
 
 async def _command(*words: str) -> tuple[int, str]:
-    """An `onward` command, in a thread; its exit status and what it prints."""
+    """Runs an `onward` command in a thread; returns its exit status and output."""
     out = io.StringIO()
 
     def run() -> int:
@@ -38,7 +38,7 @@ async def _command(*words: str) -> tuple[int, str]:
 
 
 async def _parked(url: str, settings: dict[str, Any], *, sleeps: float = 0.0) -> str:
-    """A task whose code was changed under it; its id."""
+    """Parks a task by a change of its code; returns its id."""
     before = Onward(url, **settings)
 
     @before.task(name="order")
@@ -66,7 +66,7 @@ async def _is(handle: Any, reason: str) -> bool:
     return (await handle.get()).reason == reason
 
 
-async def test_a_parked_task_says_why_in_python(url: str, settings: dict[str, Any]) -> None:
+async def test_a_parked_task_names_the_reason_in_python(url: str, settings: dict[str, Any]) -> None:
     task_id = await _parked(url, settings, sleeps=1.5)
     async with Onward(url) as app:
         task = await app.get(task_id)
@@ -80,7 +80,7 @@ async def test_a_parked_task_says_why_in_python(url: str, settings: dict[str, An
             assert raised.value.why == task.error["message"]
 
 
-async def test_show_tells_why_a_task_is_parked_and_not_that_it_sleeps(url: str, settings: dict[str, Any]) -> None:
+async def test_show_names_the_reason_of_a_parked_task_and_not_a_sleep(url: str, settings: dict[str, Any]) -> None:
     task_id = await _parked(url, settings, sleeps=1.5)
     status, text = await _command("show", task_id, "--db", url)
     assert status == 0
@@ -113,14 +113,14 @@ async def test_times_of_a_list_are_iso_times(url: str, settings: dict[str, Any])
 
 
 def _times(value: Any) -> list[Any]:
-    """All that stands under the name of a time."""
+    """All values under names of times."""
     if isinstance(value, list):
-        return [time for one in value for time in _times(one)]
+        return [time for item in value for time in _times(item)]
     if not isinstance(value, dict):
         return []
-    named = {name: one for name, one in value.items() if name in {"since", "until", "at"} or name.endswith("_at")}
-    return [one for one in named.values() if one is not None] + [
-        time for name, one in value.items() if name not in named for time in _times(one)
+    named = {name: item for name, item in value.items() if name in {"since", "until", "at"} or name.endswith("_at")}
+    return [item for item in named.values() if item is not None] + [
+        time for name, item in value.items() if name not in named for time in _times(item)
     ]
 
 

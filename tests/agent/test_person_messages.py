@@ -1,4 +1,4 @@
-"""A word from a person to an agent: read once, at the next turn, between whole turns, whatever is killed on the way."""
+"""A message from a person to an agent: the agent reads it once, at the next turn, between whole turns, also after kills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onward.testing import MemoryApp, crashes, drain, memory_app
 from tests.agent.pairing import badly_paired
 from tests.kit import Lab, eventually
 
-WORD = "Not the logs!"
+MESSAGE = "Not the logs!"
 
 
 @tool
@@ -41,9 +41,9 @@ def user_texts(request: Any) -> list[str]:
     return [str(message["content"]) for message in request.messages if message["role"] == "user"]
 
 
-def heard(model: ScriptedModel, word: str = WORD) -> list[int]:
-    """How often the word stands in each request."""
-    return [user_texts(request).count(word) for request in model.asked]
+def message_counts(model: ScriptedModel, text: str = MESSAGE) -> list[int]:
+    """How often the message stands in each request."""
+    return [user_texts(request).count(text) for request in model.asked]
 
 
 async def records(app: Onward, task_id: str, kind: str) -> list[Any]:
@@ -64,39 +64,39 @@ class Speaking(ScriptedModel):
         return await super().ask(request, emit)
 
 
-# ── as it should be ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── without crashes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_it_is_read_at_the_next_turn_between_whole_turns(app: Onward) -> None:
-    model = Speaking([[("look", {"path": "/a"}), ("look", {"path": "/b"})], "as you wish"], app, {0: WORD})
+    model = Speaking([[("look", {"path": "/a"}), ("look", {"path": "/b"})], "as you wish"], app, {0: MESSAGE})
     agent = app.agent("devops", model=model, tools=[look])
     handle = await app.submit(agent, "Clean up.")
     model.task_id = handle.id
     async with app.worker():
         assert await handle.result(timeout=60) == "as you wish"
-    assert heard(model) == [0, 1]
+    assert message_counts(model) == [0, 1]
     roles = [message["role"] for message in model.asked[1].messages]
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
     assert all(badly_paired(request.messages) == [] for request in model.asked)
-    assert [record_value["value"] for record_value in await records(app, handle.id, r.MESSAGE)] == [WORD]
+    assert [record_value["value"] for record_value in await records(app, handle.id, r.MESSAGE)] == [MESSAGE]
     assert [record_value["n"] for record_value in await records(app, handle.id, r.HEARD)] == [[1]]
     assert (await app.replay(handle.id)).agrees
 
 
-async def test_what_is_said_before_it_begins_comes_after_the_goal(app: Onward) -> None:
+async def test_a_message_from_before_the_start_comes_after_the_goal(app: Onward) -> None:
     model = ScriptedModel(["done"])
     agent = app.agent("devops", model=model)
     handle = await app.submit(agent, "Clean up.")
-    await app.message(handle.id, WORD)
+    await app.message(handle.id, MESSAGE)
     await app.message(handle.id, "And be quick.", id="same")
     await app.message(handle.id, "And be quick.", id="same")
     async with app.worker():
         assert await handle.result(timeout=60) == "done"
-    assert user_texts(model.asked[0]) == ["Clean up.", WORD, "And be quick."]
+    assert user_texts(model.asked[0]) == ["Clean up.", MESSAGE, "And be quick."]
 
 
-async def test_who_was_about_to_answer_goes_on_with_it(app: Onward) -> None:
-    model = Speaking(["all done", "no, one more thing"], app, {0: WORD})
+async def test_an_agent_that_was_about_to_answer_goes_on_with_it(app: Onward) -> None:
+    model = Speaking(["all done", "no, one more thing"], app, {0: MESSAGE})
     handle = await app.submit(app.agent("devops", model=model), "Clean up.")
     model.task_id = handle.id
     async with app.worker():
@@ -105,30 +105,30 @@ async def test_who_was_about_to_answer_goes_on_with_it(app: Onward) -> None:
     assert [(message["role"], message["content"]) for message in last[1:]] == [
         ("user", "Clean up."),
         ("assistant", "all done"),
-        ("user", WORD),
+        ("user", MESSAGE),
     ]
 
 
-async def test_nobody_is_told_yes_whose_word_comes_too_late_to_be_read(app: Onward) -> None:
-    """It comes after the agent has asked for the last time, and before its result is written: the very moment in between."""
+async def test_a_message_that_was_accepted_at_the_last_moment_is_read(app: Onward) -> None:
+    """It comes after the agent's last model call and before its result is written."""
     model = ScriptedModel(["all done", "read it"])
     handle = await app.submit(app.agent("devops", model=model), "Clean up.")
     save, sent = app.store.save, []
 
     async def late(worker: str, batch: Any) -> set[str]:
         if batch.ends and not sent:
-            sent.append(await app.message(handle.id, WORD))
+            sent.append(await app.message(handle.id, MESSAGE))
         return await save(worker, batch)
 
     app.store.save = late  # type: ignore[method-assign]
     async with app.worker():
         assert await handle.result(timeout=60) == "read it"
     assert len(sent) == 1
-    assert heard(model) == [0, 1]
+    assert message_counts(model) == [0, 1]
     assert await app.store.health.census() == []
 
 
-async def test_who_waits_goes_on_waiting_and_reads_it_then(app: Onward) -> None:
+async def test_a_waiting_agent_goes_on_waiting_and_reads_it_later(app: Onward) -> None:
     model = ScriptedModel([[("clean", {"path": "/a"})], [("ask_user", {"question": "Which?"})], "done"])
     agent = app.agent("devops", model=model, tools=[clean], approve=["write_local"])
     async with app.worker():
@@ -138,13 +138,13 @@ async def test_who_waits_goes_on_waiting_and_reads_it_then(app: Onward) -> None:
         await app.message(handle.id, "one")
         after = await app.get(handle.id)
         assert (after.state, after.reason, after.updated_at) == ("waiting", "approval", waiting.updated_at)
-        assert [open_ask.id for open_ask in await app.asks()] == [ask.id], "a word decides nothing"
+        assert [open_ask.id for open_ask in await app.asks()] == [ask.id], "a message decides nothing"
         await app.decide(ask.id, "approve")
         ask = (await eventually(lambda: app.asks("question")))[0]
         await eventually(lambda: _waiting(app, handle.id))
         await app.message(handle.id, "two")
         assert (await app.get(handle.id)).reason == "question"
-        assert len(await app.asks("question")) == 1, "a word answers nothing"
+        assert len(await app.asks("question")) == 1, "a message answers nothing"
         await app.answer(ask.id, "the second")
         assert await handle.result(timeout=60) == "done"
     assert [user_texts(request) for request in model.asked] == [
@@ -160,33 +160,33 @@ async def _waiting(app: Onward, task_id: str) -> Any:
     return task if task.state is State.WAITING else None
 
 
-async def test_who_waits_for_a_budget_goes_on_waiting(lab: Lab) -> None:
+async def test_an_agent_that_waits_for_a_budget_goes_on_waiting(lab: Lab) -> None:
     model = ScriptedModel([[("look", {"path": "/"})], "done"])
     lab.app.agent("devops", model=model, tools=[look], budget=Budget(max_steps=1))
     await lab.start()
     task_id = await lab.submit("devops", "Look.")
     assert (await lab.settled(task_id)).reason == "budget"
     shifts = (await lab.kinds(task_id)).count(r.SHIFT)
-    await lab.app.message(task_id, WORD)
+    await lab.app.message(task_id, MESSAGE)
     await lab.clock.until(lab.clock.sleep(60))
     assert (await lab.app.get(task_id)).reason == "budget"
-    assert (await lab.kinds(task_id)).count(r.SHIFT) == shifts, "nobody was woken"
+    assert (await lab.kinds(task_id)).count(r.SHIFT) == shifts, "no shift was started"
     await lab.app.raise_budget(task_id, max_steps=9)
     assert (await lab.ended(task_id)).result == "done"
-    assert heard(model) == [0, 1]
+    assert message_counts(model) == [0, 1]
 
 
-async def test_a_failed_agent_that_is_resumed_reads_what_came_before(lab: Lab) -> None:
+async def test_a_resumed_agent_reads_earlier_messages(lab: Lab) -> None:
     model = ScriptedModel([RuntimeError("no"), "done"])
     lab.app.agent("devops", model=model, retry=1)
     await lab.start()
     task_id = await lab.submit("devops", "Look.")
     await lab.ended(task_id)
     with pytest.raises(StateConflict, match=r"failed and cannot be told anything; it has ended; `onward resume`"):
-        await lab.app.message(task_id, WORD)
+        await lab.app.message(task_id, MESSAGE)
 
 
-async def test_what_cannot_be_said(lab: Lab) -> None:
+async def test_refused_messages(lab: Lab) -> None:
     lab.app.agent("devops", model=ScriptedModel(["done"]))
     task_id = await lab.submit("devops", "Look.")
     for text in ("", " \n", None, 7):
@@ -195,11 +195,11 @@ async def test_what_cannot_be_said(lab: Lab) -> None:
     with pytest.raises(InvalidInput, match="at most 64,000 characters, and this one 64,001"):
         await lab.app.message(task_id, "x" * 64_001)
     with pytest.raises(TaskNotFound):
-        await lab.app.message("nobody", WORD)
+        await lab.app.message("nobody", MESSAGE)
     await lab.start()
     await lab.ended(task_id)
     with pytest.raises(StateConflict, match=rf"it has ended; submit\(…, after='{task_id}'\) goes on where it ended"):
-        await lab.app.message(task_id, WORD)
+        await lab.app.message(task_id, MESSAGE)
 
 
 async def test_a_handler_that_is_no_agent_gets_a_signal(app: Onward) -> None:
@@ -219,8 +219,8 @@ async def test_a_handler_that_is_no_agent_gets_a_signal(app: Onward) -> None:
         assert await handle.result(timeout=60) == ["one", ["two", "three"], []]
 
 
-async def test_a_word_wakes_a_handler_that_waits_for_it_beside_an_approval(app: Onward) -> None:
-    """Its reason is the approval then; but it asked for the word as well."""
+async def test_a_message_wakes_a_handler_that_waits_for_it_beside_an_approval(app: Onward) -> None:
+    """The task's reason is the approval, but it waits for the message as well."""
 
     @app.task
     async def both(ctx: Any) -> Any:
@@ -229,13 +229,13 @@ async def test_a_word_wakes_a_handler_that_waits_for_it_beside_an_approval(app: 
     async with app.worker():
         handle = await app.submit(both)
         await eventually(lambda: _waiting(app, handle.id))
-        await app.message(handle.id, WORD)
+        await app.message(handle.id, MESSAGE)
         await eventually(lambda: records(app, handle.id, r.WAITED))
         await app.decide((await app.asks())[0].id, "approve")
-        assert (await handle.result(timeout=60))[1] == WORD
+        assert (await handle.result(timeout=60))[1] == MESSAGE
 
 
-# ── whatever is killed ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── with kills ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def spoken_to(app: MemoryApp, **options: Any) -> tuple[Any, Speaking]:
@@ -251,14 +251,14 @@ async def spoken_to(app: MemoryApp, **options: Any) -> tuple[Any, Speaking]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"checkpoint": EVERY_ITERATION}], ids=["every step", "every iteration"])
-async def test_killed_anywhere_each_word_is_read_once_and_in_its_place(options: dict[str, Any]) -> None:
+async def test_killed_anywhere_each_message_is_read_once_and_in_its_place(options: dict[str, Any]) -> None:
     points = 0
     async for app in crashes():
         task, model = await spoken_to(app, **options)
         assert task.result == "really done" or (task.result == "done" and app.killed_at), app.killed_at
         assert user_texts(model.asked[-1]) == ["Clean up.", "zero", "one", "two", "three"], app.killed_at
         roles = "".join(message["role"][0] for message in model.asked[-1].messages)
-        assert roles == "suuattuatuau" or app.killed_at, "a turn that is asked for again has what came meanwhile"
+        assert roles == "suuattuatuau" or app.killed_at, "a repeated turn has the messages that came meanwhile"
         assert roles.replace("u", "").startswith("sattat"), app.killed_at
         assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at
         read = [n for record_value in await records(app, task.task_id, r.HEARD) for n in record_value["n"]]
@@ -268,8 +268,8 @@ async def test_killed_anywhere_each_word_is_read_once_and_in_its_place(options: 
     assert points > 15
 
 
-async def test_it_is_seen_when_a_word_is_read_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proof of the test above: a loop that does not write down what it has read forgets, or reads twice."""
+async def test_a_message_that_is_read_without_a_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: a loop that does not record its reads loses messages, or reads them twice."""
 
     async def carelessly(self: Waits, key: str, *, last: bool) -> list[Message]:
         await self.poll_inbox()
@@ -284,37 +284,35 @@ async def test_it_is_seen_when_a_word_is_read_without_a_record(monkeypatch: pyte
     assert wrong
 
 
-async def test_it_is_seen_when_a_task_completes_with_a_word_that_nobody_read(
+async def test_a_task_that_completes_with_an_unread_message_is_found(
     app: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The proof of the one about the last moment: a store that does not look loses it."""
+    """The test of the last moment can fail: a store that does not check the inbox loses the message."""
     for module in ("sqlite.store", "postgres.save"):
-        monkeypatch.setattr(
-            f"onward.store.{module}.check_heard", _look_away if "sqlite" in module else _look_away_async
-        )
+        monkeypatch.setattr(f"onward.store.{module}.check_heard", _no_check if "sqlite" in module else _no_check_async)
     model = ScriptedModel(["all done", "read it"])
     handle = await app.submit(app.agent("devops", model=model), "Clean up.")
     save = app.store.save
 
     async def late(worker: str, batch: Any) -> set[str]:
         if batch.ends:
-            await app.message(handle.id, WORD)
+            await app.message(handle.id, MESSAGE)
         return await save(worker, batch)
 
     app.store.save = late  # type: ignore[method-assign]
     async with app.worker():
         assert await handle.result(timeout=60) == "all done"
-    assert heard(model) == [0]
+    assert message_counts(model) == [0]
 
 
-def _look_away(*_: Any) -> None: ...
+def _no_check(*_: Any) -> None: ...
 
 
-async def _look_away_async(*_: Any) -> None: ...
+async def _no_check_async(*_: Any) -> None: ...
 
 
-async def test_words_and_checkpoints() -> None:
-    """Behind a checkpoint, and waiting in one."""
+async def test_messages_and_checkpoints() -> None:
+    """Messages before a checkpoint, and a message that waits while one is made."""
     turns = CHECKPOINT_EVERY_TURNS + 3
     app = memory_app()
     async with app:
@@ -332,7 +330,7 @@ async def test_words_and_checkpoints() -> None:
         assert (await app.replay(handle.id)).agrees
 
 
-async def test_a_fork_reads_what_was_said_to_it_alone(lab: Lab) -> None:
+async def test_a_fork_reads_only_its_own_messages(lab: Lab) -> None:
     model = ScriptedModel([[("look", {"path": "/a"})], "done", "done again"])
     lab.app.agent("devops", model=model, tools=[look])
     task_id = await lab.submit("devops", "Look.")
@@ -346,7 +344,7 @@ async def test_a_fork_reads_what_was_said_to_it_alone(lab: Lab) -> None:
     assert user_texts(model.asked[-1]) == ["Look.", "one", "two"]
 
 
-async def test_the_store_counts_a_word_and_wakes_nobody(store: Store) -> None:
+async def test_the_store_counts_a_message_and_wakes_no_task(store: Store) -> None:
     from onward.core.task import NEVER, Message
     from tests.kit import new, row
 
