@@ -46,6 +46,9 @@ class Settings:
     log: str = "text"
     mcp_expose: str = ""
     streams: int = 1_000
+    audit_key: str = dataclasses.field(default="", repr=False)
+    audit_heads: str = dataclasses.field(default="", repr=False)
+    audit_heads_s: float = 60.0
 
     def __post_init__(self) -> None:
         if self.heartbeat_s * 2 > self.lease_s:
@@ -54,6 +57,8 @@ class Settings:
             raise BadSetting("slots", self.slots, "1 or more")
         if self.connections < RESERVED_CONNECTIONS + 2:
             raise BadSetting("connections", self.connections, f"{RESERVED_CONNECTIONS + 2} or more")
+        if self.audit_heads_s <= 0:
+            raise BadSetting("audit_heads_s", self.audit_heads_s, "more than 0")
         if self.log not in {"text", "json"}:
             raise BadSetting("log", self.log, "text or json")
         if not 0 <= self.metrics_port < 65536:
@@ -76,6 +81,17 @@ def load(
         # Without its value: a misspelled name may have a password.
         raise BadSetting(name, "…", f"one of {', '.join(known)}")
     return Settings(**{name: _convert(name, known[name].default, value) for name, value in values.items()})
+
+
+def read_secret(name: str, value: str) -> str:
+    """The value of a setting that holds a secret. `file:///PATH` names a file with it. Raises BadSetting."""
+    if not value.startswith("file://"):
+        return value
+    path = value.removeprefix("file://")
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise BadSetting(variable(name), value, f"a readable file ({error})") from None
 
 
 def variable(name: str) -> str:

@@ -47,6 +47,7 @@ MODEL_TOKENS: Final = "onward_model_tokens_total"
 MODEL_COST: Final = "onward_model_cost_usd_total"
 REQUESTS: Final = "onward_http_requests_total"
 DELIVERIES: Final = "onward_deliveries_total"
+AUDIT_HEADS: Final = "onward_audit_heads_total"
 CLIENTS: Final = "onward_stream_clients"
 STEP_SECONDS: Final = "onward_step_seconds"
 TASK_SECONDS: Final = "onward_task_seconds"
@@ -66,6 +67,10 @@ COUNTER_METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     MODEL_COST: ("Dollars, where the price is known.", ("model",)),
     REQUESTS: ("Requests answered over HTTP.", ("route", "method", "status")),
     DELIVERIES: ("Attempts to deliver an event to the outside, by what came of them.", ("outcome",)),
+    AUDIT_HEADS: (
+        "Heads of the audit log, by what came of them: `exported`, `failed`, `unread`, `gone`.",
+        ("outcome",),
+    ),
 }
 """Metrics that only grow: help text and labels. MAX_LABEL_VALUES bounds the values of the first label."""
 

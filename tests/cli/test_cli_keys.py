@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
+import pwd
 import re
+import socket
 from pathlib import Path
 
 import apsw
@@ -76,15 +80,18 @@ def test_what_makes_no_sense(onward: Run, db: str) -> None:
 
 
 def test_the_audit_tells_who_did_what(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", "grace")
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(variable, "grace")  # any user can say so
+    account = f"cli:{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
     assert "the audit log is empty" in onward("audit", "--db", db).err
     key = onward("keys", "create", "--name", "ada [red]", "--scope", "read", "--db", db, "--json").json["id"]
     onward("keys", "revoke", key, "--db", db)
     header, made, gone = onward("audit", "--db", db).out.splitlines()
     assert header.split() == ["NO", "AT", "WHO", "DID", "TO", "MORE"]
-    assert re.match(rf"1 .* grace +create_key +{key} +.*ada \[red\]", made)
-    assert re.match(rf"2 .* grace +revoke_key +{key} ", gone)
+    assert re.match(rf"1 .* {re.escape(account)} +create_key +{key} +.*ada \[red\]", made)
+    assert re.match(rf"2 .* {re.escape(account)} +revoke_key +{key} ", gone)
     entries = onward("audit", "--db", db, "--json").json["entries"]
+    assert {entry["name"] for entry in entries} == {account}
     assert [entry["action"] for entry in entries] == ["create_key", "revoke_key"]
     assert entries[1]["before"] == entries[0]["hash"]
     assert [e["number"] for e in onward("audit", "--limit", "1", "--db", db, "--json").json["entries"]] == [2]
@@ -103,7 +110,9 @@ def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> N
         "entries": 3,
         "head": head,
         "broken": None,
+        "cause": None,
         "why": None,
+        "keyed_from": None,
     }
     connection = apsw.Connection(str(tmp_path / "onward.db"))
     connection.execute("DROP TRIGGER onward_audit_update; DROP TRIGGER onward_audit_delete")
@@ -115,6 +124,39 @@ def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> N
     connection.close()
     broken = onward("audit", "verify", "--db", db)
     assert (broken.status, "broken at entry 2: entry 2 was changed after it was written" in broken.out) == (1, True)
+
+
+def test_verify_with_a_key_and_with_exported_heads(
+    onward: Run, db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONWARD_AUDIT_KEY", base64.b64encode(b"k" * 32).decode())
+    heads = tmp_path / "heads"
+    for name in "abc":
+        onward("keys", "create", "--name", name, "--scope", "read", "--db", db)
+        head = onward("audit", "verify", "--db", db, "--json").json["head"]
+        heads.write_text(f"{heads.read_text() if heads.exists() else ''}2026-11-17T08:00:00.000Z {head}\n\n")
+    sound = onward("audit", "verify", "--head", f"@{heads}", "--head", head, "--db", db)
+    assert (sound.status, sound.out.splitlines()[0]) == (
+        0,
+        "all 3 entries are as they were written; they are keyed from entry 1 on",
+    )
+    monkeypatch.delenv("ONWARD_AUDIT_KEY")
+    blind = onward("audit", "verify", "--db", db, "--json")
+    assert (blind.status, blind.json["cause"], blind.json["broken"]) == (1, "no_key", 1)
+    assert "cannot be vouched for from entry 1 on" in onward("audit", "verify", "--db", db).out
+    refused = onward("keys", "create", "--name", "d", "--scope", "read", "--db", db)
+    assert (refused.status, "this process has none; nothing was written" in refused.sentence) == (2, True)
+    assert len(onward("keys", "--db", db, "--json").json["keys"]) == 3
+    monkeypatch.setenv("ONWARD_AUDIT_KEY", base64.b64encode(b"k" * 32).decode())
+    connection = apsw.Connection(str(tmp_path / "onward.db"))
+    connection.execute("DROP TRIGGER onward_audit_update; DROP TRIGGER onward_audit_delete")
+    connection.execute("DELETE FROM onward_audit WHERE number > 1")
+    connection.close()
+    assert onward("audit", "verify", "--db", db).status == 0
+    cut = onward("audit", "verify", "--head", f"@{heads}", "--db", db)
+    assert (cut.status, cut.out.strip()) == (1, "the audit log is broken at entry 2: entry 3 was there, and is gone")
+    for wrong in ("@/no/such/file", "3", f"@{tmp_path / 'onward.db'}"):
+        assert onward("audit", "verify", "--head", wrong, "--db", db).status == 2
 
 
 def test_a_server_for_others_needs_a_key(onward: Run, db: str) -> None:

@@ -28,7 +28,7 @@ async def tamper(store: Any, statement: str) -> None:
     """Changes the tables as an owner of the database could."""
     if isinstance(store, SqliteStore):
         for name in ("update", "delete"):
-            await sql(store, f"DROP TRIGGER onward_audit_{name}")
+            await sql(store, f"DROP TRIGGER IF EXISTS onward_audit_{name}")
         await sql(store, statement)
         return
     async with store._db.connection() as connection, connection.transaction():

@@ -18,7 +18,8 @@ from onward.app.mcp import Mcp
 from onward.app.queries import Queries
 from onward.app.registry import Registry
 from onward.artifacts.keeper import Artifacts, Shelf
-from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, to_display
+from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
+from onward.core.audit import parse_keys
 from onward.core.budget import Budget
 from onward.core.caller import KEYLESS
 from onward.core.clock import Clock, SystemClock
@@ -87,6 +88,8 @@ class Onward(Events, Mcp, Registry, Queries):
 
     def _join(self, store: Store) -> None:
         self.store: Store = store
+        if self.settings.audit_key:
+            store.audit.keys = parse_keys(read_secret("audit_key", self.settings.audit_key))
         self.service: Service = Service(
             store,
             self._handler_specs,
@@ -131,7 +134,8 @@ class Onward(Events, Mcp, Registry, Queries):
     @contextlib.asynccontextmanager
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Run a worker in this process while the block lasts."""
-        async with self, exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port):
+        metrics = exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port)
+        async with self, metrics, self._export_heads():
             worker = self._make_worker(slots=slots, queues=queues)
             await worker.start()
             try:

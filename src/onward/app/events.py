@@ -45,13 +45,25 @@ class Events:
     @contextlib.asynccontextmanager
     async def relay(self) -> AsyncIterator[Relay]:
         """Deliver events in this process while the block lasts, without doing tasks. Every worker delivers events too."""
-        async with self:
+        async with self, self._export_heads():
             relay = self._make_relay()
             await relay.start()
             try:
                 yield relay
             finally:
                 await relay.stop()
+
+    @contextlib.asynccontextmanager
+    async def _export_heads(self) -> AsyncIterator[None]:
+        """Export the heads of the audit log while the block lasts, where the settings say to where."""
+        if not self.settings.audit_heads:
+            yield
+            return
+        from onward.sinks.audit_heads import HeadExporter, exporting, parse_outlets  # noqa: PLC0415 -- most programs export none
+
+        outlets = parse_outlets(self.settings.audit_heads, lambda: self.webhooks)
+        async with exporting(HeadExporter(self.store.audit, outlets, self._clock, self.settings.audit_heads_s)):
+            yield
 
     def _make_relay(self, spawn: Spawn = spawn) -> Relay:
         """A relay that is not started yet."""

@@ -1,18 +1,48 @@
 """The audit log as a chain of hashes. The hash of each entry covers the hash of the entry before it, so that an entry that was changed,
 removed or inserted is noticed. Pure; `service/audit.py` reads and verifies the log.
+
+Without a key every hash is a SHA-256, which a writer with access to the table can compute anew for a chain of its own. With a key
+(`ONWARD_AUDIT_KEY`) it is an HMAC-SHA256, and begins with `hmac-` and the id of the key. A chain is keyed from one entry on: the first
+keyed entry covers all before it, and no entry without a key follows.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
+import hmac
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from onward.core import wire
+from onward.errors import BadSetting, OnwardError, UsageError
 
 BEGINNING = "0" * 64
 """The hash before the first entry."""
+
+MIN_KEY_BYTES: Final = 32
+"""Bytes of a key, at least: those of the hash."""
+
+_KEYED = re.compile(r"hmac-([0-9a-f]{8})-[0-9a-f]{64}")
+_HEAD = re.compile(r"([0-9]{1,15}):((?:hmac-[0-9a-f]{8}-)?[0-9a-f]{64})")
+
+
+class AuditKeyMissing(OnwardError):
+    """The audit log is keyed, and this process has no key to write to it."""
+
+    code = "audit_key_missing"
+    status = 503
+    exit_status = 2
+
+    def __init__(self, key_id: str) -> None:
+        self.key_id: str = key_id
+        super().__init__(
+            f"the audit log is written with a key (id {key_id}), and this process has none; nothing was written. Set "
+            "ONWARD_AUDIT_KEY as in the other processes"
+        )
 
 
 class AuditEvent(NamedTuple):
@@ -26,6 +56,25 @@ class AuditEvent(NamedTuple):
     name: str = ""
     """The name of the caller, where it is known."""
     data: Mapping[str, Any] = {}
+
+
+class AuditKey:
+    """A key of the audit log. Its `id` is computed from it, and tells nothing about it."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self.id: str = hmac.digest(secret, b"onward audit key", hashlib.sha256).hex()[:8]
+
+    def __repr__(self) -> str:
+        return f"<audit key {self.id}>"
+
+    def hash_of(self, entry: Entry) -> str:
+        """The hash of an entry that is written with this key."""
+        return f"hmac-{self.id}-{hmac.digest(self._secret, entry.covered, hashlib.sha256).hex()}"
+
+
+AuditKeys = tuple[AuditKey, ...]
+"""The first one writes; each of them verifies."""
 
 
 class Entry(NamedTuple):
@@ -43,14 +92,71 @@ class Entry(NamedTuple):
     hash: str
 
     @property
-    def expected_hash(self) -> str:
-        """The hash that an unchanged entry has."""
+    def covered(self) -> bytes:
+        """The bytes that the hash covers: all fields but the hash itself."""
         fields = [*self[:7], self.data.decode("utf-8", "backslashreplace"), self.before]
-        return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).hexdigest()
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @property
+    def expected_hash(self) -> str:
+        """The hash that an unchanged entry has when it was written without a key."""
+        return hashlib.sha256(self.covered).hexdigest()
+
+    @property
+    def keyed_with(self) -> str | None:
+        """The id of the key with which it was written; None without a key."""
+        return key_id(self.hash)
 
 
-def to_entry(event: AuditEvent, number: int, before: str, at: float) -> Entry:
-    """The entry of an event, after the entry with the hash `before`."""
+class Head(NamedTuple):
+    """The number and the hash of an entry, as of a time when it was the last one."""
+
+    number: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hash}"
+
+
+def key_id(hash_: str) -> str | None:
+    """The id of the key that made a hash; None when it was made without one."""
+    match = _KEYED.fullmatch(hash_)
+    return None if match is None else match[1]
+
+
+def parse_head(text: str) -> Head:
+    """The head that `NUMBER:HASH` names. Raises UsageError."""
+    match = _HEAD.fullmatch(text)
+    if match is None:
+        raise UsageError(f"a head of the audit is NUMBER:HASH, as `onward audit verify` prints it, not {text!r:.80}")
+    return Head(int(match[1]), match[2])
+
+
+def parse_keys(setting: str) -> AuditKeys:
+    """The keys that a setting names, separated by commas or spaces. Raises BadSetting."""
+    return tuple(_parse_key(word) for word in setting.replace(",", " ").split())
+
+
+def _parse_key(word: str) -> AuditKey:
+    try:
+        secret = base64.b64decode(word, validate=True)
+    except (binascii.Error, ValueError):
+        secret = b""
+    if len(secret) < MIN_KEY_BYTES:
+        wanted = (
+            f"{MIN_KEY_BYTES} bytes or more in base 64, such as the output of `openssl rand -base64 {MIN_KEY_BYTES}`"
+        )
+        raise BadSetting("audit_key", "…", wanted)
+    return AuditKey(secret)
+
+
+def to_entry(event: AuditEvent, number: int, before: str, at: float, keys: Sequence[AuditKey] = ()) -> Entry:
+    """The entry of an event, after the entry with the hash `before`. Raises AuditKeyMissing when that one is keyed, and there is no
+    key: an entry without a key behind it could be one of anybody."""
     data = wire.encode(dict(event.data), "the data of an audit event")
     entry = Entry(number, at, event.tenant, event.key, event.name, event.action, event.subject, data, before, "")
+    if keys:
+        return entry._replace(hash=keys[0].hash_of(entry))
+    if (id_ := key_id(before)) is not None:
+        raise AuditKeyMissing(id_)
     return entry._replace(hash=entry.expected_hash)

@@ -124,7 +124,7 @@ def audit(commands: Commands) -> None:
     parser = commands.add(
         "audit",
         "commands.keys:audit",
-        "list the audit log: changes to keys, and changes made over HTTP and MCP",
+        "list the audit log: changes to keys, decisions, and changes made over HTTP and MCP",
         "The log has every change to a key. Of other changes it has those made over HTTP\n"
         "and MCP, not those made on the command line, which needs no key.\n\n"
         "examples:\n  onward audit --limit 20\n  onward audit verify",
@@ -139,7 +139,13 @@ def audit(commands: Commands) -> None:
         "Exit status 1 if one was; it prints the first such entry.",
     )
     verify.add_argument(
-        "--seen", metavar="HEAD", help="a head that it printed before: check that no entry up to it is missing"
+        "--head",
+        "--seen",
+        dest="heads",
+        metavar="HEAD",
+        action="append",
+        help="a head that was printed or exported before, or @FILE with exported heads: check that no entry up to it is missing "
+        "or another one; may be given several times",
     )
 
 

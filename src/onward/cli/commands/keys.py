@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from pathlib import Path
 
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.commands.people import user_name
+from onward.cli.args.actor import cli_caller
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import age, local, readable, safe
 from onward.core.audit import Entry
-from onward.core.caller import Caller
 from onward.core.views import Key
-from onward.errors import NotFound
+from onward.errors import NotFound, UsageError
+from onward.service.audit import TAMPERED
 from onward.service.keys import Keys
 from onward.service.serialize import entry_json, key_json
 
@@ -79,7 +80,7 @@ async def create(args: Namespace) -> int:
             tenant=args.tenant,
             agent=args.agent,
             expires=args.expires,
-            by=Caller(name=user_name()),
+            by=cli_caller(),
         )
         secret = app.service.subscriptions.secret_of(created.key.tenant)
     if screen.json:
@@ -98,7 +99,7 @@ async def revoke(args: Namespace) -> int:
     """`onward keys revoke`."""
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        key = await app.keys.revoke(await _resolve_id(app.keys, args.key), by=Caller(name=user_name()))
+        key = await app.keys.revoke(await _resolve_id(app.keys, args.key), by=cli_caller())
     if screen.json:
         screen.document(key_json(key))
     else:
@@ -138,7 +139,7 @@ async def audit(args: Namespace) -> int:
         )
         for entry in entries
     ]
-    empty = "the audit log is empty: it has changes to keys, and changes made over HTTP and MCP"
+    empty = "the audit log is empty: it has changes to keys, decisions, and changes made over HTTP and MCP"
     return screen.table({"entries": [entry_json(entry) for entry in entries]}, AUDIT, rows, empty)
 
 
@@ -146,16 +147,36 @@ async def verify(args: Namespace) -> int:
     """`onward audit verify`."""
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        verdict = await app.service.audit.verify(args.seen)
+        verdict = await app.service.audit.verify(_heads(args.heads))
     if screen.json:
-        problem = {"broken": verdict.broken, "why": verdict.why or None}
+        problem = {"broken": verdict.broken, "cause": verdict.cause or None, "why": verdict.why or None}
+        problem["keyed_from"] = verdict.keyed_from
         screen.document({"sound": verdict.sound, "entries": verdict.entries, "head": verdict.head, **problem})
     elif verdict.sound:
-        screen.say(f"all {verdict.entries:,} entries are as they were written")
+        keyed = "" if verdict.keyed_from is None else f"; they are keyed from entry {verdict.keyed_from} on"
+        screen.say(f"all {verdict.entries:,} entries are as they were written{keyed}")
         print(verdict.head)
         screen.aside(
-            "note this head elsewhere: `onward audit verify --seen HEAD` checks later that no entry up to it is missing"
+            "note this head elsewhere: `onward audit verify --head HEAD` checks later that no entry up to it is missing"
         )
-    else:
+    elif verdict.cause == TAMPERED:
         screen.say((f"the audit log is broken at entry {verdict.broken}: {verdict.why}", "bold red"))
+    else:
+        screen.say((f"the audit log cannot be vouched for from entry {verdict.broken} on: {verdict.why}", "bold red"))
     return 0 if verdict.sound else 1
+
+
+def _heads(given: list[str] | None) -> list[str]:
+    """The heads that the arguments name: a head each, or @FILE with exported heads, one a line behind its time."""
+    heads: list[str] = []
+    for argument in given or []:
+        heads += _read_heads(Path(argument[1:])) if argument.startswith("@") else [argument]
+    return heads
+
+
+def _read_heads(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the heads of the audit in {str(path)!r}: {error}") from None
+    return [words[-1] for line in lines if (words := line.split())]

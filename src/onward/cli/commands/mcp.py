@@ -10,6 +10,7 @@ from argparse import Namespace
 
 from onward.app.application import Onward
 from onward.cli.args import connect
+from onward.cli.args.actor import actor
 from onward.cli.commands.worker import log_lines, loop_factory, stop_on_signals
 from onward.cli.output.screen import Screen
 from onward.core.caller import ANYBODY, SCOPES
@@ -33,7 +34,7 @@ def mcp(args: Namespace) -> int:
 
 async def _serve(app: Onward, args: Namespace) -> bool:
     """Serve until the client disconnects. Returns whether a signal stopped it before."""
-    local = ANYBODY._replace(scopes=frozenset(args.scopes or SCOPES), name="mcp")
+    local = ANYBODY._replace(scopes=frozenset(args.scopes or SCOPES), name=actor("mcp"))
     server = app.mcp(expose=[*app.settings.mcp_expose.split(), *args.expose], local=local)
     stop = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from onward.cli.args import connect
-from onward.cli.commands.people import user_name
+from onward.cli.args.actor import actor
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import safe
@@ -38,7 +38,7 @@ async def patch(args: Namespace) -> int:
         raise UsageError('a patch is a JSON object, such as {"replace_plan": ["look", "act"]}: `onward patch --help`')
     async with connect.open_app(args) as app:
         task_id = await connect.resolve_task_id(app.service, args.id)
-        await app.patch(task_id, change, by=user_name())
+        await app.patch(task_id, change, by=actor())
         agent_state = await app.state(task_id)
     if screen.json:
         screen.document(agent_state.model_dump(mode="json"))

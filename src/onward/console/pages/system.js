@@ -173,7 +173,7 @@ function entries(rows) {
     { name: "Action", cell: (entry) => h("b", null, line(String(entry.action).replaceAll("_", " "), 60)) },
     { name: "Subject", cell: subject },
     { name: "Details", class: "answer", cell: (entry) => (entry.data && Object.keys(entry.data).length ? h("span", { title: safe(brief(entry.data, 1000)) }, brief(entry.data, 120)) : h("span", { class: "faint" }, "–")) },
-    { name: "Hash", cell: (entry) => h("span", { class: "mono faint", title: entry.hash }, entry.hash.slice(0, 10)) },
+    { name: "Hash", cell: (entry) => h("span", { class: "mono faint", title: entry.hash }, entry.hash.split("-").pop().slice(0, 10)) },
   ];
   return table(columns, rows, { label: "Audit", none: empty("No entries yet", "Decisions, control of tasks, and changes to the system are recorded here.") });
 }

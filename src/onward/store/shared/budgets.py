@@ -13,8 +13,9 @@ from onward.core.audit import AuditEvent
 from onward.core.budget import BudgetLedger, Granted
 from onward.core.crash import crashpoint
 from onward.core.task import Message
-from onward.store.shared import audit, tasks
-from onward.store.shared.database import Connection, OverDatabase
+from onward.store.shared import tasks
+from onward.store.shared.audit import Audit
+from onward.store.shared.database import Connection, Database, OverDatabase
 
 Change = Callable[[Mapping[str, BudgetLedger]], Granted]
 """Computes the new ledgers from those that exist, by the ids of the tasks that hold them. It may be called again, and must have no
@@ -23,6 +24,10 @@ effect of its own."""
 
 class Budgets(OverDatabase):
     """The ledgers of budgets."""
+
+    def __init__(self, database: Database, audit: Audit) -> None:
+        super().__init__(database)
+        self._audit = audit
 
     async def get(self, task_id: str) -> BudgetLedger | None:
         """The ledger of a task; None when it has none, or has not begun to spend."""
@@ -42,7 +47,7 @@ class Budgets(OverDatabase):
             for wake in sorted(granted.wake):  # the order in which queue rows are locked
                 await tasks.send(connection, wake.task_id, Message(wake.message, "budget", "", None, b"null"))
             if event is not None:
-                await audit.append(connection, event)
+                await self._audit.append_within(connection, event)
             return granted
 
         granted = await self._db.transact(job)

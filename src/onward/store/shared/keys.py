@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 from onward.core.audit import AuditEvent
 from onward.core.key import KeyRow
-from onward.store.shared import audit
-from onward.store.shared.database import Connection, OverDatabase, seen_by
+from onward.store.shared.audit import Audit
+from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
 
 
 class Keys(OverDatabase):
     """The access keys. (See `seen_by` for `whose`.)"""
+
+    def __init__(self, database: Database, audit: Audit) -> None:
+        super().__init__(database)
+        self._audit = audit
 
     async def add(self, key: KeyRow, seconds: float | None, event: AuditEvent) -> KeyRow:
         """Add a key that expires after so many seconds (None: never), and the audit event, in one transaction. The key as it is stored:
@@ -19,7 +23,7 @@ class Keys(OverDatabase):
 
         async def job(connection: Connection) -> KeyRow:
             await connection.run("key_add", seconds=seconds, **key._asdict())
-            await audit.append(connection, event)
+            await self._audit.append_within(connection, event)
             return KeyRow(*await connection.first("key", id=key.id))
 
         return await self._db.transact(job)
@@ -44,7 +48,7 @@ class Keys(OverDatabase):
 
         async def job(connection: Connection) -> KeyRow | None:
             if await connection.first("key_revoke", id=key_id, **seen_by(whose)) is not None:
-                await audit.append(connection, event)
+                await self._audit.append_within(connection, event)
             row = await connection.first("key", id=key_id)
             key = None if row is None else KeyRow(*row)
             return None if key is None or whose not in {None, key.tenant or ""} else key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from onward.store.shared.audit import Audit
 from onward.store.shared.budgets import Budgets
 from onward.store.shared.database import Database
 from onward.store.shared.keys import Keys
@@ -20,10 +19,9 @@ class SharedStore(CoreVerbs):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self.audit = Audit(database)
-        self.budgets = Budgets(database)
+        self.budgets = Budgets(database, self.audit)
         self.handlers = Handlers(database)
-        self.keys = Keys(database)
+        self.keys = Keys(database, self.audit)
         self.listing = Listing(database)
         self.overview = Overview(database)
         self.pruning = Pruning(database)

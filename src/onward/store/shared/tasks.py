@@ -12,7 +12,8 @@ from onward.core.record import CANCEL, CANCELLED, RESUMED
 from onward.core.task import NEEDS_A_PERSON, SAID, Message, State, Task
 from onward.store.port.listing import MAX_BYTES
 from onward.store.port.values import ALL_MESSAGES, Sent, Stopped, Submitted
-from onward.store.shared import audit, rows
+from onward.store.shared import rows
+from onward.store.shared.audit import Audit
 from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
 from onward.store.shared.forks import fork
 
@@ -25,6 +26,7 @@ class CoreVerbs(OverDatabase):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
+        self.audit: Audit = Audit(database)
         self._orphans_after = ""
         """The parent from which the next call of `orphans` goes on."""
 
@@ -78,7 +80,7 @@ class CoreVerbs(OverDatabase):
 
     async def send(self, task_id: str, message: Message, event: AuditEvent | None = None) -> Sent:
         async def job(connection: Connection) -> Sent:
-            return await _audited(connection, await send(connection, task_id, message), event)
+            return await self._audited(connection, await send(connection, task_id, message), event)
 
         return await self._db.transact(job)
 
@@ -93,18 +95,17 @@ class CoreVerbs(OverDatabase):
     ) -> Sent:
         async def job(connection: Connection) -> Sent:
             sent = await _resolve_ended(connection, task_id, message, undo, input)
-            return await _audited(connection, sent, event)
+            return await self._audited(connection, sent, event)
 
         return await self._db.transact(job)
 
+    async def _audited(self, connection: Connection, sent: Sent, event: AuditEvent | None) -> Sent:
+        if event is not None and sent.number is not None and sent.there is None:
+            await self.audit.append_within(connection, event)
+        return sent
+
     async def inbox(self, task_id: str, after: int = 0, limit: int = ALL_MESSAGES) -> list[Message]:
         return [Message(*row) for row in await self._db.fetch("inbox", id=task_id, after=after, limit=limit)]
-
-
-async def _audited(connection: Connection, sent: Sent, event: AuditEvent | None) -> Sent:
-    if event is not None and sent.number is not None and sent.there is None:
-        await audit.append(connection, event)
-    return sent
 
 
 async def _cancel(connection: Connection, task_id: str) -> Stopped:
