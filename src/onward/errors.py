@@ -577,11 +577,11 @@ class StaleDecision(OnwardError):
     status = 409
     exit_status = 2
 
-    def __init__(self, what: str, asked: str, seen: str) -> None:
+    def __init__(self, what: str, asked: str, seen: str, field: str = "hash") -> None:
         self.asked: str = asked
         self.seen: str = seen
         super().__init__(
-            f"{what} is not the one that you saw (its hash is {asked}, and not {seen:.80}); nothing was "
+            f"{what} is not the one that you saw (its {field} is {asked}, and not {seen:.80}); nothing was "
             "written, look at it again (`onward approvals`) and decide anew"
         )
 

@@ -313,7 +313,8 @@ async def test_an_approval_of_a_handler_has_nothing_to_change(lab: Lab) -> None:
         with pytest.raises(UsageError, match="is for no tool call of an agent"):
             await lab.app.decide(ask.id, "approve", **change)
     await lab.app.decide(ask.id, "approve", hash=ask.hash)
-    assert (await lab.ended(task_id)).result == {"decision": "approve", "hash": ask.hash}
+    decided = {"decision": "approve", "hash": ask.hash, "digest": ask.digest, "named": True}
+    assert (await lab.ended(task_id)).result == decided
 
 
 async def test_an_approval_of_a_cancelled_saga_cannot_be_decided(lab: Lab) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import re
+import socket
 from typing import Any
 
 import pytest
@@ -32,14 +35,14 @@ def test_an_approval_is_listed_and_approved(onward: Run, crew: str, waiting: Wai
     assert ask | {"asked_at": None} == {
         "id": f"{task_id}.3", "kind": "approval", "task_id": task_id, "task": "ship", "text": "Ship bread?",
         "risk": "external_action", "data": {"to": "eu"}, "choices": [], "asked_at": None, "expires_at": None,
-        "default": None, "tool": None, "arguments": None, "hash": ask["hash"],
+        "default": None, "tool": None, "arguments": None, "hash": ask["hash"], "digest": ask["digest"],
     }  # fmt: skip
     listed = onward("approvals", "--db", crew)
     (shown,) = [text for text in listed.out.split("\n\n") if task_id in text]
     assert shown.splitlines()[0] == "Ship bread?"
     assert dict(line.split(None, 1) for line in shown.splitlines()[1:]) == {
         "id": f"{task_id}.3", "task": "ship", "asked": "0 s ago", "risk": "external_action", "data": '{"to": "eu"}',
-        "hash": ask["hash"],
+        "hash": ask["hash"], "digest": ask["digest"],
     } | ({"asked": "1 s ago"} if "1 s ago" in shown else {})  # fmt: skip
     assert "onward approve ID" in listed.err
     assert not asks(onward("questions", "--json", "--db", crew), task_id)
@@ -142,15 +145,45 @@ def test_a_tool_call_is_shown_whole_and_approved_with_other_arguments(onward: Ru
     assert (output.status, "--arguments is a JSON object" in output.sentence) == (2, True)
     output = onward("approve", ask["id"], "--arguments", '{"path": 7}', "--app", "tests.cli.shop:app", "--db", crew)
     assert (output.status, "tool 'erase': the input for 'path' does not fit" in output.sentence) == (2, True), output
-    output = onward("approve", ask["id"], "--hash", "0" * 24, "--json", "--db", crew)
-    assert (output.status, output.json["error"]["code"]) == (2, "stale_decision")
+    one = onward("approvals", ask["id"], "--db", crew).out
+    assert all(part in one for part in (json.dumps({"path": path}), ask["digest"]))
+    assert onward("approvals", ask["id"], "--json", "--db", crew).json == ask
+    for option, wrong in (("--hash", "0" * 24), ("--digest", "0" * 64), ("--digest", ask["hash"])):
+        output = onward("approve", ask["id"], option, wrong, "--json", "--db", crew)
+        assert (output.status, output.json["error"]["code"]) == (2, "stale_decision")
+    assert [one["id"] for one in asks(onward("approvals", "--json", "--db", crew), task_id)] == [ask["id"]]
     output = onward(
-        "approve", ask["id"], "--arguments", '{"path": "/tmp"}', "--hash", ask["hash"], "--reason", "less", "--db", crew
+        "approve",
+        ask["id"],
+        "--arguments",
+        '{"path": "/tmp"}',
+        "--digest",
+        ask["digest"],
+        "--reason",
+        "less",
+        "--db",
+        crew,
     )
     assert (output.status, output.out) == (0, f'approved: erase with {{"path": "/tmp"}}  task {task_id} (janitor)\n')
     note = '(a person approved this with other arguments, {"path": "/tmp"}, because: less)'
     assert result(onward, crew, task_id) == f"{note}\n/tmp is gone"
     assert 'with {"path": "/tmp"}, less' in onward("show", task_id, "--db", crew).out
+
+
+def test_a_decision_is_recorded_under_the_account_and_not_under_a_variable(
+    onward: Run, crew: str, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "the-boss")
+    task_id = waiting("approval", "ship", '"bread"')
+    (ask,) = asks(onward("approvals", "--json", "--db", crew), task_id)
+    assert onward("deny", ask["id"], "--digest", ask["digest"], "--db", crew).status == 0
+    entry = onward("audit", "--limit", "1", "--db", crew, "--json").json["entries"][0]
+    account = f"cli:{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
+    assert (entry["name"], entry["key"], entry["action"], entry["subject"]) == (account, None, "deny", ask["id"])
+    assert (entry["data"]["digest"], entry["data"]["named"]) == (ask["digest"], True)
+    records = json.dumps(onward("show", task_id, "--json", "--db", crew).json)
+    assert "the-boss" not in records
 
 
 def test_doctor_knows_that_people_are_asked(onward: Run, crew: str, waiting: Waiting):

@@ -103,9 +103,16 @@ def test_an_approval_comes_live_shows_its_exact_arguments_and_is_given(visit: Vi
     expect(page.get_by_text("risk: external_action")).to_be_visible()
     expect(page.get_by_text("and is then denied")).to_be_visible()
     expect(page.locator(".ask-context")).to_contain_text("Where is her order?")
+    digest = server.asked(task_id)["digest"]
+    expect(page.locator(".ask-body")).to_contain_text(f"Digest {digest[:16]}")
     page.get_by_role("button", name="Approve", exact=True).click()
     expect(page.get_by_text("Approved: send_email")).to_be_visible()
     assert server.ended(task_id)["result"] == "The customer was told."
+    records = server.client.get(f"/api/tasks/{task_id}/events").json()["records"]
+    (decision,) = [
+        value for record in records if isinstance(value := record["data"].get("value"), dict) and "digest" in value
+    ]
+    assert (decision["digest"], decision["named"]) == (digest, True), "the page has sent the digest of what it showed"
     expect(page.get_by_text("No approvals or questions are waiting")).to_be_visible()
     expect(page.locator(".rail-count.tone-wait")).to_have_count(0)
 

@@ -79,6 +79,7 @@ ROWS: dict[str, Row] = {
     "pause_queue": Row("/api/queues/default/pause", ADMIN, place=True),
     "unpause_queue": Row("/api/queues/default/unpause", ADMIN, place=True),
     "approvals": Row("/api/approvals", READ, lists=True),
+    "approval": Row("/api/approvals/{approval}", READ),
     "decide": Row("/api/approvals/{approval}", DECIDE, {"decision": "approve"}, decides=True),
     "questions": Row("/api/questions", READ, lists=True),
     "answer": Row("/api/questions/{question}", DECIDE, {"answer": "fast"}, decides=True),

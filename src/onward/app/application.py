@@ -344,16 +344,18 @@ class Onward(Events, Mcp, Registry, Queries):
         arguments: dict[str, Any] | None = None,
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- the name in every interface
+        digest: str | None = None,
     ) -> None:
         """Approve or deny (`ctx.approve`, an agent's tool call), once. `by` names the person; a denied agent reads the `reason`.
 
         For a tool call, `arguments` approves it with these arguments in place of its own, and `always` lets the tool run without
-        an approval in this task from now on. With `hash` (`Ask.hash`) the decision counts only for the request that you saw.
-        Raises AlreadyDecided when it is decided already (AskExpired when its time is up), StaleDecision for another hash,
-        Withdrawn when the task no longer waits for it, and InvalidInput for arguments that the tool does not take.
+        an approval in this task from now on. With `digest` (`Ask.digest`) the decision counts only for the request that you saw;
+        `hash` is a shorter form of it. Raises AlreadyDecided when it is decided already (AskExpired when its time is up),
+        StaleDecision for another digest, Withdrawn when the task no longer waits for it, and InvalidInput for arguments that the
+        tool does not take.
         """
         await self.service.messages.decide(
-            approval_id, decision, reason=reason, by=by, arguments=arguments, always=always, hash=hash
+            approval_id, decision, reason=reason, by=by, arguments=arguments, always=always, hash=hash, digest=digest
         )
 
     async def doubts(self, task_id: str) -> Doubts:

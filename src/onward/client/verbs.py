@@ -250,6 +250,11 @@ class Verbs(ClusterVerbs, Generic[H]):
         return (yield from self._asks("approval"))
 
     @verb
+    def approval(self, approval_id: str) -> Script[Ask]:
+        """An approval in full, open or decided. Raises NotFound."""
+        return from_json(Ask, (yield from self._read(path("approvals", approval_id))))
+
+    @verb
     def questions(self) -> Script[Asks]:
         """Questions that wait for people, the oldest first."""
         return (yield from self._asks("question"))
@@ -334,9 +339,11 @@ class Verbs(ClusterVerbs, Generic[H]):
         arguments: dict[str, Any] | None = None,
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- as in Onward.decide
+        digest: str | None = None,
     ) -> Script[None]:
         """Approve or deny, once. As `Onward.decide`; the decision is recorded under the name of the key."""
         body = {"decision": decision, "reason": reason, "arguments": arguments, "always": always, "hash": hash}
+        body |= {} if digest is None else {"digest": digest}  # a server of an earlier version does not know it
         yield from self._call("POST", path("approvals", approval_id), body)
 
     @verb

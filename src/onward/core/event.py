@@ -12,8 +12,8 @@ import urllib.parse
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from onward.core import approval, wire
 from onward.core import record as r
-from onward.core import wire
 from onward.core.journal.turns import is_output
 from onward.core.record import Record
 from onward.errors import InvalidInput, UsageError
@@ -151,6 +151,9 @@ def event(task_id: str, record: Record, kind: str, origin: Origin) -> Event:
         }
     elif record.key:
         payload["step"] = record.key
+    if record.kind == r.APPROVAL and "what" in payload:
+        approval_id = f"{task_id}.{record.seq}"
+        payload |= {"approval_id": approval_id, "digest": approval.digest(approval_id, origin.task, payload)}
     data = payload | {"task_id": task_id, "task": origin.task}
     return Event(f"{task_id}.{record.seq}", kind, task_id, origin.task, record.seq, record.at, data)
 
@@ -160,18 +163,24 @@ def body(event: Event, limit: int = BODY_LIMIT) -> bytes:
     whole = wire.encode(_cloud(event, event.data), "an event")
     if len(whole) <= limit:
         return whole
+    approval_id = event.data.get("approval_id") if event.type == r.APPROVAL else None
     kept = {
         "task_id": event.task_id,
         "task": _cut(event.task),
         "truncated": True,
-        "path": f"/api/tasks/{event.task_id}",
+        "path": f"/api/tasks/{event.task_id}" if approval_id is None else f"/api/approvals/{approval_id}",
     }
     small = {
         name: value for name, value in event.data.items() if len(wire.encode(value)) <= _MAX_FIELD and name not in kept
     }
     if isinstance(error := event.data.get("error"), dict) and "error" not in small:
         small["error"] = {name: _cut(value) for name, value in error.items() if name in {"type", "message"}}
-    for data in (small, {"state": event.data.get("state")}):
+    least = (
+        {"state": event.data.get("state")}
+        if approval_id is None
+        else {"approval_id": approval_id, "digest": event.data["digest"]}
+    )
+    for data in (small, least):
         encoded = wire.encode(_cloud(event, data | kept), "an event")
         if len(encoded) <= limit:
             break

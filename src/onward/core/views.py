@@ -160,7 +160,9 @@ class Ask:
     arguments: dict[str, Any] | None
     """The arguments of that call."""
     hash: str | None
-    """Hash of the task, the record and all that it asks: a decision with this hash is for exactly this."""
+    """Hash of the task, the record and all that it asks: a decision with this hash is for exactly this. `digest` is the longer one."""
+    digest: str | None = None
+    """SHA-256 of `id`, `task`, `text`, `risk` and `data` of an approval. A decision that names another digest is refused."""
 
     @property
     def seq(self) -> int:

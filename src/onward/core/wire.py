@@ -216,6 +216,12 @@ def fingerprint(value: Any, what: str = "the value") -> str:
     return hashlib.blake2b(_bytes(value, _canonical, what), digest_size=12).hexdigest()
 
 
+def digest(value: Any) -> str:
+    """The SHA-256 of a JSON value in canonical form: keys sorted, no blanks, UTF-8, in hexadecimal. It does not mask: the value is shown
+    beside its digest, and every process must compute the same."""
+    return hashlib.sha256("".join(_canonical(value, 0)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def content_id(data: bytes) -> str:
     """The id of contents: a hash, equal for equal bytes."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

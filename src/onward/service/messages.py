@@ -10,8 +10,8 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from onward.core import approval, wire
 from onward.core import record as r
-from onward.core import wire
 from onward.core.audit import AuditEvent
 from onward.core.clock import Clock
 from onward.core.ids import Ids
@@ -105,7 +105,7 @@ class Messages:
         task_id, _, seq = ask_id.rpartition(".") if _ASK_ID.fullmatch(ask_id) else ("", "", "")
         task = await self._store.get(task_id, whose) if task_id else None
         records = await self._store.journal(task_id, int(seq) - 1, 1) if task is not None else []
-        if task is None or not records or records[0].kind not in {r.QUESTION, r.APPROVAL}:
+        if task is None or not records or records[0].kind not in {r.QUESTION, r.APPROVAL} or records[0].dropped:
             raise NotFound(
                 f"there is no question or approval {ask_id!r}; `onward approvals` and `onward questions` list them"
             )
@@ -131,6 +131,7 @@ class Messages:
         arguments: dict[str, Any] | None = None,
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- as in HTTP
+        digest: str | None = None,
         event: AuditEvent | None = None,
     ) -> None:
         """Approve or deny; see `Onward.decide`."""
@@ -142,12 +143,15 @@ class Messages:
             raise UsageError(f"{approval_id} is a question; `onward answer` answers it")
         if hash is not None and hash != ask.hash:
             raise StaleDecision(what, str(ask.hash), hash)
+        if digest is not None and digest != ask.digest:
+            raise StaleDecision(what, str(ask.digest), digest, "digest")
         if arguments is not None or always:
             self._check_changes(ask, decision, arguments)
-        fields = {"decision": decision, "reason": reason, "by": by, "always": always, "hash": ask.hash}
+        fields = {"decision": decision, "reason": reason, "by": by, "always": always}
         payload = {name: value for name, value in fields.items() if value}
         changes = {} if arguments is None else {"arguments": arguments}
-        others = await self._reply(ask, "decision", payload | changes, what, event)
+        shown = shown_and_decided(ask, arguments, named=hash is not None or digest is not None)
+        others = await self._reply(ask, "decision", payload | shown | changes, what, event)
         if always:
             await self._approve_others(ask, others, payload, event)
 
@@ -171,9 +175,9 @@ class Messages:
         caller decides one of them first, that decision counts."""
         for other in others:
             if other.kind == "approval" and other.tool == ask.tool:
-                decision = {**payload, "hash": other.hash, "through": ask.id}
-                message = Message(self._ids(), "decision", "", other.seq, wire.encode(decision, "the answer"))
-                also = event and event._replace(subject=other.id, data={"hash": other.hash, "through": ask.id})
+                through = {**shown_and_decided(other), "through": ask.id}
+                message = Message(self._ids(), "decision", "", other.seq, wire.encode(payload | through, "the answer"))
+                also = event and event._replace(subject=other.id, data=through)
                 await self._store.send(ask.task_id, message, also)
                 self._all_asks.forget()
         self._store.nudge("ready", [ask.task_id])
@@ -297,7 +301,23 @@ def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], 
         tool=None if tool_call is None else str(tool_call["tool"]),
         arguments=None if tool_call is None else dict(tool_call["arguments"]),
         hash=None if question else wire.fingerprint([task_id, seq, payload.get("what"), payload.get("risk"), data]),
+        digest=None if question else approval.digest(f"{task_id}.{seq}", task, payload),
     )
+
+
+def shown_and_decided(
+    ask: Ask, arguments: dict[str, Any] | None = None, *, named: bool = False
+) -> dict[str, str | bool | None]:
+    """The part of the record of a decision that says what it is for: the hash and the digest of the approval, whether the caller `named`
+    one of them, and with changed arguments the digest of what was `decided` instead."""
+    fields: dict[str, str | bool | None] = {"hash": ask.hash, "digest": ask.digest}
+    if named:
+        fields["named"] = True
+    if isinstance(arguments, dict) and ask.tool is not None:
+        payload = {"what": ask.text, "risk": ask.risk, "data": ask.data}
+        recorded = wire.decode(wire.encode(arguments, "the changed arguments"))  # without values of secrets
+        fields["decided"] = approval.digest_with(ask.id, ask.task, payload, recorded)
+    return fields
 
 
 def _still_open(rows: Sequence[port.Ask]) -> list[Ask]:

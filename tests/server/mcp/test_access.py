@@ -23,13 +23,13 @@ Way = tuple[str, str, dict[str, Any]]
 def ways(of: Belongings) -> list[Way]:
     """Everything that names something of somebody."""
     uri = uri_of("fixer", of.fixer)
-    yes = {of.approval: {"action": "accept", "content": {"confirm": True}}}
+    yes = {f"{of.approval}#{'0' * 64}": {"action": "accept", "content": {"confirm": True}}}
     tools: dict[str, dict[str, Any]] = {
         "get": {"task_id": of.fixer},
         "cancel": {"task_id": of.fixer},
         "patch": {"task_id": of.fixer, "flag_risks": ["taken over"]},
         "answer": {"question_id": of.question, "answer": "so"},
-        "decide": {"approval_id": of.approval, "decision": "approve"},
+        "decide": {"approval_id": of.approval, "decision": "approve", "digest": "0" * 64},
         "submit": {"task": "quick", "input": "go on", "after": of.done},
     }
     return [

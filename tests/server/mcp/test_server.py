@@ -76,7 +76,7 @@ async def test_the_verbs_are_tools_with_schemas_and_sentences(client: Client, ap
         ("submit", {"task": "add", "input": {"a": "x", "b": 1}}, "invalid_input"),
         ("add", {"a": 1}, "invalid_input"),
         ("get", {"task_id": "nobody"}, "task_not_found"),
-        ("decide", {"approval_id": "x.1", "decision": "approve"}, "not_found"),
+        ("decide", {"approval_id": "x.1", "decision": "approve", "digest": "0" * 64}, "not_found"),
         ("patch", {"task_id": "nobody", "flag_risks": ["x"]}, "task_not_found"),
     ):
         result = await client.call_tool(name, arguments)
@@ -103,8 +103,10 @@ async def test_people_are_asked_and_answer(client: Client, app: Onward) -> None:
     waits = await call(client, "careful", what="paint it")
     (asked,) = waits["asks"]
     assert (asked["kind"], asked["text"]) == ("approval", "Really paint it?")
-    await call(client, "decide", approval_id=asked["id"], decision="approve", reason="go on")
-    again = await client.call_tool("decide", {"approval_id": asked["id"], "decision": "deny"})
+    digest = asked["digest"]
+    done = await call(client, "decide", approval_id=asked["id"], decision="approve", digest=digest, reason="go on")
+    assert done["digest"] == digest
+    again = await client.call_tool("decide", {"approval_id": asked["id"], "decision": "deny", "digest": digest})
     assert again.structured_content is not None
     assert again.structured_content["code"] == "already_decided"
 

@@ -9,7 +9,8 @@ _ASK_ID = "the id, as listed; the part before the dot may be shortened like a ta
 
 def approvals(commands: Commands) -> None:
     """`onward approvals`."""
-    commands.add("approvals", "commands.people:approvals", "list open approvals in full, the oldest first")
+    parser = commands.add("approvals", "commands.people:approvals", "list open approvals in full, the oldest first")
+    parser.add_argument("id", metavar="APPROVAL", nargs="?", help=f"show this one, open or decided: {_ASK_ID}")
 
 
 def questions(commands: Commands) -> None:
@@ -36,7 +37,7 @@ def approve(commands: Commands) -> None:
     )
     parser.add_argument("--app", metavar="MODULE:APP", help="check the arguments against this app's tools")
     parser.add_argument("--always", action="store_true", help="ask for no more approvals of this tool in this task")
-    _hash(parser)
+    _digest(parser)
 
 
 def deny(commands: Commands) -> None:
@@ -49,10 +50,13 @@ def deny(commands: Commands) -> None:
     )
     parser.add_argument("id", metavar="APPROVAL", nargs="?", help=_ASK_ID)
     parser.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the task and the journal")
-    _hash(parser)
+    _digest(parser)
 
 
-def _hash(parser: Parser) -> None:
+def _digest(parser: Parser) -> None:
+    parser.add_argument(
+        "--digest", metavar="DIGEST", help="decide only if the approval has this digest, as `approvals` shows it"
+    )
     parser.add_argument(
         "--hash", metavar="HASH", help="decide only if the approval still has this hash, as `approvals` shows it"
     )

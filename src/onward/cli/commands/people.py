@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import sys
 import time
 from argparse import Namespace
@@ -14,6 +12,7 @@ from rich.text import Text
 
 from onward.app.application import Onward
 from onward.cli.args import connect
+from onward.cli.args.actor import cli_caller
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, print_table
@@ -22,6 +21,7 @@ from onward.core.journal.open_waits import plain_key, question
 from onward.core.task import Task
 from onward.core.views import Ask, Doubt
 from onward.errors import StateConflict, UsageError
+from onward.server.access.service import AuthorizedService
 from onward.service.messages import VERDICTS
 from onward.service.serialize import ask_json, iso, task_json
 
@@ -39,6 +39,8 @@ QUESTIONS = (fixed("ID"), Column("TASK", drop=2), fixed("AGE", drop=1), fixed("L
 
 async def approvals(args: Namespace) -> int:
     """`onward approvals`: shows each approval in full, so that no one approves a shortened one."""
+    if args.id is not None:
+        return await _show_one(args)
     return await _list(args, "approval", "onward approve ID · onward deny ID --reason TEXT", _show_all)
 
 
@@ -58,6 +60,19 @@ async def _list(args: Namespace, kind: str, hint: str, show: Callable[[Screen, l
         screen.aside((hint, "dim"))
     else:
         screen.aside(f"no {kind}s are open")
+    return 0
+
+
+async def _show_one(args: Namespace) -> int:
+    screen = Screen(args)
+    async with connect.open_app(args) as app:
+        ask = await connect.resolve_ask(app, args.id, "approval", "onward approvals")
+    if ask.kind != "approval":
+        raise UsageError(f"{ask.id} is a question; `onward questions` lists the open ones")
+    if screen.json:
+        screen.document(ask_json(ask))
+    else:
+        _show(screen, ask)
     return 0
 
 
@@ -103,7 +118,8 @@ async def _decide(args: Namespace, decision: str, done: str) -> int:
         ask = await connect.resolve_ask(app, args.id, "approval", f"onward {decision}")
         if args.id is None and not screen.json:
             _show(screen, ask)
-        await app.decide(ask.id, decision, reason=args.reason, by=user_name(), hash=args.hash or ask.hash, **options)
+        service = AuthorizedService(app.service, cli_caller())
+        await service.decide(ask.id, decision, reason=args.reason, hash=args.hash, digest=args.digest, **options)
         task = await app.get(ask.task_id)
     if screen.json:
         decided = {"decision": decision, "reason": args.reason or None, **options, "task_state": task.state}
@@ -142,6 +158,7 @@ def _show(screen: Screen, ask: Ask) -> None:
         ("data", None if ask.data is None or ask.tool is not None else readable(ask.data)),
         ("expires", None if left is None else f"{left}: {at_expiry} then"),
         ("hash", ask.hash),
+        ("digest", ask.digest),
     ]
     screen.block(indented(facts(pairs)))
 
@@ -154,7 +171,7 @@ async def answer(args: Namespace) -> int:
     value = args.text if args.value is None else read_input(args.value)
     async with connect.open_app(args) as app:
         ask = await connect.resolve_ask(app, args.id, "question", "onward answer")
-        await app.answer(ask.id, value)
+        await AuthorizedService(app.service, cli_caller()).answer(ask.id, value)
         task = await app.get(ask.task_id)
     if screen.json:
         screen.document(ask_json(ask) | {"answer": value, "task_state": task.state})
@@ -199,13 +216,6 @@ def _confirm(screen: Screen, done: str, what: str, task: Task) -> None:
     screen.say((f"{done}: ", "green"), what, (f"  task {task.task_id} ({safe(task.task)})", "dim"))
 
 
-def user_name() -> str:
-    """The name of the user who runs the command; empty if it has none."""
-    with contextlib.suppress(OSError, KeyError, ImportError):  # some containers have users without a name
-        return getpass.getuser()
-    return ""
-
-
 # ── effects in doubt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -225,7 +235,8 @@ async def resolve(args: Namespace) -> int:
 
 
 async def _resolve(screen: Screen, app: Onward, task: Task, doubt: Doubt, verdict: str, result: Any) -> int:
-    await app.resolve(task.task_id, verdict, result, step=doubt.step)
+    service = AuthorizedService(app.service, cli_caller())
+    await service.resolve(task.task_id, verdict, result, step=doubt.step)
     task = await app.get(task.task_id)
     if screen.json:
         screen.document(task_json(task) | {"step": doubt.step, "verdict": verdict})

@@ -10,7 +10,7 @@ import { may } from "../me.js";
 import { keepUpdated, readOnly, redraw } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, button, clock, empty, heading, tag, taskLink } from "../ui.js";
-import { value } from "../values.js";
+import { copyable, value } from "../values.js";
 import { at, count, line, number, safe, briefField } from "../words.js";
 import { arguments_, argumentsView, changed } from "./arguments.js";
 
@@ -157,7 +157,7 @@ function panel(box, item, done, signal) {
     h(
       "article",
       { class: "ask", "aria-label": line(item.title, 120), data: { ask: item.id } },
-      h("header", { class: "ask-head" }, h("div", { class: "row" }, badge(kind.word, kind.tone), item.risk && h("span", { class: ["risk", item.risk === "read" ? "tone-idle" : "tone-bad"] }, icon("warn", 13), `risk: ${line(item.risk, 40)}`), h("span", { class: "grow" }), h("span", { class: "faint" }, "since ", age(item.since, { ago: false }))), h("h2", { class: "ask-title" }, item.tool ? ["Call ", h("code", null, line(item.tool, 80)), "?"] : h("bdi", null, safe(item.title.slice(0, 2000)))), whose(item)),
+      h("header", { class: "ask-head" }, h("div", { class: "row" }, badge(kind.word, kind.tone), item.risk && h("span", { class: ["risk", item.risk === "read" ? "tone-idle" : "tone-bad"] }, icon("warn", 13), `risk: ${line(item.risk, 40)}`), h("span", { class: "grow" }), h("span", { class: "faint" }, "since ", age(item.since, { ago: false }))), h("h2", { class: "ask-title" }, item.tool ? ["Call ", h("code", null, line(item.tool, 200)), "?"] : h("bdi", null, safe(item.kind === "approval" ? item.title : item.title.slice(0, 2000)))), whose(item)),
       body(item, done),
       context,
     ),
@@ -186,7 +186,7 @@ function deeds(scope, ...buttons) {
 function approval(ask, done) {
   const always = h("input", { type: "checkbox", id: `always-${ask.id}` });
   const decide = async (decision, more, text) => {
-    await post(`/api/approvals/${part(ask.id)}`, { decision, hash: ask.hash, ...more });
+    await post(`/api/approvals/${part(ask.id)}`, { decision, digest: ask.digest, ...more });
     done(ask, text);
   };
   const yes = () => pressed(box, () => decide("approve", always.checked ? { always: true } : {}, `Approved: ${line(ask.title, 60)}`));
@@ -197,6 +197,7 @@ function approval(ask, done) {
     "div",
     { class: "ask-body" },
     ask.tool ? argumentsView(ask) : ask.data !== null && ask.data !== undefined && (plain(ask.data) ? arguments_(ask.data, ask.id) : value(ask.data, { name: ask.id, label: "Details" })),
+    h("p", { class: "faint", title: "SHA-256 of what is shown here. The decision names it, and is refused for anything else." }, "Digest ", copyable(ask.digest, ask.digest.slice(0, 16))),
     trouble,
     deeds(
       "decide",

@@ -24,6 +24,7 @@ from onward.errors import NoState, NotForTenants
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
 from onward.service.keys import KeyList, NewKey
+from onward.service.messages import shown_and_decided
 from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
 
@@ -201,11 +202,13 @@ class AuthorizedService(Queries):
         arguments: dict[str, Any] | None = None,
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- the name of this field in every API
+        digest: str | None = None,
     ) -> Ask:
         """Approve or deny, once. Raises AlreadyDecided (AskExpired), StaleDecision, Withdrawn."""
         ask, task = await self._deciding(approval_id)
         changed = None if arguments is None else wire.fingerprint(arguments, "the arguments")
-        event = self._audit_event(decision, ask.id, task.tenant, hash=ask.hash, arguments=changed, always=always)
+        shown = shown_and_decided(ask, arguments, named=hash is not None or digest is not None)
+        event = self._audit_event(decision, ask.id, task.tenant, **shown, arguments=changed, always=always)
         await self.service.messages.decide(
             approval_id,
             decision,
@@ -214,6 +217,7 @@ class AuthorizedService(Queries):
             arguments=arguments,
             always=always,
             hash=hash,
+            digest=digest,
             event=event,
         )
         return ask

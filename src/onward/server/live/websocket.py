@@ -94,6 +94,7 @@ class Decide(ClientMessage):
     arguments: dict[str, Any] | None = None
     always: bool = False
     hash: shapes.Name | None = None
+    digest: shapes.Name | None = None
 
 
 class Answer(ClientMessage):
@@ -134,6 +135,7 @@ async def _decide(service: AuthorizedService, _task_id: str, message: Decide) ->
         arguments=message.arguments,
         always=message.always,
         hash=message.hash,
+        digest=message.digest,
     )
 
 

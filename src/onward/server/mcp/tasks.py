@@ -2,7 +2,8 @@
 
 An MCP task is an Onward task: a client's handle is the task id, so it is valid after a restart, and at every server on the same
 database. A tool whose result is still to come returns a pointer to its task; a client that supports tasks gets a handle instead.
-The open questions and approvals of the task are its `inputRequests`, under the same ids as in all other APIs.
+The open questions and approvals of the task are its `inputRequests`, under the same ids as in all other APIs; behind the id of an
+approval comes the digest of what is shown, so that the response names it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
 from onward.core.task import Reason, State, Task
+from onward.core.text import readable, safe
 from onward.core.views import Ask
 from onward.errors import AlreadyDecided, InvalidInput, OnwardError, StateConflict, Withdrawn
 from onward.server.access.service import AuthorizedService
@@ -38,7 +40,13 @@ from onward.service.serialize import iso
 POLL_MS = 1000
 """How often a client should poll, in milliseconds."""
 
+MAX_SHOWN_CHARS = 32_000
+"""Characters of an approval in the message for a person. A longer one is cut, and the message says so."""
+
 _MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
+Content = Mapping[str, Any] | None
+"""What a person entered into the form of a request; None when the person cancelled."""
+
 _TOO_LATE_ERRORS = (AlreadyDecided, Withdrawn, StateConflict)
 
 
@@ -103,9 +111,9 @@ class Tasks(Extension):
         try:
             task = await service.get(params.task_id)
             asks = {ask.id: ask for ask in await service.asks_of(task.task_id)} if not task.ended else {}
-            contents = [_content(asks[key], answer) for key, answer in params.input_responses.items() if key in asks]
-            for ask, content in contents:
-                await _answer(service, ask, content)
+            responses = [_response(asks, key, answer) for key, answer in params.input_responses.items()]
+            for ask, digest, content in filter(None, responses):
+                await _answer(service, ask, digest, content)
         except OnwardError as error:
             raise to_mcp_error(error) from None
         return {}
@@ -163,7 +171,7 @@ def _detailed(task: Task, asks: Sequence[Ask]) -> dict[str, Any]:
         error = {"code": INTERNAL_ERROR, "message": str(failure.get("message", "failed")), "data": failure}
         return {**fields, "status": "failed", "error": error}
     if asks:
-        return {**fields, "status": "input_required", "inputRequests": {ask.id: _elicitation(ask) for ask in asks}}
+        return {**fields, "status": "input_required", "inputRequests": {_key(ask): _elicitation(ask) for ask in asks}}
     return {**fields, "status": "working", "statusMessage": _status_message(task)}
 
 
@@ -203,27 +211,64 @@ def _elicitation(ask: Ask) -> dict[str, Any]:
 def _message(ask: Ask) -> str:
     risk = f" (risk: {ask.risk})" if ask.risk else ""
     until = f" Until {iso(ask.expires_at)}." if ask.expires_at is not None else ""
-    return f"{ask.task}: {ask.text}{risk}{until}"
+    lines = [f"{ask.task}: {ask.text}{risk}{until}"]
+    if ask.tool is not None:
+        lines += [f"tool: {safe(ask.tool)}", f"arguments: {readable(ask.arguments, 2)}"]
+    elif ask.data is not None:
+        lines.append(f"data: {readable(ask.data, 2)}")
+    if ask.digest is None:
+        return "\n".join(lines)
+    return "\n".join([_whole_or_cut("\n".join(lines)), f"digest: {ask.digest}"])
 
 
-def _content(ask: Ask, answer: Any) -> tuple[Ask, Mapping[str, Any] | None]:
+def _whole_or_cut(text: str) -> str:
+    """All of the text, or its beginning with a sentence that says so."""
+    if len(text) <= MAX_SHOWN_CHARS:
+        return text
+    return (
+        f"{text[:MAX_SHOWN_CHARS]}…\nThis is cut: {MAX_SHOWN_CHARS:,} of {len(text):,} characters are shown. Read all of it before you decide: "
+        "the tool `get` returns it in `asks`, GET /api/approvals/ID over HTTP, `onward approvals ID` on the command line."
+    )
+
+
+def _key(ask: Ask) -> str:
+    """The key of its request. That of an approval has the digest of what the request shows, so that every response names it."""
+    return ask.id if ask.digest is None else f"{ask.id}#{ask.digest}"
+
+
+def _response(asks: Mapping[str, Ask], key: str, answer: Any) -> tuple[Ask, str, Content] | None:
+    """The question or approval that a response is for, the digest that its key names, and its content; None when it is not open.
+    Raises InvalidInput."""
+    ask_id, _, digest = key.partition("#")
+    ask = asks.get(ask_id)
+    if ask is None or (ask.kind == "question" and digest):
+        return None
+    if ask.kind == "approval" and not digest:
+        raise InvalidInput(
+            f"a decision on {ask.id} names the digest of what the person was shown: its key is ID#DIGEST, as in the inputRequests of "
+            "tasks/get; nothing was decided"
+        )
+    return ask, digest, _content(ask, answer)
+
+
+def _content(ask: Ask, answer: Any) -> Content:
     """The content of the answer form; None if the person cancelled. Raises InvalidInput."""
     action = answer.get("action") if isinstance(answer, dict) else None
     content = answer.get("content") or {} if isinstance(answer, dict) else {}
     if action == "cancel" or (action == "decline" and ask.kind == "question"):
-        return ask, None
+        return None
     if action == "decline":
-        return ask, {"confirm": False, "reason": str(content.get("reason", ""))}
+        return {"confirm": False, "reason": str(content.get("reason", ""))}
     field, kind = ("answer", str) if ask.kind == "question" else ("confirm", bool)
     if action != "accept" or not isinstance(content, dict) or not isinstance(content.get(field), kind):
         raise InvalidInput(
             f"{ask.id} takes {{'action': 'accept', 'content': {{{field!r}: …}}}}, 'decline' or 'cancel', as its requestedSchema says"
         )
-    return ask, content
+    return content
 
 
-async def _answer(service: AuthorizedService, ask: Ask, content: Mapping[str, Any] | None) -> None:
-    """Send the answer. One that comes too late, or twice, changes nothing."""
+async def _answer(service: AuthorizedService, ask: Ask, digest: str, content: Content) -> None:
+    """Send the answer. One that comes too late, or twice, changes nothing. Raises StaleDecision for another digest."""
     if content is None:
         return
     try:
@@ -231,6 +276,6 @@ async def _answer(service: AuthorizedService, ask: Ask, content: Mapping[str, An
             await service.answer(ask.id, content["answer"])
         else:
             decision = "approve" if content["confirm"] else "deny"
-            await service.decide(ask.id, decision, reason=str(content.get("reason") or ""), hash=ask.hash)
+            await service.decide(ask.id, decision, reason=str(content.get("reason") or ""), digest=digest)
     except _TOO_LATE_ERRORS:
         return

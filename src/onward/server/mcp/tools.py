@@ -184,18 +184,24 @@ class TaskTools:
         ctx: Context[Any, Any],
         approval_id: Annotated[str, Field(description="Its id, as in the `asks` of `get`.")],
         decision: Literal["approve", "deny"],
+        digest: Annotated[
+            str,
+            Field(
+                description="The digest of what the person was shown, as in the `asks` of `get`. Show the person all of the approval: "
+                "`text`, `risk`, `tool`, `arguments` and `data`. A decision with another digest is refused."
+            ),
+        ],
         reason: Annotated[str, Field(description="Sent to the task with the decision.")] = "",
         arguments: Annotated[
             dict[str, Any] | None, Field(description="Approve the call with these arguments instead.")
         ] = None,
         always: Annotated[bool, Field(description="From now on this tool needs no approval in this task.")] = False,
-        hash: Annotated[str | None, Field(description="Decide only if the approval still has this hash.")] = None,  # noqa: A002
     ) -> CallToolResult:
         """Approve or deny an action of a task, on behalf of a person who said so. Never decide by yourself."""
         ask = await self._service(ctx).decide(
-            approval_id, decision, reason=reason, arguments=arguments, always=always, hash=hash
+            approval_id, decision, reason=reason, arguments=arguments, always=always, digest=digest
         )
-        return tool_result({"id": ask.id, "task_id": ask.task_id, "decided": True})
+        return tool_result({"id": ask.id, "task_id": ask.task_id, "decided": True, "digest": ask.digest})
 
     # ── handlers ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field, RootModel, StrictBool, StrictInt
+from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, RootModel, StrictBool, StrictInt
 
 from onward.core.durations import Time
 from onward.core.task import Reason, State
@@ -329,6 +329,12 @@ class Verdict(Shape):
     step: Name | None = None
 
 
+class Approval(RootModel[Ask]):
+    """An approval in full, with all fields of Ask."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 class Approvals(Shape):
     """Open approvals: those that expire first, then the oldest."""
 
@@ -348,13 +354,14 @@ class Pending(Shape):
 
 
 class Decision(Shape):
-    """A yes or a no. With `hash`, it counts only if the approval still has this hash."""
+    """A yes or a no. With `digest`, it counts only if the approval has this digest; `hash` is a shorter form of it."""
 
     decision: Literal["approve", "deny"]
     reason: Annotated[str, Field(max_length=10_000)] = ""
     arguments: dict[str, Any] | None = None
     always: StrictBool = False
     hash: Name | None = None
+    digest: Name | None = None
 
 
 class NewAnswer(Shape):

@@ -36,6 +36,20 @@ async def approvals(context: RequestContext) -> ApiResponse:
 
 
 @routes.add(
+    "GET",
+    "/api/approvals/{id}",
+    "An approval in full, open or decided, with the digest of what will run.",
+    {200: ("The approval.", shapes.Approval)},
+    errors=(404,),
+)
+async def approval(context: RequestContext) -> ApiResponse:
+    ask = await context.service.ask(context.path["id"])
+    if ask.kind != "approval":
+        raise NotFound(f"{ask.id} is a question; `/api/questions` lists the open ones")
+    return ApiResponse(to_json(ask))
+
+
+@routes.add(
     "POST",
     "/api/approvals/{id}",
     "Approve or deny, once.",
@@ -53,6 +67,7 @@ async def decide(context: RequestContext) -> ApiResponse:
         arguments=body.arguments,
         always=body.always,
         hash=body.hash,
+        digest=body.digest,
     )
     return ApiResponse({"id": ask.id, "task_id": ask.task_id, "decided": True})
 
