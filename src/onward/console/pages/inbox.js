@@ -157,7 +157,7 @@ function panel(box, item, done, signal) {
     h(
       "article",
       { class: "ask", "aria-label": line(item.title, 120), data: { ask: item.id } },
-      h("header", { class: "ask-head" }, h("div", { class: "row" }, badge(kind.word, kind.tone), item.risk && h("span", { class: ["risk", item.risk === "read" ? "tone-idle" : "tone-bad"] }, icon("warn", 13), `risk: ${line(item.risk, 40)}`), h("span", { class: "grow" }), h("span", { class: "faint" }, "since ", age(item.since, { ago: false }))), h("h2", { class: "ask-title" }, item.tool ? ["Call ", h("code", null, line(item.tool, 200)), "?"] : h("bdi", null, safe(item.kind === "approval" ? item.title : item.title.slice(0, 2000)))), whose(item)),
+      h("header", { class: "ask-head" }, h("div", { class: "row" }, badge(kind.word, kind.tone), item.risk && h("span", { class: ["risk", item.risk === "read" ? "tone-idle" : "tone-bad"] }, icon("warn", 13), `risk: ${line(item.risk, 40)}`), h("span", { class: "grow" }), h("span", { class: "faint" }, "since ", age(item.since, { ago: false }))), h("h2", { class: "ask-title" }, item.tool ? ["Call ", h("code", null, line(item.tool, 200)), "?"] : h("bdi", null, safe(item.text ?? item.title.slice(0, 2000)))), whose(item)),
       body(item, done),
       context,
     ),
