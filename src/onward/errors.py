@@ -21,6 +21,7 @@
     ├── WaitTimeout           the message that a handler waited for did not come in time; Denied: an approval was refused
     ├── AlreadyDecided        another person was quicker to decide, or (AskExpired) its time was up
     ├── Withdrawn             the task no longer waits for this question or approval; StaleDecision: it is another one
+    ├── AuditKeyMissing       the audit log is keyed, and this process has no key to write to it
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
     ├── UnfitCheckpoint       why a task parked: it cannot continue from its last checkpoint
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: a retry can, but not before a time
@@ -567,6 +568,21 @@ class Withdrawn(OnwardError):
         super().__init__(
             f"task {task_id} no longer waits for {what}: it is being cancelled, or has undone the step that asked; "
             "nothing was written"
+        )
+
+
+class AuditKeyMissing(OnwardError):
+    """The audit log is keyed, and this process has no key to write to it."""
+
+    code = "audit_key_missing"
+    status = 503
+    exit_status = 2
+
+    def __init__(self, key_id: str) -> None:
+        self.key_id: str = key_id
+        super().__init__(
+            f"the audit log is written with a key (id {key_id}), and this process has none; nothing was written. Set "
+            "ONWARD_AUDIT_KEY as in the other processes"
         )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.core.audit import BEGINNING, AuditKeyMissing, Entry, Head, parse_head, parse_keys
-from onward.errors import BadSetting, UsageError
+from onward.core.audit import BEGINNING, Entry, Head, parse_head, parse_keys
+from onward.errors import AuditKeyMissing, BadSetting, UsageError
 from onward.server.access.service import AuthorizedService
 from onward.store.sqlite.store import SqliteStore
 from tests.kit import not_memory

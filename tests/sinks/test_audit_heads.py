@@ -14,10 +14,9 @@ import pytest
 
 from onward import Onward
 from onward.core.audit import AuditEvent, Head
-from onward.errors import BadSetting
+from onward.errors import BadSetting, BadWebhook
 from onward.sinks import audit_heads, signature
 from onward.sinks.audit_heads import HeadExporter, exporting, parse_outlets
-from onward.sinks.guard import BadWebhook
 from onward.store.port.core import Store
 from onward.telemetry import AUDIT_HEADS, counters
 from tests.kit import HandClock, Time, eventually, not_memory

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from onward.core import wire
-from onward.errors import BadSetting, OnwardError, UsageError
+from onward.errors import AuditKeyMissing, BadSetting, UsageError
 
 BEGINNING = "0" * 64
 """The hash before the first entry."""
@@ -28,21 +28,6 @@ MIN_KEY_BYTES: Final = 32
 
 _KEYED = re.compile(r"hmac-([0-9a-f]{8})-[0-9a-f]{64}")
 _HEAD = re.compile(r"([0-9]{1,15}):((?:hmac-[0-9a-f]{8}-)?[0-9a-f]{64})")
-
-
-class AuditKeyMissing(OnwardError):
-    """The audit log is keyed, and this process has no key to write to it."""
-
-    code = "audit_key_missing"
-    status = 503
-    exit_status = 2
-
-    def __init__(self, key_id: str) -> None:
-        self.key_id: str = key_id
-        super().__init__(
-            f"the audit log is written with a key (id {key_id}), and this process has none; nothing was written. Set "
-            "ONWARD_AUDIT_KEY as in the other processes"
-        )
 
 
 class AuditEvent(NamedTuple):
