@@ -35,6 +35,12 @@ async def large(ctx: Any, n: int, size: int) -> int:
     return n
 
 
+@app.task
+async def leaves(ctx: Any, size: int) -> None:
+    """Leaves an artifact of so many bytes behind."""
+    await ctx.artifact(b"x" * size, type="bytes")
+
+
 @app.task(retry=1)
 async def fails(ctx: Any) -> None:
     """Always."""

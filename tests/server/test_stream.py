@@ -15,6 +15,7 @@ from onward.agent.model import ModelUnavailable, Reply, Request
 from onward.core.caller import ANYBODY, Caller
 from onward.core.record import ENDS
 from onward.errors import StoreUnavailable, Unauthorized
+from onward.server.http import sending
 from onward.server.live import sse as stream
 from rig.processes import Child
 from tests.docs.test_guides import code_of
@@ -517,7 +518,7 @@ async def test_a_client_that_takes_nothing_is_dropped_and_may_come_back(
     steps: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of records that are large, so that the line is full soon; the task and the neighbour do not notice."""
-    monkeypatch.setattr(stream.PACE, "send", 0.3)
+    monkeypatch.setattr(sending, "SEND_TIMEOUT_S", 0.3)
 
     @steps.task
     async def large(ctx: Any, n: int) -> int:

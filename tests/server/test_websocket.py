@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from onward import Onward
 from onward.core.caller import ANYBODY, READ, Caller
 from onward.errors import Unauthorized
+from onward.server.http import sending
 from onward.server.live import sse as stream
 from onward.server.live import websocket as sockets
 from tests.kit import eventually, only_memory
@@ -427,7 +428,7 @@ async def _come_and_go(server: Any, task_id: str) -> int:
 async def test_a_client_that_takes_nothing_is_dropped(
     shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream.PACE, "send", 0.3)
+    monkeypatch.setattr(sending, "SEND_TIMEOUT_S", 0.3)
 
     @shop.task
     async def talkative(ctx: Any) -> None:

@@ -48,7 +48,8 @@ class Queries:
         matches with any of them. `text` matches in the name, the key, the labels or the beginning of the input, in upper or lower
         case, and at the beginning or the end of the id. `created_after` and `created_before` compare the times in the ids. A query
         that no index helps (by text, labels, names) reads some 100,000 tasks for a page: the page may have few tasks, or none, and
-        a cursor to go on from."""
+        a cursor to go on from. The inputs and results of a page have 4 MB together, about; beyond that they are left out, and
+        `left_out` of the task names them."""
         return await self.service.list(
             state=state,
             task=task,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from onward.core import record as r
@@ -16,7 +16,7 @@ from onward.core import wire
 from onward.core.record import Record
 from onward.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge, TaskNotFound
 from onward.store.port.core import Batch, Content, Store
-from onward.store.port.paging import journal_pages
+from onward.store.port.paging import bounded_pages
 
 if TYPE_CHECKING:
     from onward.core.state import ArtifactRef
@@ -28,6 +28,9 @@ MAX_ARTIFACT_BYTES = 100_000_000
 
 MAX_INLINE_BYTES = 1_000_000
 """Work on more bytes than this runs in a thread, so that the event loop serves other tasks."""
+
+BeforeLoad = Callable[[int], Awaitable[None]]
+"""Called with the size of an artifact before its bytes are loaded."""
 
 _TASK_ID = re.compile(r"[0-9a-z]{26}")
 _ARTIFACT_ID = re.compile(r"[0-9a-f]{32}")
@@ -102,7 +105,7 @@ class Artifacts:
 
         refs: dict[str, Any] = {}
         empty = True
-        async for page in journal_pages(self._store.journal, _check_task_id(task_id)):
+        async for page in bounded_pages(self._store, _check_task_id(task_id)):
             empty = False
             for record in page:
                 if until is None or record.seq <= until:
@@ -111,11 +114,13 @@ class Artifacts:
             raise TaskNotFound(task_id)
         return [ArtifactRef.model_validate(ref) for ref in refs.values()]
 
-    async def read(self, task_id: str, artifact_id: str) -> bytes:
+    async def read(self, task_id: str, artifact_id: str, before_load: BeforeLoad | None = None) -> bytes:
         """The bytes of an artifact that the journal of the task names. Raises ArtifactNotFound."""
-        known = [ref.artifact_id for ref in await self.of(task_id)]
+        known = {ref.artifact_id: ref.bytes for ref in await self.of(task_id)}
         if artifact_id not in known:
-            raise ArtifactNotFound(task_id, artifact_id, known)
+            raise ArtifactNotFound(task_id, artifact_id, list(known))
+        if before_load is not None:
+            await before_load(known[artifact_id])
         return await self.get(task_id, artifact_id)
 
     # ── forks and pruning ────────────────────────────────────────────────────────────────────────────────────────

@@ -191,8 +191,14 @@ class Verbs(ClusterVerbs, Generic[H]):
     @verb
     def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> Script[Records]:
         """Records after a number. Raises TaskNotFound."""
-        document = yield from self._read(f"{_path(task_id)}/events", after=after, limit=limit)
-        return [parse_record(record) for record in document["records"]]
+        records: list[Record] = []
+        while True:  # the server ends a page early when its records are large
+            wanted = limit - len(records)
+            document = yield from self._read(f"{_path(task_id)}/events", after=after, limit=wanted)
+            records += [parse_record(record) for record in document["records"]]
+            if document["next"] is None or len(records) >= limit:
+                return records
+            after = document["next"]
 
     @stream
     def tail(self, task_id: str, after: int = 0) -> Stream[Record]:

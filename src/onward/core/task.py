@@ -153,7 +153,7 @@ class Task:
     partial: Any = None
     """Of a task that failed: the best result that it had by then, which is not finished. Agents have one."""
     left_out: tuple[str, ...] = ()
-    """In a brief list: which of `input`, `result` and `error` are None only because they are large."""
+    """In a list: which of `input`, `result` and `error` are None only because they are large. `get` returns them."""
 
     @property
     def ended(self) -> bool:

@@ -17,7 +17,7 @@ from onward.core.task import Reason, State, Tasks
 from onward.errors import BadSetting, TaskNotFound
 from onward.service.submission import SubmitRequest, label_in, named, stored_key
 from onward.store.port.core import Store
-from onward.store.port.listing import Which
+from onward.store.port.listing import PAGE_BYTES, SMALL_BYTES, Which
 
 E = TypeVar("E", bound=enum.StrEnum)
 Ids = list[str]
@@ -35,7 +35,7 @@ MAX_COUNT = 10_000
 MAX_COUNT_QUERIES = 5
 """Queries, of up to `MAX_SCAN_TASKS` each, for one count."""
 
-BRIEF_BYTES = 8_000
+BRIEF_BYTES = SMALL_BYTES
 """Bytes of an input, a result or an error that a brief list still has."""
 
 MAX_SEARCH_CHARS = 200
@@ -85,11 +85,13 @@ class Listing:
     async def list(
         self, *, limit: int = 100, cursor: str | None = None, brief: bool = False, **filters: Unpack[Filters]
     ) -> tuple[Tasks, str | None]:
-        """Tasks, newest first, and the cursor for the next page. With `brief`, large values are left out. A query without a fitting index
-        is bounded: its page may have few tasks, or none, and a cursor from which to go on."""
+        """Tasks, newest first, and the cursor for the next page. With `brief`, large values are left out. The inputs and results of a page
+        have about `PAGE_BYTES` together: beyond that they are left out too, and `left_out` of the task names them. A query without a
+        fitting index is bounded: its page may have few tasks, or none, and a cursor from which to go on."""
         if not 1 <= limit <= 1000:
             raise BadSetting("limit", limit, "between 1 and 1000")
         query = await self._query(cursor, filters)
+        query.which["page_bytes"] = PAGE_BYTES
         if brief:
             query.which["most"] = BRIEF_BYTES
         return await self._page(query, limit)

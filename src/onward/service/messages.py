@@ -32,7 +32,7 @@ from onward.errors import (
 from onward.service.shared_read import SharedRead
 from onward.store.port import listing as port
 from onward.store.port.core import Sent, Store
-from onward.store.port.paging import journal_pages
+from onward.store.port.paging import bounded_pages
 
 VERDICTS = ("happened", "not_happened", "undo")
 
@@ -97,13 +97,13 @@ class Messages:
             for child_id in (await self._store.children(parent.task_id))[:left]:
                 left -= 1
                 asks += _still_open(await self._store.listing.asks(child_id))
-                pending += [child] if (child := await self._store.get(child_id)) is not None else []
+                pending += [child] if (child := await self._store.get(child_id, None, 0)) is not None else []
         return asks
 
     async def ask(self, ask_id: str, whose: str | None = None) -> Ask:
         """A question or an approval, open or not. Raises NotFound, also where its task is not of this tenant."""
         task_id, _, seq = ask_id.rpartition(".") if _ASK_ID.fullmatch(ask_id) else ("", "", "")
-        task = await self._store.get(task_id, whose) if task_id else None
+        task = await self._store.get(task_id, whose, 0) if task_id else None
         records = await self._store.journal(task_id, int(seq) - 1, 1) if task is not None else []
         if task is None or not records or records[0].kind not in {r.QUESTION, r.APPROVAL} or records[0].dropped:
             raise NotFound(
@@ -211,7 +211,7 @@ class Messages:
         announced: dict[str, int] = {}
         doubts: dict[str, Doubt] = {}
         empty = True
-        async for page in journal_pages(self._store.journal, task_id):
+        async for page in bounded_pages(self._store, task_id):
             empty = False
             for record in page:
                 if record.kind == r.ANNOUNCED:

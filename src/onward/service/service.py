@@ -60,6 +60,7 @@ from onward.service.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.service.timeline import Timelines
 from onward.service.usage import UsageReports
 from onward.store.port.core import Stopped, Store, Submitted
+from onward.store.port.listing import MAX_BYTES
 from onward.store.port.overview import QueueSnapshot
 
 STUCK_RECORDS = {Reason.PARKED: PARKED, Reason.QUARANTINED: QUARANTINED, Reason.IN_DOUBT: DOUBTED}
@@ -258,9 +259,10 @@ class Service(Listing):
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str, whose: str | None = None) -> Task:
-        """The task. Raises TaskNotFound, also where it is not of the tenant `whose` ("": of no tenant; None: of any)."""
-        task = await self._store.get(plain_id(task_id), whose)
+    async def get(self, task_id: str, whose: str | None = None, *, most: int = MAX_BYTES) -> Task:
+        """The task. An input or a last record of more than `most` bytes is not read, and `left_out` names it. Raises TaskNotFound,
+        also where it is not of the tenant `whose` ("": of no tenant; None: of any)."""
+        task = await self._store.get(plain_id(task_id), whose, most)
         if task is None:
             raise TaskNotFound(task_id)
         return await self._with_reason(task) if task.reason in STUCK_RECORDS else task
@@ -295,9 +297,12 @@ class Service(Listing):
         """The contents of a task with these ids; unknown ids are left out."""
         return await self._store.contents(plain_id(task_id), ids)
 
-    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
-        """Records after a number; with None, from the last checkpoint on."""
-        records = await self._store.journal(plain_id(task_id), after, limit)
+    async def journal(
+        self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
+    ) -> list[Record]:
+        """Records after a number; with None, from the last checkpoint on. The record with which their data has `most` bytes or more is
+        the last."""
+        records = await self._store.journal(plain_id(task_id), after, limit, most)
         if not records and after == 0:
             raise TaskNotFound(task_id)
         return records
@@ -317,23 +322,28 @@ class Service(Listing):
                     return
                 await self._clock.sleep(TAIL_INTERVAL_S)
 
-    async def wait(self, task_id: str, timeout: float | None = None, *, parked: bool = False) -> Task:
-        """Wait until the task has ended. Raises ResultTimeout; with `parked`, TaskParked as soon as it is parked or quarantined."""
-        task = await self.get(task_id)
+    async def wait(
+        self, task_id: str, timeout: float | None = None, *, parked: bool = False, most: int = MAX_BYTES
+    ) -> Task:
+        """Wait until the task has ended; `most` as for `get`. Raises ResultTimeout; with `parked`, TaskParked as soon as it is parked
+        or quarantined."""
+        task = await self.get(task_id, most=most)
         if task.ended:
             return task
         ended = asyncio.Event()
         stop_listening = self._store.listen("ended", ended.set)
         try:
-            return await self._until_ended(task_id, ended, timeout, parked)
+            return await self._until_ended(task_id, ended, timeout, parked, most)
         finally:
             stop_listening()
 
-    async def _until_ended(self, task_id: str, ended: asyncio.Event, timeout: float | None, parked: bool) -> Task:
+    async def _until_ended(
+        self, task_id: str, ended: asyncio.Event, timeout: float | None, parked: bool, most: int
+    ) -> Task:
         start, pause = self._clock.monotonic(), 0.1 if self._store.receives_nudges else 0.002
         while True:
             ended.clear()
-            task = await self.get(task_id)
+            task = await self.get(task_id, most=most)
             left = math.inf if timeout is None else start + timeout - self._clock.monotonic()
             if task.ended:
                 return task

@@ -20,7 +20,8 @@ from onward.core.text import short
 from onward.core.views import RecordView, Timeline, TurnView
 from onward.errors import NotFound, OnwardError, TaskNotFound
 from onward.store.port.core import Store
-from onward.store.port.paging import journal_pages, whole_journal
+from onward.store.port.listing import TINY_BYTES
+from onward.store.port.paging import bounded_pages, whole_journal
 
 MAX_CHILDREN = 1000
 """Children whose end is read from their rows, where the journal does not have it."""
@@ -54,13 +55,15 @@ class Timelines:
     async def timeline(self, task_id: str, after: int = 0) -> Timeline:
         """The journal as a waterfall; with `after`, only the bars and marks that changed after that record. Raises TaskNotFound."""
         waterfall = Waterfall()
-        async for page in journal_pages(self._store.journal, task_id):
+        async for page in bounded_pages(self._store, task_id):
             for record in page:
                 waterfall.read(record)
         if waterfall.began is None:
             raise TaskNotFound(task_id)
         if open_children := set(waterfall.children()):
-            for child in await self._store.listing.list(limit=MAX_CHILDREN, before=None, parent=task_id):
+            for child in await self._store.listing.list(
+                limit=MAX_CHILDREN, before=None, parent=task_id, most=TINY_BYTES
+            ):
                 if child.task_id in open_children and child.ended:
                     waterfall.child_ended(child.task_id, child.state, child.finished_at)
         bars = sorted((bar for bar in waterfall.bars if bar.last > after or bar.end is None), key=_position)

@@ -91,7 +91,7 @@ async def resolve_task_id(service: Service, given: str) -> str:
 
 async def _starting_with(service: Service, part: str) -> Tasks:
     """The newest tasks whose ids start with this. Ids sort as strings, and "~" sorts behind every character of an id."""
-    page, _ = await service.list(cursor=f"{part}~", limit=MAX_CANDIDATES + 1)
+    page, _ = await service.list(cursor=f"{part}~", limit=MAX_CANDIDATES + 1, brief=True)
     return [task for task in page if task.task_id.startswith(part)]
 
 
@@ -99,7 +99,7 @@ async def _ending_with(service: Service, part: str) -> Tasks:
     matches: Tasks = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
-        page, cursor = await service.list(text=part, cursor=cursor, limit=PAGE_SIZE)
+        page, cursor = await service.list(text=part, cursor=cursor, limit=PAGE_SIZE, brief=True)
         matches += [task for task in page if task.task_id.endswith(part)]
         if cursor is None or len(matches) > MAX_CANDIDATES:
             break

@@ -100,9 +100,10 @@ def _address(bound: socket.socket) -> str:
 
 def _server(served: Any, **options: Any) -> Any:
     try:
-        from onward.server.http.uvicorn import Server  # noqa: PLC0415 -- an extra
+        from onward.server.http.uvicorn import Server, raise_file_limit  # noqa: PLC0415 -- an extra
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
+    raise_file_limit()
     return Server(served, **options)
 
 

@@ -32,11 +32,11 @@ class AccessBase:
         if self.caller.scopes.isdisjoint(scopes):
             raise Forbidden(scopes[0], self.caller.name)
 
-    async def _own(self, scope: str, task_id: str) -> Task:
-        """The task, if this caller may use it with this scope. Raises Forbidden; TaskNotFound also for a task of another
-        tenant."""
+    async def _own(self, scope: str, task_id: str, most: int = 0) -> Task:
+        """The task, if this caller may use it with this scope; its input and result only where they have at most `most` bytes.
+        Raises Forbidden; TaskNotFound also for a task of another tenant."""
         self.need(scope)
-        return await self.service.get(task_id, self.caller.sees)
+        return await self.service.get(task_id, self.caller.sees, most=most)
 
     async def _ask(self, scope: str, ask_id: str) -> Ask:
         """The question or approval, if this caller may use it with this scope. Raises Forbidden and NotFound."""

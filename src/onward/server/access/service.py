@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onward.artifacts.keeper import BeforeLoad
 from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
@@ -27,6 +28,7 @@ from onward.service.keys import KeyList, NewKey
 from onward.service.messages import shown_and_decided
 from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
+from onward.store.port.listing import MAX_BYTES
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
@@ -45,19 +47,19 @@ class AuthorizedService(Queries):
 
     # ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, task_id: str) -> Task:
-        """The task, with its usage. Raises TaskNotFound."""
-        return await self.service.usage_reports.of(await self._own(READ, task_id))
+    async def get(self, task_id: str, *, most: int = MAX_BYTES) -> Task:
+        """The task, with its usage; `most` as for `Service.get`. Raises TaskNotFound."""
+        return await self.service.usage_reports.of(await self._own(READ, task_id, most))
 
-    async def wait(self, task_id: str, timeout: float) -> Task:
-        """The task once it has ended. Raises ResultTimeout."""
+    async def wait(self, task_id: str, timeout: float, *, most: int = MAX_BYTES) -> Task:
+        """The task once it has ended; `most` as for `Service.get`. Raises ResultTimeout."""
         await self._own(READ, task_id)
-        return await self.service.wait(task_id, timeout)
+        return await self.service.wait(task_id, timeout, most=most)
 
-    async def journal(self, task_id: str, after: int = 0, limit: int = 1000) -> Records:
-        """Records after a number."""
+    async def journal(self, task_id: str, after: int = 0, limit: int = 1000, most: int = MAX_BYTES) -> Records:
+        """Records after a number; `most` as for `Service.journal`."""
         await self._own(READ, task_id)
-        return await self.service.journal(task_id, after, limit)
+        return await self.service.journal(task_id, after, limit, most)
 
     async def tail(self, task_id: str, after: int = 0) -> AsyncIterator[Record]:
         """Every record after a number, as it is written, until the task has ended."""
@@ -74,10 +76,10 @@ class AuthorizedService(Queries):
         await self._own(READ, task_id)
         return await self.service.artifacts.of(task_id)
 
-    async def artifact(self, task_id: str, artifact_id: str) -> bytes:
+    async def artifact(self, task_id: str, artifact_id: str, before_load: BeforeLoad | None = None) -> bytes:
         """The bytes of an artifact. Raises ArtifactNotFound."""
         await self._own(READ, task_id)
-        return await self.service.artifacts.read(task_id, artifact_id)
+        return await self.service.artifacts.read(task_id, artifact_id, before_load)
 
     async def budget(self, task_id: str) -> Spent:
         """The budget that a task spends from, and how much of it is spent."""

@@ -9,12 +9,14 @@ the lifespan of that app.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, get_origin
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -42,6 +44,8 @@ from onward.server.http.routes import (
     subscriptions,
     tasks,
 )
+from onward.server.http.sending import BoundedSend, body_response
+from onward.server.http.turns import ByteTurns
 from onward.server.live.feed import Feed
 from onward.server.live.websocket import Sockets
 from onward.server.schema import openapi
@@ -65,6 +69,13 @@ ROUTES: Sequence[ApiRoute] = (
 
 
 KEYLESS_NOT_ALLOWED = "this server is mounted in another one, and requests without a key are not allowed there; `app.asgi(keyless=True)` allows them"
+
+
+MAX_LOADED_BYTES = 64 << 20
+"""Bytes that handlers hold in memory at once; see `ApiRoute.loads`."""
+
+LOADING_TIMEOUT_S = 30.0
+"""Seconds that a request waits for its turn to load values."""
 
 
 class ServerState:
@@ -103,6 +114,8 @@ class ServerState:
             max(bodies.MAX_UNVERIFIED_BYTES, body_limit), max(bodies.MAX_PROCESSING_BYTES, body_limit)
         )
         """The first limits bodies of authenticated callers; the second limits bodies of hooks, whose signature covers the body."""
+        self.loading = ByteTurns(MAX_LOADED_BYTES, timeout_s=LOADING_TIMEOUT_S)
+        """Limits the bytes that handlers load at once, until their responses are made."""
         self.closing = asyncio.Event()
         """Set when the server stops: streams, sockets and held responses end."""
         self.feed = Feed(tails, clock, streams=streams, closing=self.closing)
@@ -164,7 +177,9 @@ def asgi(server: ServerState, api_routes: Sequence[ApiRoute] = ROUTES, more: Seq
     routes += [Route("/openapi.json", endpoint=openapi_json)]
     sockets = [WebSocketRoute("/api/tasks/{id}/ws", Sockets(server).__call__)]
     app = Starlette(
-        routes=[*routes, *sockets, *console.routes(server.check_origin), *more], exception_handlers=_HANDLERS
+        routes=[*routes, *sockets, *console.routes(server.check_origin), *more],
+        exception_handlers=_HANDLERS,
+        middleware=[Middleware(BoundedSend)],
     )
     app.state.server = server
     return app
@@ -225,24 +240,25 @@ class _Endpoint:
             service.need_any(route.scopes)
         query = None if route.query is None else bodies.validate(route.query, _query(request, route.query), "the query")
         if route.body is None:
-            api_response = await route.handler(
-                RequestContext(service, request.path_params, query, None, request, server)
-            )
-        else:
-            data = await server.body_limiter.read(request, server.body_limit)
-            async with server.body_limiter.processing(len(data)):
-                body = await bodies.parse_body(data, route.body, request.headers.get("content-type", ""))
-                api_response = await route.handler(
-                    RequestContext(service, request.path_params, query, body, request, server)
-                )
-        if api_response.response is not None:
-            return api_response.response
-        return Response(
-            wire.encode(api_response.value, "the answer", most=_NO_LIMIT),
-            api_response.status,
-            api_response.headers,
-            "application/json",
-        )
+            return await self._make(route, service, query, None, request)
+        data = await server.body_limiter.read(request, server.body_limit)
+        async with server.body_limiter.processing(len(data)):
+            body = await bodies.parse_body(data, route.body, request.headers.get("content-type", ""))
+            return await self._make(route, service, query, body, request)
+
+    async def _make(
+        self, route: ApiRoute, service: AuthorizedService, query: Any, body: Any, request: Request
+    ) -> Response:
+        """Call the handler and make the response."""
+        async with contextlib.AsyncExitStack() as until_made:
+            if route.loads and not route.open:
+                await until_made.enter_async_context(self._server.loading.hold(route.loads))
+            context = RequestContext(service, request.path_params, query, body, request, self._server, until_made)
+            api_response = await route.handler(context)
+            if api_response.response is not None:
+                return api_response.response
+            data = wire.encode(api_response.value, "the answer", most=_NO_LIMIT)
+            return await body_response(data, api_response.status, api_response.headers, "application/json")
 
 
 _NO_LIMIT = 1 << 40

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import collections
-import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from onward.core import wire
 from onward.server.http.problem import Problem
 from onward.server.http.route import S, Shape
+from onward.server.http.turns import ByteTurns
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -89,14 +89,20 @@ async def run_off_loop(data: bytes, work: Callable[[], T]) -> T:
     return work() if len(data) <= INLINE_BYTES else await asyncio.to_thread(work)
 
 
-class BodyLimiter:
+class BodyLimiter(ByteTurns):
     """Limits the bytes of bodies in memory: of those that arrive, and of those that are parsed and handled. Over the first
     limit a body is refused, because a slow sender would make others wait; over the second limit a body waits for its turn."""
 
     def __init__(self, arriving: int, processing: int) -> None:
-        self._arriving, self._free, self._size = arriving, processing, processing
-        self._waiting = arriving
-        self._queue: collections.deque[tuple[int, asyncio.Future[None]]] = collections.deque()
+        super().__init__(processing, arriving)
+        self._arriving = arriving
+
+    def too_many(self) -> Problem:
+        return _too_many({})
+
+    def processing(self, size: int) -> AbstractAsyncContextManager[None]:
+        """Hold this many bytes while the body is parsed and handled. First come, first served."""
+        return self.hold(size)
 
     async def read(self, request: Request, max_bytes: int) -> bytes:
         """The whole body. Raises Problem if it is too large, too slow or compressed, or if there are too many bodies."""
@@ -136,48 +142,6 @@ class BodyLimiter:
         if len(whole) > max_bytes:
             raise _too_large(max_bytes)
         return bytes(whole)
-
-    @contextlib.asynccontextmanager
-    async def processing(self, size: int) -> AsyncIterator[None]:
-        """Hold this many bytes while the body is parsed and handled. First come, first served."""
-        size = min(size, self._size)
-        if self._queue or self._free < size:
-            await self._wait_turn(size)
-        else:
-            self._free -= size
-        try:
-            yield
-        finally:
-            self._release(size)
-
-    async def _wait_turn(self, size: int) -> None:
-        if self._waiting < size:
-            raise _too_many({})
-        place = size, asyncio.get_running_loop().create_future()
-        self._queue.append(place)
-        self._waiting -= size
-        try:
-            await place[1]
-        except asyncio.CancelledError:
-            if place in self._queue:
-                self._queue.remove(place)
-                self._wake_next()
-            else:
-                self._release(size)  # its turn had come already
-            raise
-        finally:
-            self._waiting += size
-
-    def _release(self, size: int) -> None:
-        self._free += size
-        self._wake_next()
-
-    def _wake_next(self) -> None:
-        while self._queue and self._queue[0][0] <= self._free:
-            size, turn = self._queue.popleft()
-            self._free -= size
-            if not turn.done():  # a cancelled caller releases its bytes itself
-                turn.set_result(None)
 
 
 async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from onward.server.http.app import ServerState
 
 S = TypeVar("S", bound="Shape")
+
+LOADED_BYTES = 8 << 20
+"""Bytes that the handler of a route holds in memory, about, until its response is made; see `ApiRoute.loads`."""
 
 
 class Shape(BaseModel):
@@ -43,6 +47,8 @@ class RequestContext:
     """An instance of the route's `body` class, or None."""
     request: Request
     server: ServerState
+    until_made: AsyncExitStack
+    """Closed when the response is made, before it is sent."""
 
     def header(self, name: str) -> str | None:
         """The value of a request header, or None."""
@@ -90,6 +96,9 @@ class ApiRoute:
     scopes: tuple[str, ...] = ()
     """The caller must have one of these scopes, otherwise the server does not read the body. `AuthorizedService` checks the
     rest."""
+    loads: int = LOADED_BYTES
+    """Bytes that the handler holds in memory, about. It waits for its turn (`ServerState.loading`), so that many requests at once do not
+    fill the memory. 0: the handler holds few bytes or waits long, and takes a turn itself where it needs one."""
 
 
 class Routes(list[ApiRoute]):

@@ -25,9 +25,10 @@ from onward.core.record import ENDS
 from onward.errors import StoreUnavailable, TaskNotFound
 from onward.server.access.service import AuthorizedService
 from onward.server.http.problem import Problem
+from onward.server.http.sending import SPOOL, client_gone
 from onward.server.live.feed import Closed, Feed, Follower
 from onward.server.live.render import SseEncoder, SseEncoderWithoutCursor, View, find_position
-from onward.store.port.follow import Head
+from onward.store.port.follow import Head, Tail
 from onward.telemetry import counters
 
 MAX_TASKS = 100
@@ -57,8 +58,6 @@ class Pace:
     """After so much silence a comment is sent, so that no proxy takes the connection for dead."""
     check: float = 1.0
     """Between two checks whether the key is still valid."""
-    send: float = 20.0
-    """In which a client must take what is sent. A slower client is disconnected, and may come back."""
     look: float = 1.0
     """Between two looks for new tasks, in the stream of all tasks."""
     exists: float = 60.0
@@ -75,7 +74,7 @@ PACE = Pace()
 async def heads_of(service: AuthorizedService, feed: Feed, ids: Sequence[str]) -> dict[str, Head]:
     """The last records of these tasks, in this order. Raises TaskNotFound and Forbidden."""
     for task_id in ids:
-        await service.get(task_id)
+        await service.get(task_id, most=0)
     heads = await feed.store.heads(ids)
     if missing := [task_id for task_id in ids if task_id not in heads]:
         raise TaskNotFound(missing[0])  # it was pruned just now
@@ -125,7 +124,7 @@ async def everything(
     beginning. It has no cursor: each connection begins with a `reset`, after which the client reads the list anew."""
     if len(also) > MAX_TASKS:
         raise Problem(422, "too_many_tasks", f"a stream has {MAX_TASKS} tasks at most; this request names {len(also)}")
-    newest, _ = await service.list(limit=MAX_TASKS)
+    newest, _ = await service.list(limit=MAX_TASKS, brief=True)
     heads = await feed.store.heads([task.task_id for task in newest]) | await heads_of(service, feed, also)
     cursors = {task_id: head.seq for task_id, head in heads.items()}
     open_ = {task_id: seq for task_id, seq in cursors.items() if heads[task_id].kind not in ENDS}
@@ -158,7 +157,7 @@ class _NewTasks:
         for task_id in ended:
             self._known[task_id] = self._view.cursors[task_id], 0.0
             self._view.drop(task_id)
-        newest, _ = await self._service.list(limit=MAX_TASKS)
+        newest, _ = await self._service.list(limit=MAX_TASKS, brief=True)
         others = [task for task in newest if task.task_id not in self._view.cursors]
         ids = [task.task_id for task in others if self._last(task.task_id)[1] != task.updated_at]
         older = [task_id for task_id in self._also if task_id not in self._view.cursors and task_id not in ids]
@@ -186,10 +185,6 @@ class _NewTasks:
 # ── the response ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class ClientTooSlow(Exception):
-    """The client does not take what is sent."""
-
-
 class Revoked(Exception):
     """The key is no longer valid."""
 
@@ -200,12 +195,8 @@ class Sink(Protocol):
     last: float
     """When something was last sent."""
 
-    async def put(self, piece: bytes) -> None:
-        """Queue one message. Raises ClientTooSlow."""
-        ...
-
-    async def flush(self) -> None:
-        """Send what was queued."""
+    async def put(self, pieces: list[bytes]) -> None:
+        """Send messages. It takes the list over and empties it, so that no other reference keeps them in memory."""
         ...
 
 
@@ -219,12 +210,10 @@ async def pump(
     heartbeat: bytes = b"",
     new_tasks: _NewTasks | None = None,
 ) -> None:
-    """Send what happens, until all tasks have ended. Raises ClientTooSlow, Revoked and Closed."""
+    """Send what happens, until all tasks have ended. Raises Revoked and Closed."""
     check = look = existence = clock.monotonic()
     while new_tasks is not None or not (view.over and follower.idle):
-        for piece in view.texts():
-            await out.put(piece)
-        await out.flush()
+        await out.put(list(view.texts()))
         now = clock.monotonic()
         if now - check >= PACE.check:
             check = now
@@ -239,14 +228,15 @@ async def pump(
             with contextlib.suppress(StoreUnavailable):
                 await new_tasks.look(follower)
         if heartbeat and now - out.last >= PACE.heartbeat:
-            await out.put(heartbeat)
+            await out.put([heartbeat])
             continue
         until = min(out.last + PACE.heartbeat, check + PACE.check) if heartbeat else check + PACE.check
         until = until if new_tasks is None else min(until, look + PACE.look)
-        for task_id, record in await follower.next(max(until - now, 0)):
-            for piece in view.encode(task_id, record):
-                await out.put(piece)
-    await out.flush()
+        await out.put(_encode(view, await follower.next(max(until - now, 0))))
+
+
+def _encode(view: View, tails: Sequence[Tail]) -> list[bytes]:
+    return [piece for task_id, record in tails for piece in view.encode(task_id, record)]
 
 
 class EventsResponse(Response):
@@ -285,9 +275,6 @@ class EventsResponse(Response):
                 await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 if pumping.done():
                     pumping.result()
-            except ClientTooSlow:
-                if abort(receive):
-                    await leaving
             finally:
                 pumping.cancel()
                 leaving.cancel()
@@ -295,10 +282,10 @@ class EventsResponse(Response):
 
     async def _pump(self, follower: Follower, send: Send) -> None:
         out = _ChunkSink(send, self._feed.clock)
-        await out.put(b"retry: %d\n\n" % round(PACE.retry * 1000))
+        await out.put([b"retry: %d\n\n" % round(PACE.retry * 1000)])
         if self._reset is not None:
-            await out.put(self._view.encoder.reset(self._reset, self._view.cursor))
-        with contextlib.suppress(Closed, Revoked):
+            await out.put([self._view.encoder.reset(self._reset, self._view.cursor)])
+        with contextlib.suppress(Closed, Revoked, Problem):  # Problem: no room in the spool; the client may come back
             await pump(
                 follower,
                 self._view,
@@ -312,45 +299,24 @@ class EventsResponse(Response):
 
 
 class _ChunkSink:
-    """Collects messages and sends them in chunks, with a timeout for each."""
+    """Sends messages in chunks. Many bytes wait in the spool meanwhile."""
 
     def __init__(self, send: Send, clock: Clock) -> None:
         self._send, self._clock = send, clock
-        self._pieces: list[bytes] = []
-        self._size = 0
         self.last = self._clock.monotonic()
 
-    async def put(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self._size += len(piece)
-        if self._size >= CHUNK_BYTES:
-            await self.flush()
-
-    async def flush(self) -> None:
-        whole, self._pieces, self._size = b"".join(self._pieces), [], 0
-        for at in range(0, len(whole), CHUNK_BYTES):
-            await self.send(whole[at : at + CHUNK_BYTES])
+    async def put(self, pieces: list[bytes]) -> None:
+        data = b"".join(pieces)
+        pieces.clear()
+        if len(data) <= CHUNK_BYTES:
+            if data:
+                await self.send(data)
+            return
+        with SPOOL.store(data) as body:
+            del data
+            while chunk := body.read(CHUNK_BYTES):
+                await self.send(chunk)
 
     async def send(self, body: bytes, *, more: bool = True) -> None:
-        try:
-            async with asyncio.timeout(PACE.send):
-                await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        except TimeoutError:
-            raise ClientTooSlow from None
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
         self.last = self._clock.monotonic()
-
-
-async def client_gone(receive: Receive) -> None:
-    """Return when the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def abort(receive: Any) -> bool:
-    """Disconnect at once, and discard data that the client has not taken. ASGI has no message for this, so it uses the
-    transport of the server, if there is one; otherwise the server closes after the client has read the rest."""
-    hang_up = getattr(getattr(getattr(receive, "__self__", None), "transport", None), "abort", None)
-    if hang_up is None:
-        return False
-    hang_up()
-    return True

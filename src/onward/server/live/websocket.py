@@ -25,10 +25,11 @@ from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import KeylessOutside, OnwardError, Unauthorized
 from onward.server.access.service import AuthorizedService
-from onward.server.http import bodies, problem
+from onward.server.http import bodies, problem, sending
 from onward.server.http.problem import Problem
 from onward.server.http.route import Shape
 from onward.server.http.routes import streams
+from onward.server.http.sending import abort
 from onward.server.live import render, sse
 from onward.server.live.feed import Closed
 from onward.server.schema import shapes
@@ -240,8 +241,8 @@ class Sockets:
                 done = receiving if receiving.done() else updating
                 await out.wait_answered()
                 await _close(socket, *done.result())
-            except (sse.ClientTooSlow, WebSocketDisconnect):
-                sse.abort(socket._receive)
+            except WebSocketDisconnect:
+                abort(socket._receive)
             finally:
                 receiving.cancel()
                 updating.cancel()
@@ -252,7 +253,7 @@ async def _send_updates(
     follower: Any, view: render.View, out: _SocketSink, allowed: sse.StillAllowed, reset: Mapping[str, Any] | None
 ) -> tuple[int, str]:
     if reset is not None:
-        await out.put(view.encoder.reset(reset, view.cursor))
+        await out.put([view.encoder.reset(reset, view.cursor)])
     try:
         await sse.pump(follower, view, out, out.clock, allowed)
     except Closed:
@@ -281,7 +282,7 @@ async def _receive_messages(
         if not await allowed():
             return REVOKED
         async with out.answering:
-            await out.put(render.to_json_bytes(await _handle(service, task_id, data)))
+            await out.put([render.to_json_bytes(await _handle(service, task_id, data))])
         # A message that is already there is received without waiting, so other tasks would not get a turn.
         await asyncio.sleep(0)
 
@@ -320,7 +321,7 @@ def _reply_fields(message: Any) -> dict[str, Any]:
 
 
 class _SocketSink:
-    """Sends messages to the client one after the other, with a timeout for each: updates and answers share it."""
+    """Sends messages to the client one after the other: updates and answers share it."""
 
     def __init__(self, socket: WebSocket, clock: Clock) -> None:
         self._socket, self.clock, self._turn = socket, clock, asyncio.Lock()
@@ -332,18 +333,14 @@ class _SocketSink:
         """Wait until no message waits for its answer, or it takes too long: a message that ends the task may end the socket
         before it is answered."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(sse.PACE.send), self.answering:
+            async with asyncio.timeout(sending.SEND_TIMEOUT_S), self.answering:
                 return
 
-    async def put(self, piece: bytes) -> None:
-        try:
-            async with asyncio.timeout(sse.PACE.send), self._turn:
+    async def put(self, pieces: list[bytes]) -> None:
+        async with self._turn:
+            for piece in pieces:
                 await self._socket.send_text(piece.decode())
-        except TimeoutError:
-            raise sse.ClientTooSlow from None
-
-    async def flush(self) -> None:
-        """Nothing to do: `put` sends at once."""
+        pieces.clear()
 
 
 async def _receive(socket: WebSocket) -> bytes:

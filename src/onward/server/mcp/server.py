@@ -138,7 +138,7 @@ class StateResources:
 
     async def _list(self, ctx: McpContext, fixed: list[Resource], cursor: str | None) -> ListResourcesResult:
         try:
-            tasks, next_cursor = await self._access.of(ctx).list(limit=PAGE_TASKS, cursor=cursor)
+            tasks, next_cursor = await self._access.of(ctx).list(limit=PAGE_TASKS, cursor=cursor, brief=True)
         except OnwardError as error:
             raise to_mcp_error(error) from None
         shown = [task for task in tasks if self._agents is None or task.task in self._agents]

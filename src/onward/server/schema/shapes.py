@@ -18,6 +18,7 @@ from onward.server.http.route import Shape
 from onward.service.listing import BRIEF_BYTES, MAX_SEARCH_CHARS
 from onward.service.messages import MAX_MESSAGE_CHARS
 from onward.service.submission import PRIORITY_LIMIT
+from onward.store.port.listing import PAGE_BYTES
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
@@ -132,7 +133,9 @@ class TaskShape(Shape):
     )
     in_flight: int | None = None
     left_out: list[Literal["input", "result", "error"]] = Field(
-        [], description="The fields that are null only because they are large, in a list with `brief`."
+        [],
+        description=f"The fields of a list that are null only because they are large: with `brief`, or beyond the {PAGE_BYTES:,} bytes "
+        "of inputs and results that a page has. The task alone has them.",
     )
 
 
@@ -288,7 +291,8 @@ class RecordShape(Shape):
 
 
 class RecordPage(Shape):
-    """Records in order; send `next` as `after`. It is null when there are no more records yet."""
+    """Records in order; send `next` as `after`. It is null when there are no more records yet. A page of large records ends before its
+    `limit`."""
 
     records: list[RecordShape]
     next: int | None

@@ -28,6 +28,7 @@ from onward.core.record import Entry, Record
 from onward.core.task import Message, NewTask, Task
 from onward.store.migrate import Tell, silent
 from onward.store.port.follow import Tails
+from onward.store.port.listing import MAX_BYTES
 from onward.store.port.values import (
     ALL_MESSAGES,
     SUSPECT_AFTER,
@@ -155,8 +156,9 @@ class Store(Protocol):
         """The tasks that these keys belong to; unknown keys are missing."""
         ...
 
-    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
-        """A task; None when it does not exist or is of another tenant (see `seen_by` in `shared/database.py` for `whose`)."""
+    async def get(self, task_id: str, whose: str | None = None, most: int = MAX_BYTES) -> Task | None:
+        """A task; None when it does not exist or is of another tenant (see `seen_by` in `shared/database.py` for `whose`). An input or a
+        last record of more than `most` bytes is not read; `left_out` of the task names it."""
         ...
 
     async def fork(
@@ -261,8 +263,11 @@ class Store(Protocol):
         before it). It takes at most `seconds`: on SQLite all other writers wait meanwhile."""
         ...
 
-    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
-        """Records with numbers above `after`, in order; with None, from the last checkpoint on."""
+    async def journal(
+        self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
+    ) -> list[Record]:
+        """Records with numbers above `after`, in order; with None, from the last checkpoint on. The record with which their data has
+        `most` bytes or more is the last."""
         ...
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:

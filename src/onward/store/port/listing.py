@@ -10,6 +10,16 @@ from onward.core.task import State
 MAX_BYTES = 2**31 - 1
 """More bytes than an input or a record can have."""
 
+PAGE_BYTES = 4_000_000
+"""Bytes of the inputs and last records of a page of tasks, about."""
+
+SLICE_TASKS = 100
+"""Tasks of a bounded page that one statement reads."""
+
+SMALL_BYTES, TINY_BYTES = 8_000, 200
+"""A bounded page has inputs and last records up to the first size before it has larger ones, as long as there is room; and up to the
+second size when there is none."""
+
 HEAD_BYTES = 240
 """Bytes of the last record of a child that `offspring` reads."""
 
@@ -34,6 +44,8 @@ class Which(TypedDict, total=False):
     """The tenant; "" for tasks without one."""
     most: int | None
     """Longer inputs and last records, in bytes, are left out."""
+    page_bytes: int | None
+    """Bytes that the inputs and last records of all tasks have together, about. The others are left out, and not read."""
 
 
 class Kin(NamedTuple):

@@ -22,6 +22,7 @@ from onward.errors import TaskNotFound
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
 from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Submitted
+from onward.store.port.listing import MAX_BYTES
 from onward.store.postgres import limits
 from onward.store.postgres import migrate as postgres_migrate
 from onward.store.postgres.database import PostgresDatabase
@@ -260,14 +261,19 @@ class PostgresStore(SharedStore):
         async with self._db.connection() as connection:
             await write(connection, batch)
 
-    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
+    async def journal(
+        self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
+    ) -> list[Record]:
         records: list[Record] = []
         name = "last_journal_part" if after is None else "journal_part"
         while True:  # in parts that a slow line carries within the time limit of a statement
             left = limit - len(records)
-            part = await self._db.fetch(name, id=task_id, after=after, limit=left, most=PART_BYTES)
+            part_bytes = min(most, PART_BYTES)
+            part = await self._db.fetch(name, id=task_id, after=after, limit=left, most=part_bytes)
             records += [Record(*row.values()) for row in part]
-            if len(records) >= limit or sum([len(row["data"]) for row in part]) < PART_BYTES:
+            size = sum([len(row["data"]) for row in part])
+            most -= size
+            if len(records) >= limit or size < part_bytes or most <= 0:
                 return records
             name, after = "journal_part", records[-1].seq
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from onward.core.record import Record
 from onward.core.task import Tasks
-from onward.store.port.listing import HEAD_BYTES, Ask, Child, Kin, Which
+from onward.store.port.listing import (
+    HEAD_BYTES,
+    MAX_BYTES,
+    SLICE_TASKS,
+    SMALL_BYTES,
+    TINY_BYTES,
+    Ask,
+    Child,
+    Kin,
+    Which,
+)
 from onward.store.shared import rows
 from onward.store.shared.database import Connection, OverDatabase, seen_by
 from onward.store.shared.search import IDS_STATEMENTS, listings, newest_ids
+
+Row = Mapping[str, Any]
 
 
 class Listing(OverDatabase):
@@ -29,12 +41,11 @@ class Listing(OverDatabase):
 
     async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
         """Tasks below the id `before`, the newest first. A search for a text reads all tasks between `before` and `since`."""
-        statements = listings(limit, before, which)
 
         async def job(connection: Connection) -> Tasks:
-            parts = [await connection.fetch_named(name, **values) for name, values in statements]
-            tasks = [rows.task(row) for row in itertools.chain.from_iterable(parts)]
-            return sorted(tasks, key=lambda task: task.task_id, reverse=True)[:limit]
+            if (page_bytes := which.get("page_bytes")) is None:
+                return [rows.task(row) for row in await _newest(connection, limit, before, which)]
+            return await _bounded_page(connection, limit, before, which, page_bytes)
 
         return await self._db.read(job)
 
@@ -76,3 +87,45 @@ class Listing(OverDatabase):
         matching = await self._db.fetch("lately", ids=[*task_ids], back=back, most=most)
         by_task = itertools.groupby(matching, key=lambda row: str(row[0]))
         return {task_id: [Record(*record) for _, *record in group] for task_id, group in by_task}
+
+
+async def _newest(connection: Connection, limit: int, before: str | None, which: Which) -> list[Row]:
+    """The rows of the newest tasks."""
+    parts = [await connection.fetch_named(name, **values) for name, values in listings(limit, before, which)]
+    return sorted(itertools.chain.from_iterable(parts), key=lambda row: str(row["id"]), reverse=True)[:limit]
+
+
+async def _bounded_page(connection: Connection, limit: int, before: str | None, which: Which, room: int) -> Tasks:
+    """Tasks whose inputs and last records have `room` bytes, about. It reads a slice of the page with small values, then larger values
+    of that slice as long as there is room, then the next slice."""
+    tasks: Tasks = []
+    most = which.get("most") or MAX_BYTES
+    while len(tasks) < limit:
+        wanted = min(limit - len(tasks), SLICE_TASKS)
+        small = min(most, SMALL_BYTES if room > 0 else TINY_BYTES)
+        page = await _newest(connection, wanted, before, {**which, "most": small})
+        room -= sum(len(row["input"] or b"") + len(row["ending"] or b"") for row in page)
+        larger = await _larger_values(connection, page, most, room) if small < most and room > 0 else {}
+        room -= sum(size for size, _ in larger.values())
+        tasks += [rows.task(larger[row["id"]][1] if row["id"] in larger else row) for row in page]
+        if len(page) < wanted:
+            break
+        before = str(page[-1]["id"])
+    return tasks
+
+
+async def _larger_values(
+    connection: Connection, page: Sequence[Row], most: int, room: int
+) -> dict[str, tuple[int, Row]]:
+    """Of the tasks of which a value was left out, those for whose values there is room: the bytes of the values, and the row with them."""
+    ids = [row["id"] for row in page if row["input"] is None or (row["state"] is not None and row["ending"] is None)]
+    if not ids:
+        return {}
+    sizes = dict(await connection.fetch("value_sizes", ids=ids))
+    chosen: dict[str, int] = {}
+    for task_id in ids:
+        if 0 < (size := sizes.get(task_id, 0)) <= room:
+            chosen[task_id] = size
+            room -= size
+    whole = await connection.fetch_named("tasks", ids=[*chosen], most=most) if chosen else []
+    return {row["id"]: (chosen[row["id"]], row) for row in whole}

@@ -34,8 +34,8 @@ class CoreVerbs(OverDatabase):
         tasks = await self._db.fetch("by_key", keys=list(keys))
         return {key: Submitted(task_id, False, fingerprint) for task_id, key, fingerprint in tasks}
 
-    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
-        tasks = await self._db.fetch_named("get", id=task_id, most=MAX_BYTES, **seen_by(whose))
+    async def get(self, task_id: str, whose: str | None = None, most: int = MAX_BYTES) -> Task | None:
+        tasks = await self._db.fetch_named("get", id=task_id, most=most, **seen_by(whose))
         return rows.task(tasks[0]) if tasks else None
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ wait for each other instead of failing half-way.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -22,6 +22,7 @@ from onward.errors import TaskNotFound
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
 from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Submitted
+from onward.store.port.listing import MAX_BYTES
 from onward.store.shared import limits as shared_limits
 from onward.store.shared import predecessor, rows
 from onward.store.shared.database import Connection
@@ -263,9 +264,13 @@ class SqliteStore(SharedStore):
         if batch.gates:
             limits.release(connection, batch.gates.values())
 
-    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000) -> list[Record]:
+    async def journal(
+        self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
+    ) -> list[Record]:
         name = "last_journal" if after is None else "journal"
-        return [Record(*row) for row in await self._db.fetch(name, id=task_id, limit=limit, after=after)]
+        if most == MAX_BYTES:
+            return [Record(*row) for row in await self._db.fetch(name, id=task_id, limit=limit, after=after)]
+        return await self._db.reading(lambda c: _up_to(run(c, name, id=task_id, limit=limit, after=after), most))
 
     async def wake(self, names: Sequence[str] | None = None, *, absent: float | None = None) -> Outlook:  # noqa: ARG002 -- the kernel tells of a dead process
         outlook, quota = await self._db.reading(lambda c: (_look(c, names, woken=False), first(c, "quota")))
@@ -287,6 +292,18 @@ class SqliteStore(SharedStore):
 
     def listen(self, topic: str, callback: Callable[..., None]) -> Callable[[], None]:
         return self._nudges.hub.listen(topic, callback)
+
+
+def _up_to(cursor: Iterator[tuple[Any, ...]], most: int) -> list[Record]:
+    """Records up to the one with which their data has `most` bytes. SQLite reads the others not at all."""
+    records: list[Record] = []
+    size = 0
+    for row in cursor:
+        records.append(Record(*row))
+        size += len(records[-1].data)
+        if size >= most:
+            break
+    return records
 
 
 def _look(connection: apsw.Connection, names: Sequence[str] | None, *, woken: bool) -> Outlook:

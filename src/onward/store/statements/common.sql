@@ -19,6 +19,19 @@ LEFT JOIN onward_queue q ON q.task_id = t.id
 LEFT JOIN onward_outcomes o ON o.task_id = t.id
 WHERE t.id = :id AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
 
+-- name: tasks
+-- Tasks by their ids.
+{columns}
+FROM onward_tasks t
+LEFT JOIN onward_queue q ON q.task_id = t.id
+LEFT JOIN onward_outcomes o ON o.task_id = t.id
+WHERE t.id AMONG (:ids)
+
+-- name: value_sizes
+-- The bytes of the input and the last record of these tasks, without reading them.
+SELECT t.id, length(t.input) + COALESCE((SELECT length(e.data) FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq), 0) AS size
+FROM onward_tasks t LEFT JOIN onward_outcomes o ON o.task_id = t.id WHERE t.id AMONG (:ids)
+
 -- name: list_all
 -- Tasks of all states, or of states that most tasks have, the newest first.
 {columns}

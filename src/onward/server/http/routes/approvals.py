@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-
-from starlette.responses import Response
 
 from onward.core.caller import DECIDE
 from onward.core.state import AgentState
 from onward.core.view_json import to_json
 from onward.core.views import Spent
 from onward.errors import NotFound
-from onward.server.http.route import ApiResponse, RequestContext, Routes
+from onward.server.http.route import LOADED_BYTES, ApiResponse, RequestContext, Routes
+from onward.server.http.sending import body_response
 from onward.server.schema import shapes
 from onward.service.serialize import task_json
 
@@ -187,6 +187,7 @@ async def artifacts(context: RequestContext) -> ApiResponse:
     errors=(404,),
     media="application/octet-stream",
     tag="agents",
+    loads=0,
 )
 async def artifact(context: RequestContext) -> ApiResponse:
     """Bytes of unknown origin, so the headers keep a browser from running them."""
@@ -195,13 +196,21 @@ async def artifact(context: RequestContext) -> ApiResponse:
         raise NotFound(
             f"there is no artifact {context.path['id']!r:.80}; `/api/tasks/ID/artifacts` lists the artifacts of a task"
         )
-    data = await context.service.artifact(match[1], match[2])
     headers = {
         "Content-Disposition": "attachment",
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "sandbox; default-src 'none'",
     }
-    return ApiResponse(response=Response(data, 200, headers, media_type="application/octet-stream"))
+    loading = context.server.loading
+    async with contextlib.AsyncExitStack() as looking:
+        await looking.enter_async_context(loading.hold(LOADED_BYTES))
+
+        async def before_load(size: int) -> None:
+            await looking.aclose()  # the journal was read; the next turn is for the bytes, which a driver may copy once
+            await context.until_made.enter_async_context(loading.hold(2 * size))
+
+        data = await context.service.artifact(match[1], match[2], before_load)
+    return ApiResponse(response=await body_response(data, 200, headers, "application/octet-stream"))
 
 
 def _budget(spent: Spent) -> ApiResponse:

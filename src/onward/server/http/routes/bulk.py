@@ -36,7 +36,9 @@ routes = Routes("tasks")
 """These come before the routes of one task in the table, because `/api/tasks/{id}` also matches their paths."""
 
 
-@routes.add("GET", "/api/tasks/count", "How many tasks match.", {200: ("The number.", Count)}, query=TaskFilter)
+@routes.add(
+    "GET", "/api/tasks/count", "How many tasks match.", {200: ("The number.", Count)}, query=TaskFilter, loads=0
+)
 async def count(context: RequestContext) -> ApiResponse:
     number, capped = await context.service.count(**context.query.to_filter())
     return ApiResponse({"count": number, "capped": capped})
@@ -50,6 +52,7 @@ async def count(context: RequestContext) -> ApiResponse:
     body=Action,
     scopes=(SUBMIT, ADMIN),
     errors=(409,),
+    loads=0,
 )
 async def act(context: RequestContext) -> ApiResponse:
     body: Action = context.body

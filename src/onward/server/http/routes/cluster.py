@@ -26,6 +26,7 @@ routes = Routes("place")
     {200: ("The metrics, as text.", str)},
     media="text/plain",
     errors=(501,),
+    loads=0,
 )
 async def metrics(context: RequestContext) -> ApiResponse:
     """Numbers of all tenants together, so it needs the scope admin and a key without a tenant."""

@@ -157,7 +157,7 @@ class SystemShape(Shape):
 routes = Routes("tasks")
 
 
-@routes.add("GET", "/api/whoami", "The caller, and what it may do.", {200: ("The caller.", Who)}, tag="access")
+@routes.add("GET", "/api/whoami", "The caller, and what it may do.", {200: ("The caller.", Who)}, tag="access", loads=0)
 async def whoami(context: RequestContext) -> ApiResponse:
     """For every key, whatever its scopes are."""
     caller = context.service.caller
@@ -183,6 +183,7 @@ async def handlers(context: RequestContext) -> ApiResponse:
     {200: ("Sums.", UsageReport)},
     query=UsageQuery,
     tag="agents",
+    loads=0,
 )
 async def usage(context: RequestContext) -> ApiResponse:
     query: UsageQuery = context.query
@@ -196,6 +197,7 @@ async def usage(context: RequestContext) -> ApiResponse:
     "The database, the settings, the versions, and the findings of `onward doctor`.",
     {200: ("The system.", SystemShape)},
     tag="place",
+    loads=0,
 )
 async def system(context: RequestContext) -> ApiResponse:
     health = await context.service.system(context.server.settings, context.server.version)

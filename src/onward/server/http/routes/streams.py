@@ -40,6 +40,7 @@ routes = Routes("tasks")
     headers=LAST_SEEN,
     errors=(404,),
     media=sse.MEDIA,
+    loads=0,
 )
 async def progress(context: RequestContext) -> ApiResponse:
     query: ProgressQuery = context.query

@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect
 
+from onward.core import wire
 from onward.core.budget import Budget
 from onward.core.caller import READ, SUBMIT
 from onward.core.journal.explain import Explanation
@@ -18,14 +19,18 @@ from onward.errors import ResultTimeout, Unauthorized
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.http.routes import streams
-from onward.server.live import sse
+from onward.server.http.sending import LARGE_BYTES, client_gone
 from onward.server.schema import shapes
 from onward.service.serialize import record_json, task_json, why_json
 from onward.service.submission import SubmitRequest
+from onward.store.port.paging import PAGE_BYTES, is_full
 from onward.telemetry import incoming
 
 MAX_WAIT_S = 60.0
 """The server holds a response back for at most this time. A client that wants to wait longer asks again, or follows the task."""
+
+MAX_TASK_BYTES = 2 * wire.LIMIT
+"""Bytes of the input and the result of one task."""
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
@@ -48,6 +53,7 @@ routes = Routes("tasks")
     scopes=(SUBMIT,),
     headers=_SUBMIT_HEADERS,
     errors=(404, 409, 429),
+    loads=0,
 )
 async def submit(context: RequestContext) -> ApiResponse:
     body: shapes.NewTask = context.body
@@ -100,12 +106,13 @@ async def list_(context: RequestContext) -> ApiResponse:
     {200: ("The task.", shapes.PlacedTask)},
     headers={"Prefer": "`wait=N` holds the response back until the task has ended, for up to N seconds (60 at most)."},
     errors=(404,),
+    loads=0,
 )
 async def get(context: RequestContext) -> ApiResponse:
     wait_s = _prefer_wait(context)
     if wait_s is not None:
-        await _wait(context, context.path["id"], wait_s)
-    task = await context.service.get(context.path["id"])
+        await _until_ended(context, context.path["id"], wait_s)
+    task = await _load(context, context.path["id"])
     headers = {} if wait_s is None else {"Preference-Applied": f"wait={wait_s:g}"}
     return ApiResponse(_task_with_why(task, await context.server.service.explainer.of([task])), headers=headers)
 
@@ -130,6 +137,7 @@ async def children(context: RequestContext) -> ApiResponse:
     {200: ("The task has ended.", shapes.TaskShape), 202: ("The task has not ended yet.", shapes.TaskShape)},
     query=shapes.WaitQuery,
     errors=(404,),
+    loads=0,
 )
 async def result(context: RequestContext) -> ApiResponse:
     task = await _wait(context, context.path["id"], context.query.timeout_s)
@@ -154,8 +162,8 @@ async def events(context: RequestContext) -> ApiResponse:
     if streams.wants_sse(context):
         return await streams.records(context)
     query: shapes.AfterQuery = context.query
-    page = await context.service.journal(context.path["id"], query.after, query.limit)
-    last = page[-1].seq if len(page) == query.limit else None
+    page = await context.service.journal(context.path["id"], query.after, query.limit, PAGE_BYTES)
+    last = page[-1].seq if is_full(page, query.limit) else None
     return ApiResponse({"records": [record_json(record) for record in page], "next": last})
 
 
@@ -280,17 +288,32 @@ def _task(task: Task) -> ApiResponse:
 
 async def _wait(context: RequestContext, task_id: str, timeout: float) -> Task:
     """The task once it has ended, the time is up, or the server stops. Raises Unauthorized if the key was revoked meanwhile."""
+    ended = await _until_ended(context, task_id, timeout)
+    return await _load(context, task_id) if ended is None or ended.left_out else ended
+
+
+async def _load(context: RequestContext, task_id: str) -> Task:
+    """The task. A large one takes a turn until the response is made."""
+    task = await context.service.get(task_id, most=LARGE_BYTES)
+    if not task.left_out:
+        return task
+    await context.until_made.enter_async_context(context.server.loading.hold(MAX_TASK_BYTES))
+    return await context.service.get(task_id)
+
+
+async def _until_ended(context: RequestContext, task_id: str, timeout: float) -> Task | None:
+    """The task without large values, if it has ended by then. Raises Unauthorized if the key was revoked meanwhile."""
     ended = await _ended(context, task_id, timeout) if timeout else None
     if timeout and not await context.server.authenticator.still_valid(context.service.caller):
         raise Unauthorized
-    return await context.service.get(task_id) if ended is None else ended
+    return ended
 
 
 async def _ended(context: RequestContext, task_id: str, timeout: float) -> Task | None:
-    """The task, if it has ended by then. Raises ClientDisconnect: if the client has left, the server stops waiting."""
-    waiting = asyncio.ensure_future(context.service.wait(task_id, timeout))
+    """The task without large values, if it has ended by then. Raises ClientDisconnect: if the client has left, the server stops waiting."""
+    waiting = asyncio.ensure_future(context.service.wait(task_id, timeout, most=LARGE_BYTES))
     closing = asyncio.ensure_future(context.server.closing.wait())
-    leaving = asyncio.ensure_future(sse.client_gone(context.request.receive))
+    leaving = asyncio.ensure_future(client_gone(context.request.receive))
     try:
         await asyncio.wait({waiting, closing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
