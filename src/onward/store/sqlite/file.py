@@ -13,7 +13,8 @@ from typing import Any
 import apsw
 
 from onward.core.clock import Clock
-from onward.errors import DiskFull, FileReplaced, ReadOnly, StoreUnavailable
+from onward.errors import DiskFull, FileReplaced, InvalidInput, ReadOnly, StoreUnavailable
+from onward.store.shared.database import UNSTORABLE
 from onward.store.sqlite.lane import Patient
 
 MEMORY = ":memory:"
@@ -130,6 +131,8 @@ def plain(error: BaseException, where: str) -> BaseException:
             return ReadOnly(where)
         case apsw.FullError():
             return DiskFull(where)
+        case UnicodeEncodeError():
+            return InvalidInput(UNSTORABLE)
         case apsw.CantOpenError() | FileNotFoundError() | IsADirectoryError():
             return StoreUnavailable(f"{where} cannot be opened; check that its folder exists and is writable")
         case apsw.NotADBError():
