@@ -197,7 +197,21 @@ def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool, str]
         ),
         ("synchronous", sync == 2, f"{sync} (2 is FULL: an acknowledged write survives a power cut)"),
         _log_size(path),
+        _readers(path),
     ]
+
+
+def _readers(path: str) -> tuple[str, bool, str]:
+    """Onward creates the file for its owner alone, and SQLite gives its log the same mode. A file from elsewhere keeps its mode."""
+    names = [] if path == MEMORY else [path, f"{path}-wal", f"{path}-shm"]
+    wide = [name for name in names if Path(name).exists() and Path(name).stat().st_mode & 0o007]
+    if not wide:
+        return "file mode", True, "other users of this machine cannot read the database"
+    return (
+        "file mode",
+        False,
+        f"other users of this machine may read or write {', '.join(wide)}; `chmod o= {' '.join(wide)}` shuts them out",
+    )
 
 
 def _log_size(path: str) -> tuple[str, bool, str]:
