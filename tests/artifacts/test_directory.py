@@ -160,3 +160,23 @@ def test_how_a_folder_is_named(tmp_path: Path, written: str) -> None:
     assert shelf is not None
     shelf.put(task_id := next_id(), NAME, DATA)
     assert (tmp_path / "a b" / task_id / NAME).read_bytes() == DATA
+
+
+def test_only_the_owner_reads_what_onward_creates(shelf: Directory, tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        shelf.put(TASK, NAME, DATA)
+    finally:
+        os.umask(old)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "deep").rglob("*")}
+    assert modes == {"shelf": 0o700, TASK: 0o700, NAME: 0o600}
+    assert stat.S_IMODE((tmp_path / "deep").stat().st_mode) == 0o700
+
+
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o755)
+    Directory(folder).put(TASK, NAME, DATA)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert stat.S_IMODE((folder / TASK).stat().st_mode) == 0o700

@@ -24,7 +24,7 @@ from onward.engine.worker.lease import Heartbeat, Lease
 from onward.engine.worker.presence import CONFIRM_ABSENCE_S, PresenceWatch, machine_id
 from onward.engine.worker.watchdog import Watchdog
 from onward.errors import StoreUnavailable
-from onward.store.nudge import SEND_EVERY_S, Datagrams, Hub, send_datagrams
+from onward.store.nudge import MAX_PENDING, SEND_EVERY_S, Datagrams, Hub, send_datagrams
 from onward.store.port.workers import Beat
 from tests.kit import HandClock, Through, calm, eventually, row
 
@@ -334,6 +334,34 @@ async def test_datagrams_between_processes() -> None:
     address = await listener.open()
     send_datagrams({"ready"}, [address, "udp:1", "udp:999999", "udp:nonsense"])
     await eventually(lambda: _is(topics == ["ready"]))
+    listener.close()
+
+
+async def test_datagrams_of_strangers_are_ignored() -> None:
+    topics: list[str] = []
+    listener = Datagrams(topics.append)
+    address = await listener.open()
+    port = address.split(":")[1]
+    for stranger in (f"udp:{port}", f"udp:{port}:", f"udp:{port}:{'0' * 16}"):
+        send_datagrams({"ready"}, [stranger] * 20)
+    send_datagrams({"ended"}, [address])
+    await eventually(lambda: _is("ended" in topics))
+    assert topics == ["ended"]
+    listener.close()
+
+
+async def test_many_datagrams_are_few_looks_and_the_last_is_not_lost() -> None:
+    topics: list[str] = []
+    listener = Datagrams(topics.append)
+    token = (await listener.open()).split(":")[2]
+    for number in range(1000):
+        listener.datagram_received(f"{token} ready".encode(), None)
+        listener.datagram_received(f"{token} ready queue{number}".encode(), None)
+    listener.datagram_received(f"{token} ended".encode(), None)
+    assert topics == ["ready"], "the first at once"
+    await eventually(lambda: _is("ended" in topics))
+    assert len(topics) <= MAX_PENDING + 4
+    assert topics.count("ready") == 2, "and the rest together, once"
     listener.close()
 
 

@@ -10,10 +10,14 @@ from pydantic import SecretStr
 
 from onward import Onward, tool
 from onward.agent.mcp import RemoteTool
+from onward.agent.model import Reply, Request
 from onward.agent.models.scripted import ScriptedModel
+from onward.agent.schemas import _format
+from onward.core import mask, quota
+from onward.engine.context.arguments import _short_repr
 from onward.errors import InvalidInput, UnknownSecret, UsageError
 from onward.testing import crashes, drain
-from tests.kit import eventually
+from tests.kit import Lab, eventually
 from tests.secrecy.kit import VALUE, hits
 
 REF = {"$secret": "STRIPE_KEY"}
@@ -186,3 +190,34 @@ def test_what_makes_a_secret_must_bear_to_be_called_again() -> None:
 
     with pytest.raises(UsageError, match="named by up to"):
         tool(name="login", makes="no name")(lambda: "x")
+
+
+@pytest.mark.parametrize("at", range(1, len(VALUE), 5))
+async def test_a_value_in_two_pieces_of_live_text_is_masked(lab: Lab, at: int) -> None:
+    """Each report is a record of its own, and a reader puts them together."""
+
+    class Split:
+        name = "split"
+
+        async def ask(self, request: Request, emit: Any) -> Reply:
+            for piece in ("the key is ", VALUE[:at], VALUE[at:], " as you know; ", "and so on"):
+                await lab.clock.sleep(1)
+                emit(piece)
+            return Reply("fine")
+
+    mask.learn("STRIPE_KEY", VALUE)
+    lab.app.agent("split", model=Split())
+    task = await lab.run("split", "x")
+    records = await lab.app.service.journal(task.task_id, limit=1000)
+    text = "".join(record.value["text"] for record in records if "text" in (record.value or {}))
+    assert text == "the key is [secret STRIPE_KEY] as you know; and so on"
+    assert not hits(repr([record.value for record in records]))
+
+
+def test_a_message_is_masked_before_it_is_cut() -> None:
+    mask.learn("STRIPE_KEY", VALUE)
+    long = "x" * (quota.MAX_WHY_CHARS - 8) + VALUE
+    assert VALUE[:4] not in quota.why(ValueError(long))
+    assert VALUE[:4] not in _short_repr("x" * 50 + VALUE)
+    assert VALUE[:4] not in _format("x" * 74 + VALUE)
+    assert mask.cut(f"{VALUE} and more", 30) == "[secret STRIPE_KEY] and more"

@@ -10,7 +10,7 @@ import urllib.parse
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
@@ -38,19 +38,49 @@ def everything_made_of(value: str) -> dict[str, str]:
         "encodeURIComponent": urllib.parse.quote(value, safe="!~*'()"),
         "lower url": re.sub("%..", lambda match: match[0].lower(), urllib.parse.quote(value, safe="")),
         "html": html.escape(value),
+        "html, other quotes": html.escape(value).replace("&#x27;", "&#39;").replace("&quot;", "&#34;"),
+        "html, decimal": "".join(f"&#{ord(letter)};" for letter in value),
+        "html, hex": "".join(f"&#x{ord(letter):X};" for letter in value),
+        "html, not ascii": value.replace("&", "&amp;").encode("ascii", "xmlcharrefreplace").decode(),
+        "encodeURI": urllib.parse.quote(value, safe=";,/?:@&=+$-_.!~*'()#"),
+        "percent, all": "".join(f"%{byte:02x}" for byte in raw),
+        "percent, twice": urllib.parse.quote(urllib.parse.quote(value, safe=""), safe=""),
+        "json, slashes": json.dumps(value).replace("/", "\\/"),
+        "json, all": '"' + "".join(f"\\u{unit:04X}" for unit in utf_16(value)),
+        "json in a url": urllib.parse.quote(json.dumps({"key": value})),
+        "html in json": json.dumps(html.escape(value)),
+        "repr of bytes": repr(raw),
         "repr": repr(value),
         "error": str(KeyError(value)),
         "base64": base64.b64encode(raw).decode(),
         "basic": "Basic " + base64.b64encode(b"user:" + raw).decode(),
         "base64 in the middle": base64.b64encode(b"ab" + raw + b"yz").decode(),
         "base64url": base64.urlsafe_b64encode(b"x" + raw).decode(),
+        "base64, lines of 64": in_lines(base64.b64encode(b"x" * 40 + raw + b"y" * 40).decode(), 64, "\n"),
+        "base64, lines of 76": in_lines(base64.b64encode(b"x" * 55 + raw + b"y" * 40).decode(), 76, "\r\n"),
+        "base64, indented": in_lines(base64.urlsafe_b64encode(b"x" * 41 + raw).decode().rstrip("="), 64, "\n    "),
+        "base64, lines in json": json.dumps(in_lines(base64.b64encode(b"x" * 42 + raw).decode(), 64, "\n")),
+        "base64 in a url": urllib.parse.quote(base64.b64encode(raw + b"?>").decode(), safe=""),
         "hex": raw.hex(),
+        "HEX": raw.hex().upper(),
+        "hex, colons": raw.hex(":"),
+        "hex, lines": in_lines("00" * 25 + raw.hex(), 64, "\n"),
     }
+
+
+def in_lines(text: str, width: int, end: str) -> str:
+    return end.join(text[start : start + width] for start in range(0, len(text), width))
+
+
+def utf_16(text: str) -> list[int]:
+    data = text.encode("utf-16-be")
+    return [int.from_bytes(data[start : start + 2]) for start in range(0, len(data), 2)]
 
 
 @given(values, around, around)
 @example(SECRET, "", "")
 @example("12345678", "a", "b")
+@example("a b&c<d>e\"f'g/h é 😀", "x=", "&y")
 def test_whatever_a_program_makes_of_a_value_is_masked(value: str, before: str, after: str) -> None:
     mask.clear()
     mask.learn("K", value)
@@ -153,3 +183,45 @@ def test_a_message_is_masked_before_it_is_cut() -> None:
     mask.learn("K", "sk_live_12345")
     error = wire.error_value(ValueError("x" * 9_995 + "sk_live_12345"))
     assert "sk_l" not in error["message"]
+
+
+def pieces_of(text: str, sizes: list[int]) -> list[str]:
+    """The text in pieces of these sizes, over and over."""
+    pieces, start, number = [], 0, 0
+    while start < len(text):
+        size = sizes[number % len(sizes)]
+        pieces.append(text[start : start + size])
+        start, number = start + size, number + 1
+    return pieces
+
+
+@given(values, around, around, st.lists(st.integers(3, 30), min_size=1, max_size=5))
+@example(SECRET, "", " and more words that follow", [5])
+@example("sk_live_1234567890", "key: ", " end", [7])
+@settings(max_examples=5)
+def test_a_value_that_comes_in_pieces_is_masked(value: str, before: str, after: str, sizes: list[int]) -> None:
+    mask.clear()
+    mask.learn("K", value)
+    for how, form in everything_made_of(value).items():
+        stream = mask.Stream()
+        shown = [stream.feed(piece) for piece in pieces_of(f"{before}{form}{after}", sizes)]
+        whole = mask.text(f"{before}{form}{after}")
+        assert whole.startswith("".join(shown)), how
+
+
+def test_text_without_a_value_is_held_back_for_a_moment_at_most() -> None:
+    mask.learn("K", "sk_live_1234567890")
+    mask.learn("L", "-----BEGIN KEY-----\n" + "x" * 3000)
+    stream = mask.Stream()
+    text = "sky and sk_live, 100% & more -----BEGIN a \\u00 line\n" * 20
+    shown = "".join(stream.feed(piece) for piece in pieces_of(text, [3])) + stream.feed("!")
+    assert shown == text + "!"
+
+
+def test_a_large_text_is_searched_in_time_that_grows_with_its_length() -> None:
+    """Not a time, but the work: each level reads the text once, and there are a few of them."""
+    mask.learn("K", "sk_live_1234567890")
+    escapes = "%25" * 4_000 + "&amp;" * 4_000 + "\\\\" * 4_000
+    assert len(list(mask._unescaped(escapes.encode()))) <= mask.MAX_VIEWS
+    assert mask.text(escapes) is escapes
+    assert mask.text(escapes + "sk%5Flive%5F1234567890").endswith("[secret K]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,28 @@ async def test_the_doctor_names_a_log_that_cannot_be_shortened(tmp_path: Path, m
         reader.close()
         await work()
         assert (await log())[0]
+
+
+async def test_the_doctor_names_a_file_that_others_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "onward.db"
+    old = os.umask(0)
+    try:
+        async with Onward(f"sqlite:///{path}") as app:
+            assert _modes(tmp_path) == {"onward.db": 0o600, "onward.db-shm": 0o600, "onward.db-wal": 0o600}
+            assert await _file_mode(app) == (True, "other users of this machine cannot read the database")
+            path.chmod(0o644)
+            fine, text = await _file_mode(app)
+            assert not fine
+            assert f"chmod o= {path}" in text
+            assert path.stat().st_mode & 0o777 == 0o644, "it is the owner's to change"
+    finally:
+        os.umask(old)
+
+
+def _modes(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
+
+
+async def _file_mode(app: Onward) -> tuple[bool, str]:
+    (check,) = [(fine, text) for name, fine, text in await app.store.health.doctor() if name == "file mode"]
+    return check

@@ -454,4 +454,4 @@ def _with_changes(checked: CheckedCall, decision: Mapping[str, Any]) -> AllowedC
 
 def _format_arguments(arguments: Mapping[str, Any]) -> str:
     text = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
-    return text if len(text) <= 200 else f"{text[:197]}…"
+    return text if len(text) <= 200 else f"{mask.cut(text, 197)}…"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.core import mask
 from onward.engine.context.context import Context
 
 REPORT_INTERVAL_S = 0.5
@@ -23,6 +24,8 @@ class LiveText:
     def __init__(self, ctx: Context, turn: int) -> None:
         self._ctx, self._turn = ctx, turn
         self._pieces: list[str] = []
+        self._masked = mask.Stream()
+        """A record is masked by itself: a value whose parts come in two reports is masked here."""
         self._last = ctx.host.now()
         self._attempt = 0
         """Its number; 0 until the first report."""
@@ -32,8 +35,9 @@ class LiveText:
         if (now := self._ctx.host.now()) - self._last >= REPORT_INTERVAL_S:
             self._last, text = now, "".join(self._pieces).encode("utf-8", "replace").decode()
             self._pieces.clear()
-            self._attempt = self._attempt or self._ctx.host.last_record() + 1
-            self._report(text=text)
+            if text := self._masked.feed(text):
+                self._attempt = self._attempt or self._ctx.host.last_record() + 1
+                self._report(text=text)
 
     def withdraw(self) -> None:
         """The attempt failed: its reported text is void."""

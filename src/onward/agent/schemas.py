@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
-from onward.core import wire
+from onward.core import mask, wire
 
 MAX_WORK = 20_000
 """Units of work for one call: each keyword, and each value that a keyword looks at, is one unit or more."""
@@ -131,7 +131,7 @@ class _Validator:
 
 def _format(value: Any) -> str:
     if isinstance(value, str):
-        return repr(value) if len(value) <= MAX_VALUE_CHARS else f"{value[:MAX_VALUE_CHARS]!r}…"
+        return repr(value) if len(value) <= MAX_VALUE_CHARS else f"{mask.cut(value, MAX_VALUE_CHARS)!r}…"
     return f"a {_type_name(value)}" if isinstance(value, dict | list) else repr(value)[:MAX_VALUE_CHARS]
 
 

@@ -21,6 +21,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NONBLOCK: a named pipe in the place of a file must not block."""
 
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+"""Artifacts hold data of people: only the owner may read those that Onward creates. Folders that exist already keep their mode."""
+
 
 class Directory:
     """A shelf in a folder."""
@@ -31,10 +34,13 @@ class Directory:
     def put(self, task_id: str, name: str, data: bytes) -> None:
         """Write a temporary file, then rename it; sync the file and its folder to the disk."""
         with self._as_store_unavailable("written to"):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            # each by itself: `parents=True` would give the others the mode of the umask
+            for path in (*reversed(self._folder.parents), self._folder):
+                if not path.exists():
+                    path.mkdir(FOLDER_MODE, exist_ok=True)
             with _open_folder(self._folder) as root:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(task_id, dir_fd=root)
+                    os.mkdir(task_id, FOLDER_MODE, dir_fd=root)
                 os.fsync(root)  # also if another process made the folder: the record that follows refers to it
                 with _open_folder(task_id, root) as folder:
                     _write(folder, name, data)
@@ -85,7 +91,7 @@ def _open_folder(path: Path | str, within: int | None = None) -> Iterator[int]:
 def _write(folder: int, name: str, data: bytes) -> None:
     temporary = f".{name}.{secrets.token_hex(8)}"
     try:
-        with os.fdopen(os.open(temporary, _NEW, 0o666, dir_fd=folder), "wb") as file:
+        with os.fdopen(os.open(temporary, _NEW, FILE_MODE, dir_fd=folder), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -1,6 +1,8 @@
 // The only way to put something on the page: `h` makes elements, and anything that is not an element becomes a text node. Text from
-// agents, tools and people may be hostile; here it can only become text. No module uses innerHTML (the headers of the server forbid
-// it too, with Trusted Types).
+// agents, tools and people may be hostile; here it can only become text, and text that can be seen: `safe` shows invisible and
+// direction-changing characters as escapes. No module uses innerHTML (the headers of the server forbid it too, with Trusted Types).
+
+import { safe } from "./words.js";
 
 const PROPERTIES = new Set(["value", "checked", "selected", "indeterminate", "disabled", "hidden"]);
 const ADDRESSES = new Set(["href", "src"]);
@@ -33,7 +35,7 @@ function set(element, name, value) {
   else if (PROPERTIES.has(name)) element[name] = value;
   else if (ADDRESSES.has(name)) element.setAttribute(name, address(String(value)));
   else if (name === "srcdoc") throw new Error("srcdoc is not allowed");
-  else element.setAttribute(name, value === true ? "" : String(value));
+  else element.setAttribute(name, value === true ? "" : safe(value));
 }
 
 /** The URL, if it only navigates: within the console, to a file or blob of ours, or to the web; otherwise "#". */
@@ -45,7 +47,7 @@ function address(text) {
 export function add(element, ...children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false || child === true) continue;
-    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+    element.append(child instanceof Node ? child : document.createTextNode(safe(child)));
   }
   return element;
 }

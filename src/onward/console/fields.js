@@ -1,6 +1,6 @@
 // Form fields: each has a label tied to it, a hint, and a place for its error. `field.input` is the input element.
 
-import { h, unique } from "./dom.js";
+import { h, put, unique } from "./dom.js";
 
 /** A labelled field around any input. */
 export function field(name, input, { hint, required } = {}) {
@@ -11,7 +11,7 @@ export function field(name, input, { hint, required } = {}) {
   const box = h("div", { class: "field" }, h("label", { for: id }, name, required && h("span", { class: "need", title: "required" }, " *")), input, hint && h("span", { class: "hint", id: `${id}-hint` }, hint), trouble);
   box.input = input;
   box.trouble = (text) => {
-    trouble.textContent = text || "";
+    put(trouble, text || "");
     input.setAttribute("aria-invalid", text ? "true" : "false");
   };
   return box;

@@ -4,7 +4,7 @@
 import { h, put, unique } from "./dom.js";
 import * as fields from "./fields.js";
 import { button } from "./ui.js";
-import { line, safe } from "./words.js";
+import { editable, line, safe } from "./words.js";
 
 const DEEP = 5;
 
@@ -209,7 +209,7 @@ export function raw({ name, hint, initial, required }) {
         throw new Error(`This is not JSON: ${error.message}`);
       }
     },
-    (value) => (field.input.value = value === undefined ? "" : JSON.stringify(value, null, 2)),
+    (value) => (field.input.value = value === undefined ? "" : editable(value)),
   );
 }
 

@@ -1,10 +1,22 @@
 // Values as words: durations, ages, sizes, money, states; and foreign text made safe to read.
 
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|\udb40[\udc00-\udc7f]/g;
+// Controls, characters without a width, of direction or of no use to a reader, and halves of pairs; not line breaks and tabs.
+const HIDDEN = /(?![\n\t])[\p{C}\p{Zl}\p{Zp}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\u{e0100}-\u{e01ef}]/gu;
 
 /** Text with invisible and direction-changing characters shown as escapes. */
 export function safe(value) {
-  return String(value).replace(HIDDEN, (c) => (c === "\r" ? "" : `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`));
+  return String(value).replace(/\r\n?/g, (c) => (c === "\r\n" ? "\n" : "")).replace(HIDDEN, (c) => escaped(c.codePointAt(0)));
+}
+
+const escaped = (code) => `\\u${code > 0xffff ? `{${code.toString(16)}}` : code.toString(16).padStart(4, "0")}`;
+
+/** Whether a text has such characters. */
+export const hides = (text) => safe(text) !== text;
+
+/** JSON for a person to edit: the same value, with such characters as escapes of JSON. */
+export function editable(value) {
+  const unit = (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return JSON.stringify(value, null, 2).replace(HIDDEN, (c) => c.split("").map(unit).join(""));
 }
 
 /** One safe line, cut to a length. */

@@ -6,7 +6,8 @@ Three schemes of signing, each HMAC-SHA256 over the bytes that were sent:
     github     `x-hub-signature-256: sha256=HEX` over the body; others use the same form
     stripe     `stripe-signature: t=TIME,v1=HEX` over `TIME.BODY`
 
-A time that is signed must be near the current time: an old request that was recorded and sent again is refused.
+A time that is signed must be near the current time: an old request that was recorded and sent again is refused. Only signed parts of a
+request name it: with an id or a type from an unsigned header, an attacker could send a recorded request again as another one.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class Event:
     """A request with a valid signature."""
 
     id: str
-    """The sender's id of the event, else the hash of the body: the same when it is sent again. Used as `key` of a submit or `id` of a
-    signal, it makes a repeated request count once."""
+    """The id of the event that the signature covers (`webhook-id` of the scheme "standard", else the `id` in the body), else the hash of the
+    body: the same when it is sent again. Used as `key` of a submit or `id` of a signal, it makes a repeated request count once."""
     data: Any
     """The body, read as JSON."""
     headers: Headers
     type: str = ""
-    """The sender's type of the event."""
+    """The `type` in the body; for the scheme "github", whose bodies have none, the header `x-github-event`, which is not signed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,22 +63,21 @@ class Hook:
         """The event of a request. Raises Unauthorized for a wrong signature."""
         if not any(SCHEMES[self.scheme](headers, body, secret, now) for secret in self.secrets):
             raise Unauthorized
-        event_id = next((headers[name] for name in _IDS[self.scheme] if headers.get(name)), None)
-        if event_id is None and isinstance(data, dict) and isinstance(data.get("id"), str):
-            event_id = data["id"]
-        kind = next((headers[name] for name in _TYPES if headers.get(name)), None)
-        if kind is None and isinstance(data, dict) and isinstance(data.get("type"), str):
-            kind = data["type"]
+        event_id = headers["webhook-id"] if self.scheme == "standard" else _name_in(data, "id")
+        kind = _name_in(data, "type") or (headers.get("x-github-event") if self.scheme == "github" else None)
         return Event(event_id or hashlib.sha256(body).hexdigest(), data, headers, kind or "")
 
 
-# Standard Webhooks signs its id. GitHub signs no header, and has no id in the body. Stripe's id is in the body, which is signed: with an id
-# from a header, an attacker could send a recorded request again as another one.
-_IDS = {
-    "standard": ("webhook-id",),
-    "github": ("x-github-delivery", "webhook-id", "ce-id", "idempotency-key"),
-    "stripe": (),
-}
+MAX_NAME_CHARS: Final = 512
+"""Characters of an id that tasks and signals take as their key."""
+
+
+def _name_in(data: Any, field: str) -> str | None:
+    """A field of a body that can name an event; None for one that no task takes as its key."""
+    name = data.get(field) if isinstance(data, dict) else None
+    return name if isinstance(name, str) and len(name) <= MAX_NAME_CHARS and name.isprintable() else None
+
+
 _SIGNATURES = {
     "standard": "webhook-signature",
     "github": "x-hub-signature-256",
@@ -85,7 +85,6 @@ _SIGNATURES = {
 }
 MAX_SIGNATURES: Final = 20
 """Signatures of one request that are checked: senders send two while they change their secret."""
-_TYPES = ("x-github-event", "ce-type")
 
 
 def hook(

@@ -7,6 +7,8 @@ import math
 import random
 from typing import NamedTuple
 
+from onward.core import mask
+
 FIRST_PAUSE_S = 2.0
 MAX_PAUSE_S = 3_600.0
 """For a provider that names no time: the first pause, and the longest. Each is twice the one before."""
@@ -42,7 +44,7 @@ def of_error(error: BaseException) -> tuple[bool, float | None]:
 def why(error: BaseException) -> str:
     """The message of an error in one line that every database takes."""
     text = str(getattr(error, "why", "") or error)
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:MAX_WHY_CHARS]
+    return "".join(letter if letter.isprintable() else " " for letter in mask.cut(text, MAX_WHY_CHARS))
 
 
 def spread(left: float, rng: random.Random) -> float:

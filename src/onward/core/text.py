@@ -9,11 +9,24 @@ import math
 import re
 from typing import Any
 
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]")
+"""Characters that Python calls printable, and that show nothing: joiners, fillers and selectors of variants."""
+
 
 def safe(value: object) -> str:
-    """One line without characters that control a terminal."""
+    """One line in which every character can be seen: others are escaped, among them those that control a terminal, change the
+    direction of writing, or have no width."""
     text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+    return text if _is_visible(text) else "".join(c if _is_visible(c) else _escaped(c) for c in text)
+
+
+def visible(text: str) -> str:
+    """The same for text of several lines: line breaks and tabs stay."""
+    return text if _is_visible(text) else re.sub(r"[^\n\t]+", lambda match: safe(match[0]), text)
+
+
+def _is_visible(text: str) -> bool:
+    return text.isprintable() and (text.isascii() or not _BLANK.search(text))
 
 
 def _escaped(character: str) -> str:
@@ -29,7 +42,7 @@ def short(value: object, most: int = 60) -> str:
 def readable(value: Any, indent: int | None = None) -> str:
     """A value as JSON for people: umlauts stay, and characters that are not printable are escaped as in JSON."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return text if text.isprintable() else _ODD.sub(_as_json, text)
+    return text if _is_visible(text) else _ODD.sub(_as_json, text)
 
 
 _ODD = re.compile(r"[^ -~\n]")
@@ -37,7 +50,7 @@ _ODD = re.compile(r"[^ -~\n]")
 
 def _as_json(match: re.Match[str]) -> str:
     character = match[0]
-    return character if character.isprintable() else "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
+    return character if _is_visible(character) else "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def span(seconds: float) -> str:

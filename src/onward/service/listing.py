@@ -187,7 +187,8 @@ def _label(labels: Labels | None) -> bytes | None:
 def _text(text: str | None) -> str | None:
     if text is not None and len(text) > MAX_SEARCH_CHARS:
         raise BadSetting("text", f"{text[:40]}…", f"at most {MAX_SEARCH_CHARS} characters")
-    text = None if text is None else text.strip().replace("\0", "")
+    # no stored string has NUL or half of a surrogate pair
+    text = None if text is None else text.strip().replace("\0", "").encode("utf-8", "ignore").decode()
     return text or None
 
 

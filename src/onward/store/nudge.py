@@ -13,6 +13,8 @@ every few seconds (`FOLLOW`), and when a worker that has just begun to listen as
 from __future__ import annotations
 
 import asyncio
+import hmac
+import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -98,13 +100,21 @@ class News:
             self._out.close()
 
 
+MAX_PENDING = 100
+"""Different messages that a process keeps until the next look; with more of them it looks at all queues."""
+
+
 class Datagrams(asyncio.DatagramProtocol):
-    """Nudges between processes of one machine: datagrams on the loopback interface. Any program on the machine could send one, and it would
-    only make a worker look."""
+    """Nudges between processes of one machine: datagrams on the loopback interface. Any program on the machine can send one. So each begins
+    with a token, which is in the address and so in the database: others are ignored. And messages lead to one look in `SEND_EVERY_S` at
+    most: the first at once, those of the next moment together."""
 
     def __init__(self, heard: Callable[[str], None]) -> None:
         self._heard = heard
+        self._token = secrets.token_hex(8)
         self._transport: asyncio.BaseTransport | None = None
+        self._pending: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> str:
         loop = asyncio.get_running_loop()
@@ -112,14 +122,31 @@ class Datagrams(asyncio.DatagramProtocol):
             self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("127.0.0.1", 0))
         except OSError:  # no loopback here: polling is enough
             return ""
-        return f"udp:{self._transport.get_extra_info('sockname')[1]}"
+        return f"udp:{self._transport.get_extra_info('sockname')[1]}:{self._token}"
 
     def datagram_received(self, data: bytes, addr: object) -> None:  # noqa: ARG002 -- the protocol's signature
-        self._heard(data.decode("ascii", "ignore"))
+        token, _, message = data.partition(b" ")
+        if not hmac.compare_digest(token, self._token.encode()):
+            return
+        if len(self._pending) >= MAX_PENDING:
+            message = message.partition(b" ")[0]  # the topic alone: all queues
+        self._pending.add(message.decode("utf-8", "ignore"))
+        if self._timer is None:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._pending:
+            pending, self._pending = self._pending, set()
+            self._timer = asyncio.get_running_loop().call_later(SEND_EVERY_S, self._flush)
+            for message in sorted(pending):
+                self._heard(message)
 
     def error_received(self, exc: Exception) -> None: ...
 
     def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._transport is not None:
             self._transport.close()
 
@@ -129,8 +156,10 @@ def send_datagrams(topics: Iterable[str], addresses: Iterable[str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         for address in addresses:
+            port, _, token = address.removeprefix("udp:").partition(":")
             for topic in topics:
                 try:
-                    sender.sendto(topic.encode(), ("127.0.0.1", int(address.removeprefix("udp:"))))
+                    message = f"{token} {topic}" if token else topic  # without a token: a worker of a version before
+                    sender.sendto(message.encode(), ("127.0.0.1", int(port)))
                 except (OSError, OverflowError, ValueError):  # also an address of an unknown kind
                     continue

@@ -33,6 +33,7 @@ from onward.agent.model import (
     seconds_to_wait,
 )
 from onward.agent.prices import Prices
+from onward.core import mask
 from onward.core.durations import Duration, seconds
 
 CONNECT_TIMEOUT_S = 10.0
@@ -122,15 +123,15 @@ class OpenAIModel:
             raise self._status_error(error) from error
         except openai.APIError as error:  # no connection, silence, a stream that was cut or ends in an error
             if error.code in QUOTA_CODES:
-                raise ModelBusy(self.name, error.message[:MAX_ERROR_CHARS], quota=True) from error
-            raise ModelUnavailable(self.name, str(error)[:MAX_ERROR_CHARS] or type(error).__name__) from error
+                raise ModelBusy(self.name, mask.cut(error.message, MAX_ERROR_CHARS), quota=True) from error
+            raise ModelUnavailable(self.name, mask.cut(str(error), MAX_ERROR_CHARS) or type(error).__name__) from error
         except TimeoutError as error:
             raise self._silence_error(self._first) from error
         except http_limits.Oversized as error:
             raise ModelUnavailable(self.name, str(error)) from error
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             why = f"its answer makes no sense ({type(error).__name__}: {error})"
-            raise ModelUnavailable(self.name, why[:MAX_ERROR_CHARS]) from error
+            raise ModelUnavailable(self.name, mask.cut(why, MAX_ERROR_CHARS)) from error
 
     async def close(self) -> None:
         """Close its connections. A later call opens new ones."""
@@ -234,7 +235,7 @@ class OpenAIModel:
         return ModelUnavailable(self.name, f"it was silent for {timeout_s:g} s")
 
     def _status_error(self, error: openai.APIStatusError) -> Exception:
-        status, why = error.status_code, f"{error.status_code} {error.message}"[:MAX_ERROR_CHARS]
+        status, why = error.status_code, mask.cut(f"{error.status_code} {error.message}", MAX_ERROR_CHARS)
         if status in BUSY_STATUSES:
             retry_after = seconds_to_wait(error.response.headers)
             return ModelBusy(self.name, why, retry_after, quota=status in QUOTA_STATUSES or error.code in QUOTA_CODES)

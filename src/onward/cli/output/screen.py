@@ -6,16 +6,17 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from onward.cli.output.table import UNLIMITED_WIDTH, Column, print_table
-from onward.cli.output.text import machine_readable, readable, safe, span
+from onward.cli.output.text import machine_readable, readable, safe, span, visible
 from onward.cli.output.timeline import Line, Mark
 from onward.core.task import State
 
@@ -124,11 +125,20 @@ class Screen:
         self.out.print(Text(line if fits else readable(value, indent=2)), soft_wrap=True)
 
 
+class _VisibleConsole(Console):
+    """A console that writes every character so that it can be seen, from wherever the text came: all that it prints passes here."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else visible(segment.text)
+            yield segment if shown == segment.text else Segment(shown, segment.style)
+
+
 def console(stream: Any) -> Console:
     """A console for a stream. Without a terminal, or with NO_COLOR, it writes only text, no escape sequences."""
     plain = bool(os.environ.get("NO_COLOR")) or not stream.isatty() or os.environ.get("TERM") == "dumb"
     unlimited = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
-    return Console(
+    return _VisibleConsole(
         file=stream,
         force_terminal=False if plain else None,
         color_system=None if plain else "auto",

@@ -13,6 +13,7 @@ from onward.core.text import readable as readable
 from onward.core.text import safe as safe
 from onward.core.text import short as short
 from onward.core.text import span as span
+from onward.core.text import visible as visible
 
 
 def safe_lines(value: object) -> str:

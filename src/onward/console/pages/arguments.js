@@ -6,7 +6,7 @@ import { h, put } from "../dom.js";
 import { area, field } from "../fields.js";
 import { button } from "../ui.js";
 import { value } from "../values.js";
-import { line, safe } from "../words.js";
+import { editable, hides, line, safe } from "../words.js";
 
 const SHORT = 80;
 
@@ -47,7 +47,7 @@ export function changed(ask, approve) {
   let parts = [];
   const mode = h("span");
   function draw(now) {
-    parts = raw ? [json("Arguments", now, null)] : Object.entries(now).map(([key, given]) => (typeof given === "string" ? plain(key, given) : json(key, given, key)));
+    parts = raw ? [json("Arguments", now, null)] : Object.entries(now).map(([key, given]) => (typeof given === "string" && !hides(given) ? plain(key, given) : json(key, given, key)));
     put(mode, button(raw ? "By name" : "All as JSON", turn, { small: true, kind: "quiet" }));
     put(box, parts.map((part) => part.box), mode);
   }
@@ -85,7 +85,7 @@ function plain(key, given) {
 }
 
 function json(name, given, key) {
-  const text = JSON.stringify(given, null, 2);
+  const text = editable(given);
   const box = area(line(name, 60), { rows: Math.min(16, text.split("\n").length + 1) }, { hint: "JSON" });
   box.input.value = text;
   const read = () => {

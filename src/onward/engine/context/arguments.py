@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from onward.core import call, secret
+from onward.core import call, mask, secret
 from onward.errors import InvalidInput
 
 _UNCHECKED = (inspect.Parameter.empty, Any, object)
@@ -275,4 +275,4 @@ def _first_problem(error: ValueError, quiet: bool) -> str:
 
 def _short_repr(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return text if len(text) <= 60 else mask.cut(text, 57) + "…"

@@ -151,7 +151,7 @@ class TaskFilter(Shape):
     label: Annotated[list[Label], Field(max_length=10)] = Field([])
     parent: Name | None = None
     key: Name | None = None
-    tenant: Annotated[str, Field(max_length=512)] | None = Field(
+    tenant: Annotated[str, Field(max_length=512, pattern=r"^[^\x00]*$")] | None = Field(
         None, description="Tasks of this tenant, for a caller that sees all tenants; empty for tasks without a tenant."
     )
     since: Moment | None = Field(None, description="Created at this time or later; `created_after` is the same filter.")

@@ -9,8 +9,9 @@ from typing import Any
 
 import asyncpg
 
-from onward.errors import DiskFull, ReadOnly, StoreUnavailable, TooSlow
+from onward.errors import DiskFull, InvalidInput, ReadOnly, StoreUnavailable, TooSlow
 from onward.store.postgres.pool import Pool
+from onward.store.shared.database import UNSTORABLE
 
 STATEMENT_TIMEOUT_S = 15.0
 """Seconds for one statement. A connection that died without an error must not hold up the work for longer."""
@@ -89,6 +90,10 @@ def plain(error: BaseException, where: str) -> BaseException:
             return ReadOnly(where)
         case asyncpg.DiskFullError():
             return DiskFull(where)
+        case asyncpg.CharacterNotInRepertoireError():  # NUL
+            return InvalidInput(UNSTORABLE)
+        case asyncpg.DataError(__cause__=UnicodeEncodeError()):
+            return InvalidInput(UNSTORABLE)
         case _ if isinstance(error, REFUSED):
             return StoreUnavailable(
                 f"{where} refuses the connection ({error}); check user, password and database name in ONWARD_DB"

@@ -20,6 +20,9 @@ T = TypeVar("T")
 ChildEnd = tuple[str, str, str, bytes]
 """The end of a child as a message to its parent: parent, id of the message, child, data."""
 
+UNSTORABLE = "a name, an id or a filter has a character that the database cannot store (NUL, or half of a surrogate pair); leave it out"
+"""The sentence for a string that a driver or a server refuses. Most callers check their strings before; this is for the rest."""
+
 
 class Connection(Protocol):
     """A connection while one job uses it. A job on SQLite runs in the thread of the connection and must not wait for anything else."""

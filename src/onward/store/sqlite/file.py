@@ -13,7 +13,8 @@ from typing import Any
 import apsw
 
 from onward.core.clock import Clock
-from onward.errors import DiskFull, FileReplaced, ReadOnly, StoreUnavailable
+from onward.errors import DiskFull, FileReplaced, InvalidInput, ReadOnly, StoreUnavailable
+from onward.store.shared.database import UNSTORABLE
 from onward.store.sqlite.lane import Patient
 
 MEMORY = ":memory:"
@@ -130,6 +131,8 @@ def plain(error: BaseException, where: str) -> BaseException:
             return ReadOnly(where)
         case apsw.FullError():
             return DiskFull(where)
+        case UnicodeEncodeError():
+            return InvalidInput(UNSTORABLE)
         case apsw.CantOpenError() | FileNotFoundError() | IsADirectoryError():
             return StoreUnavailable(f"{where} cannot be opened; check that its folder exists and is writable")
         case apsw.NotADBError():
@@ -194,7 +197,21 @@ def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool, str]
         ),
         ("synchronous", sync == 2, f"{sync} (2 is FULL: an acknowledged write survives a power cut)"),
         _log_size(path),
+        _readers(path),
     ]
+
+
+def _readers(path: str) -> tuple[str, bool, str]:
+    """Onward creates the file for its owner alone, and SQLite gives its log the same mode. A file from elsewhere keeps its mode."""
+    names = [] if path == MEMORY else [path, f"{path}-wal", f"{path}-shm"]
+    wide = [name for name in names if Path(name).exists() and Path(name).stat().st_mode & 0o007]
+    if not wide:
+        return "file mode", True, "other users of this machine cannot read the database"
+    return (
+        "file mode",
+        False,
+        f"other users of this machine may read or write {', '.join(wide)}; `chmod o= {' '.join(wide)}` shuts them out",
+    )
 
 
 def _log_size(path: str) -> tuple[str, bool, str]:

@@ -705,7 +705,7 @@ SELECT pg_advisory_xact_lock(7205759405)
 -- it. It differs by necessity: bytes are no text here, and their beginning may end within a letter. The collation C ignores the case of
 -- ASCII letters; for other letters both cases are tried. That takes long, so bytes without two letters of the text in a row are not
 -- compared.
-(t.task COLLATE "C" ILIKE :text ESCAPE '~' OR t.key COLLATE "C" ILIKE :text ESCAPE '~' OR t.id LIKE :id_begins OR t.id LIKE :id_ends
+(t.task COLLATE "C" ILIKE :text ESCAPE '~' OR t.key COLLATE "C" ILIKE :text ESCAPE '~' OR t.id LIKE :id_begins ESCAPE '~' OR t.id LIKE :id_ends ESCAPE '~'
  OR (substring(t.input FROM 1 FOR :far) LIKE ANY (:pairs) AND (
      encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :octal_within ESCAPE '~'
      OR (:two_cases AND encode(substring(t.input FROM 1 FOR :far), 'escape') COLLATE "C" ILIKE :octal_within_too ESCAPE '~')))

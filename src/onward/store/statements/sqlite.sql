@@ -393,7 +393,7 @@ WHERE j.task_id = f.value AND j.kind <> 'pruned' AND j.seq = (SELECT max(i.seq) 
 -- name: says
 -- Whether a text stands in the name or the key of a task, in its labels or at the beginning of its input, or its id begins or ends with
 -- it. LIKE ignores the case of ASCII letters; for other letters both cases are tried.
-(t.task LIKE :text ESCAPE '~' OR t.key LIKE :text ESCAPE '~' OR t.id LIKE :id_begins OR t.id LIKE :id_ends
+(t.task LIKE :text ESCAPE '~' OR t.key LIKE :text ESCAPE '~' OR t.id LIKE :id_begins ESCAPE '~' OR t.id LIKE :id_ends ESCAPE '~'
  OR CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within ESCAPE '~'
  OR (:two_cases AND (t.task LIKE :text_too ESCAPE '~' OR t.key LIKE :text_too ESCAPE '~' OR CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within_too ESCAPE '~'))
  OR (instr(t.options, CAST('"labels":{' AS BLOB)) AND (
