@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from onward.core.durations import seconds
+from onward.core.tenant_quota import NAMES as QUOTA_NAMES
+from onward.core.tenant_quota import TenantQuota
 from onward.errors import BadSetting
 
 FILE_NAME = "onward.toml"
@@ -17,6 +19,8 @@ FILE_NAME = "onward.toml"
 DEFAULT_CONNECTIONS = 8
 RESERVED_CONNECTIONS = 2
 """Connections of the heartbeat and of the listener: the others are for statements."""
+
+_QUOTA = TenantQuota()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +53,14 @@ class Settings:
     audit_key: str = dataclasses.field(default="", repr=False)
     audit_heads: str = dataclasses.field(default="", repr=False)
     audit_heads_s: float = 60.0
+    quota_requests: int = _QUOTA.requests
+    quota_key_requests: int = _QUOTA.key_requests
+    quota_streams: int = _QUOTA.streams
+    quota_sessions: int = _QUOTA.sessions
+    quota_queue_share: int = _QUOTA.queue_share
+    quota_tasks: int = _QUOTA.tasks
+    quota_priority: int = _QUOTA.priority
+    quota_refused: int = _QUOTA.refused
 
     def __post_init__(self) -> None:
         if self.heartbeat_s * 2 > self.lease_s:
@@ -63,6 +75,12 @@ class Settings:
             raise BadSetting("log", self.log, "text or json")
         if not 0 <= self.metrics_port < 65536:
             raise BadSetting("metrics_port", self.metrics_port, "a port, or 0 for none")
+        self.tenant_quota  # noqa: B018 -- a quota that is impossible is refused here
+
+    @property
+    def tenant_quota(self) -> TenantQuota:
+        """The quotas of a tenant that has none of its own."""
+        return TenantQuota(**{name: getattr(self, f"quota_{name}") for name in QUOTA_NAMES})
 
 
 def load(

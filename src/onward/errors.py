@@ -2,14 +2,14 @@
 
     OnwardError
     ├── UsageError            the caller asked for something impossible
-    │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge · NotSentAgain · BadWebhook · UnknownSecret
+    │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge · NotSentAgain · BadWebhook · UnknownSecret · PriorityTooHigh
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
     ├── Unauthorized          the request has no key, or an invalid one; Forbidden: the key is not for this (OwnCall, NotForTenants)
     │   └── KeylessOutside    there is no key at all yet, and the request does not come from this machine
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── MoreMatch             for many tasks at once: far more match than the caller saw
-    ├── QueueFull             come back in `retry_after` seconds
+    ├── QueueFull             come back in `retry_after` seconds; QuotaExceeded: a tenant has used up a quota
     ├── StoreUnavailable      the database cannot be reached or written now; DiskFull, ReadOnly, TooSlow, FileReplaced
     │   └── SchemaMismatch    the database has another version of the tables
     ├── Unreachable           for clients: the server gives no answer
@@ -35,7 +35,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class OnwardError(Exception):
@@ -249,6 +250,51 @@ class QueueFull(OnwardError):
         super().__init__(
             f"queue {queue!r} is full ({limit} tasks wait); nothing was submitted, come back in {retry_after:.0f} s "
             "or raise ONWARD_QUEUE_LIMIT"
+        )
+
+
+class QuotaExceeded(OnwardError):
+    """A tenant, or one of its keys, has used up a quota; nothing was done. Other tenants are not concerned."""
+
+    code = "quota_exceeded"
+    status = 429
+    exit_status = 6
+
+    def __init__(
+        self,
+        tenant: str,
+        quota: str,
+        limit: int,
+        retry_after: float,
+        whose: str,
+        unit: str,
+        rates: Sequence[Any] = (),
+    ) -> None:
+        self.tenant: str = tenant
+        self.quota: str = quota
+        self.limit: int = limit
+        self.retry_after: float = retry_after
+        self.rates: tuple[Any, ...] = tuple(rates)
+        advice = "an admin can raise it with `onward quotas set`" if tenant else "ONWARD_QUOTA_REQUESTS raises it"
+        super().__init__(
+            f"{whose} has used up its quota {quota!r} ({limit:,} {unit}); nothing was done, come back in {math.ceil(retry_after)} s; "
+            f"{advice}"
+        )
+
+
+class PriorityTooHigh(UsageError):
+    """A tenant gave a task a higher priority than it may."""
+
+    code = "priority_too_high"
+    status = 403
+
+    def __init__(self, tenant: str, priority: int, limit: int) -> None:
+        self.tenant: str = tenant
+        self.priority: int = priority
+        self.limit: int = limit
+        super().__init__(
+            f"tenant {tenant!r:.80} may give priorities up to {limit}, not {priority}: a higher one would go before the tasks of other "
+            "tenants; use lower priorities for the tasks that can wait, or ask an admin to raise it (`onward quotas set`)"
         )
 
 

@@ -15,6 +15,31 @@ from onward.core.journal.waterfall import Bar, Point
 from onward.core.record import Record
 from onward.core.usage import Usage
 
+# ── tenants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """One quota of a tenant, and how much of it is used."""
+
+    name: str
+    limit: int
+    """0 is no quota, except for `priority`."""
+    used: int | None
+    """`requests`, `streams` and `sessions` are those of the server process that answers; `queue_share` is that of the queue in which the
+    tenant has the most tasks. Null where use is not counted."""
+    own: bool
+    """Whether the tenant has its own value, and not that of the settings."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TenantUse:
+    """The quotas of a tenant, and its use of them."""
+
+    tenant: str
+    quotas: tuple[QuotaUse, ...]
+
+
 # ── queues, workers, handlers ────────────────────────────────────────────────────────────────────────────────────────
 
 
