@@ -103,6 +103,8 @@ class NewTask(NamedTuple):
     group: str | None = None
     tenant: str | None = None
     webhook: Webhook | None = None
+    turn_group: str | None = None
+    """For a task of a tenant, the group by which it gets its turns (`core/tenant_quota.py`)."""
 
 
 class Message(NamedTuple):

@@ -11,6 +11,7 @@ from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
 from onward.core.schedule import Rhythm
 from onward.core.task import NewTask, Task
+from onward.core.tenant_quota import turn_group
 from onward.errors import BadSetting, InvalidInput, UsageError
 
 PRIORITY_LIMIT = 1_000_000
@@ -137,6 +138,7 @@ def to_new_task(request: SubmitRequest, spec: HandlerSpec, task_id: str) -> NewT
         parent=request.parent,
         group=_stored_group(request, group),
         tenant=request.tenant,
+        turn_group=turn_group(request.tenant, group),
     )
 
 

@@ -55,6 +55,7 @@ from onward.store.shared.pruning import Pruning
 from onward.store.shared.queues import Queues
 from onward.store.shared.quotas import Quotas
 from onward.store.shared.schedules import Schedules
+from onward.store.shared.tenant_quotas import TenantQuotas
 from onward.store.shared.workers import Handlers
 
 __all__ = [
@@ -106,6 +107,7 @@ class Store(Protocol):
     queues: Queues
     quotas: Quotas
     schedules: Schedules
+    tenant_quotas: TenantQuotas
 
     @property
     def health(self) -> Health: ...

@@ -23,8 +23,8 @@ _INSERTS = (
     "INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant) "
     "VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :options, :parent, :group, "
     "COALESCE((SELECT p.tenant FROM onward_tasks p WHERE p.id = :parent), :tenant)) ON CONFLICT DO NOTHING",
-    "INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn, due_at, reason) "
-    "SELECT id, queue, task, priority, parent, grp, :turn, :due_at, :reason FROM onward_tasks WHERE id = :id "
+    "INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn_group, turn, due_at, reason) "
+    "SELECT id, queue, task, priority, parent, grp, :turn_group, :turn, :due_at, :reason FROM onward_tasks WHERE id = :id "
     "AND NOT EXISTS (SELECT 1 FROM onward_journal WHERE task_id = :id) ON CONFLICT DO NOTHING",
     "INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) "
     "SELECT id, 1, 0, 'task.submitted', '', :empty, created_at FROM onward_tasks WHERE id = :id ON CONFLICT DO NOTHING",

@@ -101,4 +101,5 @@ def submit_values(new: Sequence[NewTask]) -> dict[str, Any]:
         "parents": [n.parent for n in new],
         "groups": [n.group for n in new],
         "tenants": [n.tenant for n in new],
+        "turn_groups": [n.turn_group for n in new],
     }

@@ -10,6 +10,7 @@ import apsw
 
 from onward.core.limit import LimitRow, Room, share
 from onward.core.record import SHIFT
+from onward.core.task import NewTask
 from onward.store.port.values import Claimed
 from onward.store.shared.limits import GATES_PER_LOOK, Admission, Round, Rules, followers, freed, numbers, overlooked
 from onward.store.sqlite.execute import S, first, insert, run
@@ -91,7 +92,7 @@ def set_limits(connection: apsw.Connection, limits: Sequence[LimitRow]) -> None:
     run(connection, "old_buckets")
 
 
-def turn(connection: apsw.Connection, queue: str, group: str, priority: int) -> int | None:
+def turn(connection: apsw.Connection, new: NewTask) -> int | None:
     """The turn of the next task of a group; None when no task waits."""
-    row = first(connection, "turn", queue=queue, group=group, priority=priority)
+    row = first(connection, "turn", **new._asdict())
     return None if row is None else row[0]

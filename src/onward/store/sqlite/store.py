@@ -141,7 +141,7 @@ class SqliteStore(SharedStore):
         if new.parent is not None and first(connection, "parent", id=new.parent) is None:
             raise TaskNotFound(new.parent)  # pruned, while the worker that submits the child slept
         now = self._clock.now()
-        turn = None if new.group is None else limits.turn(connection, new.queue, new.group, new.priority)
+        turn = None if new.group is None else limits.turn(connection, new)
         values = {**new._asdict(), "now": now, "turn": turn}
         connection.execute(S["submit_task"].sql, _TASK(values))
         if connection.changes() == 0:

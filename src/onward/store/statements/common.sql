@@ -301,8 +301,8 @@ DELETE FROM onward_outcomes WHERE task_id = :id AND state = 'failed'
 
 -- name: reopen
 -- Its new queue row, at the end of its priority, with the number of its messages.
-INSERT INTO onward_queue (task_id, queue, task, priority, reason, parent, grp, inbox)
-SELECT id, queue, task, priority, 'queued', parent, grp, (SELECT COALESCE(max(number), 0) FROM onward_inbox WHERE task_id = :id) FROM onward_tasks WHERE id = :id
+INSERT INTO onward_queue (task_id, queue, task, priority, reason, parent, grp, turn_group, inbox)
+SELECT id, queue, task, priority, 'queued', parent, grp, tenant, (SELECT COALESCE(max(number), 0) FROM onward_inbox WHERE task_id = :id) FROM onward_tasks WHERE id = :id
 
 -- name: saga_state
 -- What a cancel has to know of a journal: how many sagas are open, whether a cancel is requested already, and how many effects in doubt
@@ -449,8 +449,8 @@ SELECT :id, number, ref, id, kind, name, data, at FROM onward_inbox WHERE task_i
 
 -- name: fork_queue
 -- Make the fork ready.
-INSERT INTO onward_queue (task_id, queue, task, priority, reason, inbox, grp)
-SELECT id, queue, task, priority, 'queued', :inbox, grp FROM onward_tasks WHERE id = :id
+INSERT INTO onward_queue (task_id, queue, task, priority, reason, inbox, grp, turn_group)
+SELECT id, queue, task, priority, 'queued', :inbox, grp, tenant FROM onward_tasks WHERE id = :id
 
 -- name: prioritize
 -- Change the priority of an unfinished task.
@@ -499,14 +499,17 @@ SELECT count(*) AS held FROM onward_queue WHERE gate IS NOT NULL AND worker IS N
 
 -- name: turn
 -- The turn of the next task of a group: the turn that is served now, or a hundred places behind the last one that waits. NULL when no
--- task waits: then its own place is right.
+-- task waits: then its own place is right. The tasks of a tenant go by their `turn_group`, others by their group.
 SELECT MAX(t) AS turn FROM (
     SELECT * FROM (SELECT COALESCE(turn, position) AS t FROM onward_queue WHERE queue = :queue AND priority = :priority AND worker IS NULL AND due_at IS NULL
                    ORDER BY COALESCE(turn, position) LIMIT 1) AS head
     UNION ALL
     SELECT * FROM (SELECT COALESCE(turn, position) + 100 AS t FROM onward_queue WHERE queue = :queue AND grp = :group AND priority = :priority AND worker IS NULL
-                   ORDER BY COALESCE(turn, position) DESC LIMIT 1) AS last
-) AS both_of_them
+                   AND grp IS NOT NULL AND CAST(:turn_group AS text) IS NULL ORDER BY COALESCE(turn, position) DESC LIMIT 1) AS last
+    UNION ALL
+    SELECT * FROM (SELECT COALESCE(turn, position) + 100 AS t FROM onward_queue WHERE turn_group = :turn_group AND turn_group IS NOT NULL AND queue = :queue
+                   AND priority = :priority AND worker IS NULL ORDER BY COALESCE(turn, position) DESC LIMIT 1) AS last_of_tenant
+) AS all_of_them
 
 -- name: old_buckets
 -- Delete buckets that have been full for an hour: they are the same as missing ones.
@@ -846,6 +849,27 @@ RETURNING until, until - onward_now() AS remaining, why
 -- name: reopen_quota
 -- Forget a quota that answers again.
 DELETE FROM onward_quotas WHERE name = :name AND until = :until
+
+-- name: tenant_quotas
+-- The quotas of all tenants that have some of their own.
+SELECT tenant, quota FROM onward_tenant_quotas ORDER BY tenant
+
+-- name: set_tenant_quota
+-- The quotas of a tenant.
+INSERT INTO onward_tenant_quotas (tenant, quota, changed_at) VALUES (:tenant, :quota, onward_now())
+ON CONFLICT (tenant) DO UPDATE SET quota = excluded.quota, changed_at = excluded.changed_at
+
+-- name: reset_tenant_quota
+-- The tenant has the quotas of the settings again.
+DELETE FROM onward_tenant_quotas WHERE tenant = :tenant
+
+-- name: tenants
+-- Tenants with a key or with quotas of their own, after a name.
+SELECT tenant FROM onward_keys WHERE tenant > :after UNION SELECT tenant FROM onward_tenant_quotas WHERE tenant > :after ORDER BY 1 LIMIT :limit
+
+-- name: tenant_depth
+-- How many unfinished tasks of a tenant no worker holds, by queue.
+SELECT queue, count(*) AS tasks FROM onward_queue WHERE turn_group AMONG (:turn_groups) AND turn_group IS NOT NULL AND worker IS NULL GROUP BY queue
 
 -- name: key_add
 -- A new key.

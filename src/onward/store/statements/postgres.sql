@@ -59,29 +59,34 @@ INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:i
 
 -- name: submit_grouped
 -- Tasks of which some have a group; all tasks with a tenant have one. The first task of a group gets the turn that is served now. Every
--- further one that waits stands a hundred places behind the one before it, so that other groups come in between.
+-- further one that waits stands a hundred places behind the one before it, so that other groups come in between. The tasks of a tenant
+-- go by their `turn_group`, others by their group.
 WITH batch AS (
     SELECT * FROM unnest(:ids::text[], :tasks::text[], :queues::text[], :priorities::int[], :inputs::bytea[], :options::bytea[],
-                         :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[], :groups::text[], :tenants::text[])
-    WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, parent, grp, tenant, place)
+                         :keys::text[], :fingerprints::text[], :delays::float8[], :parents::text[], :groups::text[], :tenants::text[],
+                         :turn_groups::text[])
+    WITH ORDINALITY AS b(id, task, queue, priority, input, options, key, fingerprint, delay, parent, grp, tenant, turn_group, place)
+    CROSS JOIN LATERAL (SELECT CASE WHEN turn_group IS NULL THEN grp ELSE chr(10) || turn_group END AS line) l
 ), lines AS MATERIALIZED (
-    SELECT g.queue, g.grp, g.priority, COALESCE(GREATEST(
+    SELECT g.queue, g.line, g.priority, COALESCE(GREATEST(
         (SELECT COALESCE(q.turn, q.position) FROM onward_queue q WHERE q.queue = g.queue AND q.priority = g.priority AND q.worker IS NULL AND q.due_at IS NULL
          ORDER BY COALESCE(q.turn, q.position) LIMIT 1),
-        (SELECT COALESCE(q.turn, q.position) + 100 FROM onward_queue q WHERE q.queue = g.queue AND q.grp = g.grp AND q.priority = g.priority AND q.grp IS NOT NULL AND q.worker IS NULL
-         ORDER BY COALESCE(q.turn, q.position) DESC LIMIT 1)), (SELECT last_value FROM onward_queue_position_seq)) AS turn
-    FROM (SELECT DISTINCT queue, grp, priority FROM batch WHERE grp IS NOT NULL) g
+        (SELECT COALESCE(q.turn, q.position) + 100 FROM onward_queue q WHERE q.queue = g.queue AND q.grp = g.line AND q.priority = g.priority AND q.grp IS NOT NULL AND q.worker IS NULL
+         AND g.turn_group IS NULL ORDER BY COALESCE(q.turn, q.position) DESC LIMIT 1),
+        (SELECT COALESCE(q.turn, q.position) + 100 FROM onward_queue q WHERE q.turn_group = g.turn_group AND q.turn_group IS NOT NULL AND q.queue = g.queue
+         AND q.priority = g.priority AND q.worker IS NULL ORDER BY COALESCE(q.turn, q.position) DESC LIMIT 1)), (SELECT last_value FROM onward_queue_position_seq)) AS turn
+    FROM (SELECT DISTINCT queue, line, turn_group, priority FROM batch WHERE line IS NOT NULL) g
 ), new AS (
     INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
     SELECT id, task, queue, priority, onward_now(), key, fingerprint, input, options, parent, grp, tenant FROM batch
     WHERE parent IS NULL OR EXISTS (SELECT 1 FROM onward_tasks p WHERE p.id = batch.parent FOR KEY SHARE) ORDER BY key, place
     ON CONFLICT DO NOTHING RETURNING id
 ), queued AS (
-    INSERT INTO onward_queue (task_id, queue, task, priority, parent, paused, grp, turn, due_at, reason)
-    SELECT id, queue, task, priority, parent, rests, grp, l.turn + 100 * (row_number() OVER (PARTITION BY queue, grp, priority ORDER BY place) - 1),
+    INSERT INTO onward_queue (task_id, queue, task, priority, parent, paused, grp, turn_group, turn, due_at, reason)
+    SELECT id, queue, task, priority, parent, rests, grp, batch.turn_group, l.turn + 100 * (row_number() OVER (PARTITION BY queue, line, priority ORDER BY place) - 1),
            CASE WHEN rests THEN 'Infinity' WHEN delay > 0 THEN onward_now() + delay END,
            CASE WHEN rests THEN 'paused' WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
-    FROM batch JOIN new USING (id) LEFT JOIN lines l USING (queue, grp, priority)
+    FROM batch JOIN new USING (id) LEFT JOIN lines l USING (queue, line, priority)
     CROSS JOIN LATERAL (SELECT COALESCE((SELECT p.paused FROM onward_queue p WHERE p.task_id = batch.parent LIMIT 1), false) AS rests) r ORDER BY place
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)

@@ -7,8 +7,8 @@ VALUES (:id, :task, :queue, :priority, :now, :key, :fingerprint, :input, :option
 
 -- name: submit_queue
 -- Its queue row.
-INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn, due_at, reason)
-VALUES (:id, :queue, :task, :priority, :parent, :group, :turn, CASE WHEN :delay > 0 THEN :now + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END)
+INSERT INTO onward_queue (task_id, queue, task, priority, parent, grp, turn_group, turn, due_at, reason)
+VALUES (:id, :queue, :task, :priority, :parent, :group, :turn_group, :turn, CASE WHEN :delay > 0 THEN :now + :delay END, CASE WHEN :delay > 0 THEN 'delayed' ELSE 'queued' END)
 
 -- name: submit_record
 -- Its first record.
