@@ -98,6 +98,7 @@ class Onward(Events, Mcp, Registry, Queries):
             ids=self._ids,
             artifacts=Artifacts(store, open_shelf(self.settings.artifacts)),
             webhooks=lambda: self.webhooks,
+            tenant_quota=self.settings.tenant_quota,
         )
 
     def move(self, db: str) -> None:

@@ -20,11 +20,13 @@ from onward.core.clock import Clock
 from onward.core.ids import Ids
 from onward.core.record import DOUBTED, ENDS, PARKED, QUARANTINED, Record, payload
 from onward.core.task import NEEDS_A_PERSON, NewTask, Reason, State, Task
+from onward.core.tenant_quota import TenantQuota
 from onward.core.views import UsageReport
 from onward.errors import (
     InvalidInput,
     KeyConflict,
     QueueFull,
+    QuotaExceeded,
     ResultTimeout,
     StateConflict,
     TaskCancelled,
@@ -46,6 +48,7 @@ from onward.service.keys import Keys
 from onward.service.listing import Listing, plain_id
 from onward.service.messages import Messages
 from onward.service.pruning import Pruner
+from onward.service.queue_room import QueueRoom
 from onward.service.schedules import Schedules, row_of
 from onward.service.submission import (
     UNKNOWN,
@@ -57,6 +60,7 @@ from onward.service.submission import (
     to_new_task,
 )
 from onward.service.subscriptions import Subscriptions, Webhooks, no_webhooks
+from onward.service.tenant_quotas import TenantQuotas
 from onward.service.timeline import Timelines
 from onward.service.usage import UsageReports
 from onward.store.port.core import Stopped, Store, Submitted
@@ -93,11 +97,12 @@ class Service(Listing):
         ids: Ids,
         artifacts: Artifacts | None = None,
         webhooks: Callable[[], Webhooks] = no_webhooks,
+        tenant_quota: TenantQuota | None = None,
     ) -> None:
-        self._store, self._specs, self._limit, self._clock, self._ids = store, specs, queue_limit, clock, ids
+        self._store, self._specs, self._clock, self._ids = store, specs, clock, ids
         self._remote: dict[str, HandlerSpec] = {}
         self._read_at = -math.inf
-        self._depths: dict[str, _QueueGauge] = {}
+        self._queue_room = QueueRoom(store, queue_limit, clock)
         self.messages: Messages = Messages(store, clock, ids, self.check_call, self.is_agent)
         self.artifacts: Artifacts = artifacts or Artifacts(store)
         self.forks: Forks = Forks(store, ids, self.check_input, self.artifacts)
@@ -115,6 +120,7 @@ class Service(Listing):
         self.bulk: Bulk = Bulk(self, self.pruner)
         self.health: Doctor = Doctor(store, clock, self.cluster, queue_limit)
         self.usage_reports: UsageReports = UsageReports(store, self.is_agent)
+        self.tenant_quotas: TenantQuotas = TenantQuotas(store, tenant_quota or TenantQuota(), clock, queue_limit)
 
     # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,6 +155,8 @@ class Service(Listing):
             if request.webhook is not None:
                 webhook = await self.subscriptions.webhook(request.webhook, request.tenant)
                 new[index] = new[index]._replace(webhook=webhook)
+        for request in requests:
+            await self.tenant_quotas.check_priority(request.tenant, request.priority)
         if len(new) > 1:
             await self._all_there(new)  # raises KeyConflict before any task is written
         if requests[0].parent is None:  # children pass the bound, so that their parents can go on
@@ -184,10 +192,11 @@ class Service(Listing):
             await self.schedules.save(rows)
 
     async def _check_room(self, new: Sequence[NewTask]) -> None:
-        """Raises QueueFull, unless all of these tasks were submitted before."""
+        """Raises QueueFull and QuotaExceeded, unless all of these tasks were submitted before."""
         try:
-            await self._check_queues(new)
-        except QueueFull:
+            await self.tenant_quotas.check_room(new)
+            await self._queue_room.check(new)
+        except (QueueFull, QuotaExceeded):
             if not await self._all_there(new):
                 raise
 
@@ -234,20 +243,6 @@ class Service(Listing):
         self._read_at = self._clock.monotonic()
         registrations = await self._store.handlers.registered()
         self._remote = {name: from_registration(name, wire.decode(data)) for name, data in registrations.items()}
-
-    async def _check_queues(self, new: Sequence[NewTask]) -> None:
-        """Raises QueueFull. Queues are counted exactly near the limit, and now and then far from it: the bound protects memory and disk,
-        and need not be exact."""
-        counts = {new[0].queue: 1} if len(new) == 1 else collections.Counter([task.queue for task in new])
-        for queue, count in counts.items():
-            gauge = self._depths.setdefault(queue, _QueueGauge())
-            if gauge.stale(self._clock.monotonic(), count, self._limit):
-                total, began = gauge.total, self._clock.monotonic()
-                depth = await self._store.queues.depth(queue)
-                gauge.update(self._clock.monotonic(), depth.waiting, total, self._clock.monotonic() - began)
-                if gauge.waiting + gauge.added + count > self._limit:
-                    raise QueueFull(queue, self._limit, _retry_after(self._limit, depth.rate))
-            gauge.total += count
 
     async def standing(self) -> QueueSnapshot | None:
         """Figures of the queues; None where the store has none. Raises StoreUnavailable."""
@@ -484,28 +479,3 @@ def _check_conflict(task: NewTask, submitted: Submitted) -> None:
     if not submitted.created and submitted.fingerprint != task.fingerprint:
         assert task.key is not None
         raise KeyConflict(task.key.rpartition("\n")[2], submitted.id)
-
-
-class _QueueGauge:
-    """The length of a queue when it was last counted, and the tasks that this process added since. A task that was added during the
-    count may be in both: then the queue seems fuller than it is, and is counted again."""
-
-    def __init__(self) -> None:
-        self.at, self.waiting, self.total, self._total_then = -math.inf, 0, 0, 0
-        self._valid_for = 1.0
-
-    @property
-    def added(self) -> int:
-        return self.total - self._total_then
-
-    def update(self, now: float, waiting: int, total: int, took: float) -> None:
-        self.at, self.waiting, self._total_then = now, waiting, total
-        self._valid_for = min(max(1.0, 50 * took), 10.0)  # counting a hundred thousand tasks takes a while
-
-    def stale(self, now: float, count: int, limit: int) -> bool:
-        return now - self.at > self._valid_for or self.waiting + self.added + count > limit * 0.9
-
-
-def _retry_after(limit: int, rate: float) -> float:
-    """Seconds in which the workers finish a twentieth of the queue."""
-    return float(math.ceil(min(300.0, max(1.0, limit / 20 / rate)))) if rate > 0 else 30.0
