@@ -48,7 +48,7 @@ ROWS: dict[str, Row] = {
     "act": Row(
         "/api/tasks/actions",
         SUBMIT,
-        {"action": "priority", "priority": 3, "filter": {"parent": "{asker}"}, "count": 5},
+        {"action": "priority", "priority": -3, "filter": {"parent": "{asker}"}, "count": 5},
         counts=True,
     ),
     "list": Row("/api/tasks", READ, lists=True),
@@ -67,7 +67,7 @@ ROWS: dict[str, Row] = {
     "unpause_schedule": Row("/api/schedules/nightly/unpause", ADMIN, place=True),
     "trigger": Row("/api/schedules/nightly/trigger", ADMIN, place=True),
     "drain_queue": Row("/api/queues/other/drain", ADMIN, place=True),
-    "priority": Row("/api/tasks/{asker}/priority", SUBMIT, {"priority": 7}),
+    "priority": Row("/api/tasks/{asker}/priority", SUBMIT, {"priority": -7}),
     "pause": Row("/api/tasks/{asker}/pause", SUBMIT),
     "resume": Row("/api/tasks/{asker}/resume", SUBMIT),
     "fork": Row("/api/tasks/{asker}/fork", SUBMIT, {"at": 1}),
@@ -108,6 +108,9 @@ ROWS: dict[str, Row] = {
     "keys": Row("/api/keys", ADMIN, lists=True),
     "create_key": Row("/api/keys", ADMIN, {"name": "more", "scopes": ["read"], "tenant": "acme"}),
     "revoke_key": Row("/api/keys/{key}/revoke", ADMIN),
+    "quotas": Row("/api/quotas", READ, lists=True, open=True),
+    "set_quota": Row("/api/quotas/acme", ADMIN, {"streams": 50}, place=True),
+    "reset_quota": Row("/api/quotas/acme", ADMIN, place=True),
     "audit": Row("/api/audit", ADMIN, lists=True),
     "prune": Row("/api/tasks/{done}", ADMIN),
 }

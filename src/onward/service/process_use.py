@@ -136,18 +136,29 @@ class ProcessUse:
     async def turn(self, caller: Caller) -> AsyncIterator[None]:
         """Hold one of the few turns of the caller's tenant while the block uses the database. First come, first served within the
         tenant. Never hold two, and never while waiting for a task."""
-        tenant = caller.tenant
-        if tenant is None:
+        async with self._turn(caller.tenant, self._max_turns):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def loading_turn(self, caller: Caller) -> AsyncIterator[None]:
+        """The same for a response that is being made, before it takes memory: so one tenant does not hold all the memory for responses
+        while its calls wait for each other."""
+        async with self._turn(None if caller.tenant is None else f"\n{caller.tenant}", TURNS):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, line: str | None, most: int) -> AsyncIterator[None]:
+        if line is None:
             yield
             return
-        await self._take_turn(tenant)
+        await self._take_turn(line, most)
         try:
             yield
         finally:
-            self._end_turn(tenant)
+            self._end_turn(line)
 
-    async def _take_turn(self, tenant: str) -> None:
-        if self._turns[tenant] < self._max_turns:
+    async def _take_turn(self, tenant: str, most: int) -> None:
+        if self._turns[tenant] < most:
             self._turns[tenant] += 1
             return
         place = asyncio.get_running_loop().create_future()

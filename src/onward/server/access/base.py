@@ -3,15 +3,17 @@ check is for what."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, READ, SUBMIT, Caller
-from onward.core.task import Task
+from onward.core.task import State, Task
 from onward.core.views import Ask
-from onward.errors import Forbidden, NotForTenants, OwnCall
+from onward.errors import Forbidden, NotForTenants, OnwardError, OwnCall
+from onward.service.process_use import RateState
 from onward.service.service import Service
 from onward.service.submission import named
 
@@ -21,6 +23,36 @@ class AccessBase:
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self.service, self.caller = service, caller
+
+    # ── quotas of the caller's tenant ────────────────────────────────────────────────────────────────────────────
+
+    def admit(self) -> Awaitable[Sequence[RateState]]:
+        """Count a request; the rates that hold for it. Raises QuotaExceeded."""
+        return self.service.tenant_quotas.admit(self.caller)
+
+    def count_body(self, size: int) -> None:
+        """Count the body of a request: a large one counts as several requests."""
+        quotas = self.service.tenant_quotas
+        quotas.process.take_body(self.caller, quotas.known(self.caller), size)
+
+    def check_stream(self) -> None:
+        """Raises QuotaExceeded if the caller's tenant has as many streams open as it may."""
+        quotas = self.service.tenant_quotas
+        quotas.process.check_stream(self.caller, quotas.known(self.caller))
+
+    def stream(self) -> contextlib.AbstractContextManager[None]:
+        """Count a stream while the block lasts."""
+        return self.service.tenant_quotas.process.stream(self.caller)
+
+    def _database_turn(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Hold a turn of the caller's tenant at the database while the block lasts (`ProcessUse.turn`)."""
+        return self.service.tenant_quotas.process.turn(self.caller)
+
+    async def _check_priority(self, priority: int | None) -> None:
+        """Raises PriorityTooHigh if the caller's tenant may not give this priority."""
+        await self.service.tenant_quotas.check_priority(self.caller.tenant, priority)
+
+    # ── rights ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def need(self, scope: str) -> None:
         """Raises Forbidden if the caller does not have this scope."""
@@ -59,20 +91,43 @@ class AccessBase:
         details = {name: value for name, value in data.items() if value is not None and value is not False}
         return AuditEvent(action, subject, tenant, self.caller.key, self.caller.name, details)
 
-    async def _audited_task(self, action: str, task_id: str, **data: Any) -> Task:
-        """The task, if this caller may control it. Writes the action to the audit log."""
-        task = await self._own(SUBMIT, task_id)
-        await self.service.audit.append(self._audit_event(action, task_id, task.tenant, **data))
-        return task
+    @contextlib.asynccontextmanager
+    async def _audited(self, event: AuditEvent, *, changes: bool = True) -> AsyncIterator[None]:
+        """Writes the event to the audit log before the block. When the block is refused, or cannot change anything, that counts for
+        the key: the log has a bounded number of such calls. Raises QuotaExceeded beyond that number; then the call is not made, and
+        the next event says how many calls were left out."""
+        process, quota = self.service.tenant_quotas.process, self.service.tenant_quotas.known(self.caller)
+        if left_out := process.check_refusals(self.caller, quota):
+            event = event._replace(data={**event.data, "calls_left_out": left_out})
+        async with self._database_turn():
+            await self.service.audit.append(event)
+        try:
+            yield
+        except OnwardError:
+            changes = False
+            raise
+        finally:
+            if not changes:
+                process.take_refusal(self.caller, quota)
+
+    @contextlib.asynccontextmanager
+    async def _audited_task(self, action: str, task_id: str, scope: str = SUBMIT, **data: Any) -> AsyncIterator[Task]:
+        """The task, if this caller may control it. Writes the action to the audit log, as `_audited` does."""
+        task = await self._own(scope, task_id)
+        changes = not task.ended or action in {"fork", "prune"} or (action == "resume" and task.state is State.FAILED)
+        async with self._audited(self._audit_event(action, task_id, task.tenant, **data), changes=changes):
+            yield task
 
     async def _audit_system(self, action: str, subject: str, **data: Any) -> None:
         """Checks that the caller may change what belongs to no tenant. Writes the action to the audit log."""
         self._check_no_tenant(ADMIN, named("a name", subject))
         await self.service.audit.append(self._audit_event(action, subject, None, **data))
 
-    async def _audit_subscription(self, action: str, subject: str, **data: Any) -> None:
-        """Writes a change to subscriptions to the audit log."""
-        await self.service.audit.append(self._audit_event(action, subject, self.caller.tenant, **data))
+    def _audited_subscription(
+        self, action: str, subject: str, **data: Any
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """Writes a change to subscriptions to the audit log, as `_audited` does."""
+        return self._audited(self._audit_event(action, subject, self.caller.tenant, **data))
 
     def shown(self, task: Task) -> Task:
         """The task as this caller may see it: without the scope read, only its state and no content."""

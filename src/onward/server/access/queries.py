@@ -32,17 +32,20 @@ class Queries(AccessBase):
         """Tasks, newest first, and the cursor for the next page, as from `Service.list`; with `tenant`, only tasks of that
         tenant."""
         self.need(READ)
-        return await self.service.list(whose=self._tenant_filter(tenant), **filters)
+        async with self._database_turn():
+            return await self.service.list(whose=self._tenant_filter(tenant), **filters)
 
     async def children(self, task_id: str, limit: int = 100, cursor: str | None = None) -> tuple[Tasks, str | None]:
         """The children of a task, newest first, and the cursor for the next page."""
         await self._own(READ, task_id)
-        return await self.service.list(parent=task_id, limit=limit, cursor=cursor, whose=self.caller.sees)
+        async with self._database_turn():
+            return await self.service.list(parent=task_id, limit=limit, cursor=cursor, whose=self.caller.sees)
 
     async def count(self, *, tenant: str | None = None, **filters: Any) -> tuple[int, bool]:
         """How many tasks such a list has, and whether there may be more."""
         self.need(READ)
-        return await self.service.count(whose=self._tenant_filter(tenant), **filters)
+        async with self._database_turn():
+            return await self.service.count(whose=self._tenant_filter(tenant), **filters)
 
     async def act(
         self, action: str, count: int, *, priority: int | None = None, tenant: str | None = None, **filters: Any
@@ -50,6 +53,7 @@ class Queries(AccessBase):
         """Cancel, resume, pause, prioritize or prune all tasks that such a list has. Raises MoreMatch if they are far more than
         `count`. Writes one audit entry if any task matches."""
         self.need(ADMIN if action == "prune" else SUBMIT)
+        await self._check_priority(priority)
         whose, bulk = self._tenant_filter(tenant), self.service.bulk
         ids = await bulk.find(action, count, priority=priority, whose=whose, **filters)
         if not ids:
@@ -57,8 +61,8 @@ class Queries(AccessBase):
         criteria = {name: value for name, value in filters.items() if value}
         details = {"filter": criteria, "tasks": len(ids), "priority": priority}
         event = self._audit_event(f"{action}_many", "tasks", self.caller.tenant, **details)
-        await self.service.audit.append(event)
-        return await bulk.act(action, ids, priority)
+        async with self._audited(event):
+            return await bulk.act(action, ids, priority)
 
     async def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002
         """The preview of a fork; no task is created. Raises CannotFork."""
@@ -69,7 +73,8 @@ class Queries(AccessBase):
     async def usage(self, by: str, since: float | None = None, until: float | None = None) -> UsageReport:
         """Model usage in groups, of all tasks that the caller sees."""
         self.need(READ)
-        return await self.service.usage(by, since=since, until=until, whose=self.caller.sees)
+        async with self._database_turn():
+            return await self.service.usage(by, since=since, until=until, whose=self.caller.sees)
 
     async def system(self, settings: Mapping[str, Any], version: str) -> Health:
         """The database, the settings and the versions, and the findings of `onward doctor`."""

@@ -11,7 +11,7 @@ action. So an audit entry says what was requested, and the journal what happened
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onward.artifacts.keeper import BeforeLoad
@@ -20,7 +20,19 @@ from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
 from onward.core.record import Record
 from onward.core.task import SAME, Task
-from onward.core.views import Ask, Delivery, Doubt, Key, Queue, Schedule, Spent, Stats, Subscription, WorkerView
+from onward.core.views import (
+    Ask,
+    Delivery,
+    Doubt,
+    Key,
+    Queue,
+    Schedule,
+    Spent,
+    Stats,
+    Subscription,
+    TenantUse,
+    WorkerView,
+)
 from onward.errors import NoState, NotForTenants
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
@@ -28,6 +40,7 @@ from onward.service.keys import KeyList, NewKey
 from onward.service.messages import shown_and_decided
 from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
+from onward.service.tenant_quotas import TenantUses
 from onward.store.port.listing import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -59,7 +72,8 @@ class AuthorizedService(Queries):
     async def journal(self, task_id: str, after: int = 0, limit: int = 1000, most: int = MAX_BYTES) -> Records:
         """Records after a number; `most` as for `Service.journal`."""
         await self._own(READ, task_id)
-        return await self.service.journal(task_id, after, limit, most)
+        async with self._database_turn():
+            return await self.service.journal(task_id, after, limit, most)
 
     async def tail(self, task_id: str, after: int = 0) -> AsyncIterator[Record]:
         """Every record after a number, as it is written, until the task has ended."""
@@ -122,50 +136,55 @@ class AuthorizedService(Queries):
         if after is not None:
             await self._own(SUBMIT, after)
             requests = [await self.service.agent_states.after(after, request) for request in requests]
-        return await self.service.submit(requests)
+        async with self._database_turn():
+            return await self.service.submit(requests)
 
     async def cancel(self, task_id: str) -> Task:
         """Cancel the task and its children, in whatever state they are."""
-        await self._audited_task("cancel", task_id)
-        return self.shown(await self.service.cancel(task_id))
+        async with self._audited_task("cancel", task_id):
+            return self.shown(await self.service.cancel(task_id))
 
     async def prune(self, task_id: str) -> int:
         """Delete an ended task and its descendants; returns how many tasks that were."""
-        task = await self._own(ADMIN, task_id)
-        await self.service.audit.append(self._audit_event("prune", task_id, task.tenant))
-        return await self.service.pruner.prune(task_id)
+        async with self._audited_task("prune", task_id, ADMIN):
+            return await self.service.pruner.prune(task_id)
 
     async def pause(self, task_id: str) -> Task:
         """Pause the task: no worker goes on with it until it is resumed."""
-        await self._audited_task("pause", task_id)
-        return self.shown(await self.service.pause(task_id))
+        async with self._audited_task("pause", task_id):
+            return self.shown(await self.service.pause(task_id))
 
     async def resume(self, task_id: str) -> Task:
         """Resume a failed, parked, quarantined or paused task."""
-        await self._audited_task("resume", task_id)
-        return self.shown(await self.service.resume(task_id))
+        async with self._audited_task("resume", task_id):
+            return self.shown(await self.service.resume(task_id))
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""
-        await self._audited_task("prioritize", task_id, priority=priority)
-        return self.shown(await self.service.prioritize(task_id, priority))
+        self.need(SUBMIT)
+        await self._check_priority(priority)
+        async with self._audited_task("prioritize", task_id, priority=priority):
+            return self.shown(await self.service.prioritize(task_id, priority))
 
     async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> str:  # noqa: A002
         """Create a task that begins with records 1…`at` of another; returns its id. Raises CannotFork."""
-        await self._audited_task(
-            "fork", task_id, at=at, input=None if input is SAME else wire.fingerprint(input, "the input")
-        )
-        return await self.service.forks.fork(task_id, at, input=input, agent=self.caller.agent)
+        changed = None if input is SAME else wire.fingerprint(input, "the input")
+        async with self._audited_task("fork", task_id, at=at, input=changed) as task:
+            if self.caller.tenant is not None:
+                await self.service.tenant_quotas.check_tasks(self.caller.tenant, {task.queue: 1})
+            return await self.service.forks.fork(task_id, at, input=input, agent=self.caller.agent)
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
         """Send a signal to a task. Two signals with the same `id` count as one."""
         await self._own(SUBMIT, task_id)
-        await self.service.messages.signal(task_id, name, value, id=id)
+        async with self._database_turn():
+            await self.service.messages.signal(task_id, name, value, id=id)
 
     async def message(self, task_id: str, text: str, *, id: str | None = None) -> Task:  # noqa: A002
         """Send a message to an unfinished task. Two messages with the same `id` count as one. Raises StateConflict."""
         await self._own(SUBMIT, task_id)
-        await self.service.messages.message(task_id, text, id=id)
+        async with self._database_turn():
+            await self.service.messages.message(task_id, text, id=id)
         return self.shown(await self.service.get(task_id))
 
     async def patch(
@@ -299,8 +318,8 @@ class AuthorizedService(Queries):
         if own_tenant is not None and tenant not in {None, own_tenant}:
             raise NotForTenants(f"the events of tenant {tenant!r:.80}", own_tenant, self.caller.name)
         self.service.subscriptions.check(url, types)
-        await self._audit_subscription("subscribe", url.partition("?")[0], types=list(types))
-        return await self.service.subscriptions.make(url, types, tenant=own_tenant or tenant)
+        async with self._audited_subscription("subscribe", url.partition("?")[0], types=list(types)):
+            return await self.service.subscriptions.make(url, types, tenant=own_tenant or tenant)
 
     async def subscriptions(self, limit: int = 100, cursor: str | None = None) -> tuple[SubscriptionList, str | None]:
         """The subscriptions to tasks that the caller sees, and the cursor for the next page."""
@@ -311,8 +330,8 @@ class AuthorizedService(Queries):
         """Delete a subscription: it receives no more events. Raises NotFound."""
         self.need(ADMIN)
         await self.service.subscriptions.get(subscription_id, tenant=self.caller.sees)
-        await self._audit_subscription("unsubscribe", subscription_id)
-        await self.service.subscriptions.remove(subscription_id, tenant=self.caller.sees)
+        async with self._audited_subscription("unsubscribe", subscription_id):
+            await self.service.subscriptions.remove(subscription_id, tenant=self.caller.sees)
 
     async def deliveries(self, **filters: Any) -> tuple[Deliveries, str | None]:
         """Deliveries of events, newest first, and the cursor for the next page."""
@@ -323,8 +342,8 @@ class AuthorizedService(Queries):
         """Send an event again now. Raises NotFound and NotSentAgain."""
         self.need(ADMIN)
         await self.service.subscriptions.delivery(delivery_id, tenant=self.caller.sees)
-        await self._audit_subscription("redeliver", delivery_id)
-        return await self.service.subscriptions.redeliver(delivery_id, tenant=self.caller.sees)
+        async with self._audited_subscription("redeliver", delivery_id):
+            return await self.service.subscriptions.redeliver(delivery_id, tenant=self.caller.sees)
 
     def check_metrics(self) -> None:
         """Raises Forbidden if the caller may not see the numbers of all tenants together."""
@@ -357,6 +376,21 @@ class AuthorizedService(Queries):
         """Revoke a key: within two seconds requests with it are refused. Raises NotFound."""
         self.need(ADMIN)
         return await self.service.keys.revoke(key_id, whose=self.caller.sees, by=self.caller)
+
+    async def quotas(self, after: str = "", limit: int = 100) -> TenantUses:
+        """The quotas of each tenant and its use of them, by name; for a caller with a tenant, of that tenant."""
+        self.need(READ)
+        return await self.service.tenant_quotas.list(self.caller.sees, after=after, limit=limit)
+
+    async def set_quota(self, tenant: str, values: Mapping[str, Any]) -> TenantUse:
+        """Give a tenant these quotas; its others stay as they are."""
+        self._check_no_tenant(ADMIN, "the quotas of tenants")
+        return await self.service.tenant_quotas.set(tenant, values, by=self.caller)
+
+    async def reset_quota(self, tenant: str) -> TenantUse:
+        """Give a tenant the quotas of the settings again."""
+        self._check_no_tenant(ADMIN, "the quotas of tenants")
+        return await self.service.tenant_quotas.reset(tenant, by=self.caller)
 
     async def audit(self, after: int = 0, limit: int = 100, before: int | None = None) -> Entries:
         """Entries of the audit log, in order; with `before`, the newest first. A caller with a tenant sees entries about that

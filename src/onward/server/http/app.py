@@ -26,10 +26,10 @@ from onward.core import wire
 from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.errors import OnwardError
+from onward.errors import OnwardError, QuotaExceeded
 from onward.server.access import auth
 from onward.server.access.service import AuthorizedService
-from onward.server.http import bodies, console, problem
+from onward.server.http import bodies, console, problem, ratelimit
 from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiRoute, RequestContext, Shape
@@ -40,6 +40,7 @@ from onward.server.http.routes import (
     hooks,
     introspection,
     keys,
+    quotas,
     streams,
     subscriptions,
     tasks,
@@ -64,11 +65,15 @@ ROUTES: Sequence[ApiRoute] = (
     *subscriptions.routes,
     *cluster.routes,
     *keys.routes,
+    *quotas.routes,
     *hooks.routes,
 )
 
 
 KEYLESS_NOT_ALLOWED = "this server is mounted in another one, and requests without a key are not allowed there; `app.asgi(keyless=True)` allows them"
+
+MAX_HELD_REFUSALS = 1_000
+"""Refusals that are held back at once. Beyond that number they are sent at once."""
 
 
 MAX_LOADED_BYTES = 64 << 20
@@ -119,6 +124,7 @@ class ServerState:
         self.closing = asyncio.Event()
         """Set when the server stops: streams, sockets and held responses end."""
         self.feed = Feed(tails, clock, streams=streams, closing=self.closing)
+        self._held_refusals = 0
 
     async def caller(self, connection: HTTPConnection, authorization: str | None) -> Caller:
         """The caller of this connection, by its `Authorization` header. Raises Unauthorized."""
@@ -130,6 +136,15 @@ class ServerState:
     async def authorized_service(self, connection: HTTPConnection, authorization: str | None) -> AuthorizedService:
         """The service with the rights of this caller. Raises Unauthorized."""
         return AuthorizedService(self.service, await self.caller(connection, authorization))
+
+    async def hold_refusal(self, error: OnwardError) -> None:
+        """Hold back the refusal of a request, if its tenant sends many that are over its quota."""
+        if isinstance(error, QuotaExceeded) and error.rates and self._held_refusals < MAX_HELD_REFUSALS:
+            self._held_refusals += 1
+            try:
+                await self.feed.clock.sleep(self.service.tenant_quotas.process.pause_s(error.tenant))
+            finally:
+                self._held_refusals -= 1
 
     def check_origin(self, host: str, origin: str | None) -> None:
         """Refuse a request for a foreign host, or from a foreign web page (DNS rebinding, cross-site requests)."""
@@ -204,6 +219,7 @@ class _Endpoint:
         try:
             response = await self._respond(request)
         except OnwardError as error:
+            await self._server.hold_refusal(error)
             response = problem.response(error)
         except ClientDisconnect:
             return
@@ -212,6 +228,7 @@ class _Endpoint:
             response = problem.response(
                 Problem(500, "internal", "an internal error of the server; its log has the details")
             )
+        response.headers.update(ratelimit.headers(scope.get(ratelimit.RATES, ())))
         try:
             await response(scope, receive, send)
         finally:
@@ -236,12 +253,14 @@ class _Endpoint:
             if route.open
             else await server.authorized_service(request, request.headers.get("authorization"))
         )
+        request.scope[ratelimit.RATES] = await service.admit()
         if route.scopes:
             service.need_any(route.scopes)
         query = None if route.query is None else bodies.validate(route.query, _query(request, route.query), "the query")
         if route.body is None:
             return await self._make(route, service, query, None, request)
-        data = await server.body_limiter.read(request, server.body_limit)
+        data = await server.body_limiter.read(request, server.body_limit, service.caller.tenant)
+        service.count_body(len(data))
         async with server.body_limiter.processing(len(data)):
             body = await bodies.parse_body(data, route.body, request.headers.get("content-type", ""))
             return await self._make(route, service, query, body, request)
@@ -252,6 +271,9 @@ class _Endpoint:
         """Call the handler and make the response."""
         async with contextlib.AsyncExitStack() as until_made:
             if route.loads and not route.open:
+                await until_made.enter_async_context(
+                    self._server.service.tenant_quotas.process.loading_turn(service.caller)
+                )
                 await until_made.enter_async_context(self._server.loading.hold(route.loads))
             context = RequestContext(service, request.path_params, query, body, request, self._server, until_made)
             api_response = await route.handler(context)

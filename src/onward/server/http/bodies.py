@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -34,6 +35,9 @@ MAX_ENTRIES = 1_000
 MAX_ARRIVING_BYTES, MAX_UNVERIFIED_BYTES, MAX_PROCESSING_BYTES = 64 << 20, 16 << 20, 8 << 20
 """Bytes of bodies that may arrive at once: from callers with a key, and from callers not yet verified; and bytes of bodies that
 may be parsed and handled at once."""
+
+TENANT_SHARE = 4
+"""Arriving bodies of one tenant take at most this part of the bytes that may arrive at once: a fourth."""
 
 
 def parse(data: bytes) -> Any:
@@ -96,6 +100,7 @@ class BodyLimiter(ByteTurns):
     def __init__(self, arriving: int, processing: int) -> None:
         super().__init__(processing, arriving)
         self._arriving = arriving
+        self._tenant_share, self._by_tenant = arriving // TENANT_SHARE, collections.Counter[str]()
 
     def too_many(self) -> Problem:
         return _too_many({})
@@ -104,8 +109,9 @@ class BodyLimiter(ByteTurns):
         """Hold this many bytes while the body is parsed and handled. First come, first served."""
         return self.hold(size)
 
-    async def read(self, request: Request, max_bytes: int) -> bytes:
-        """The whole body. Raises Problem if it is too large, too slow or compressed, or if there are too many bodies."""
+    async def read(self, request: Request, max_bytes: int, tenant: str | None = None) -> bytes:
+        """The whole body. Raises Problem if it is too large, too slow or compressed, or if there are too many bodies, in all or of
+        this tenant."""
         if request.headers.get("content-encoding", "identity") != "identity":
             raise Problem(415, "encoded_body", "the body is compressed; send it as it is")
         length = request.headers.get("content-length")
@@ -113,13 +119,13 @@ class BodyLimiter(ByteTurns):
             raise _too_large(max_bytes)
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
-                return await self._read_all(request.receive, max_bytes)
+                return await self._read_all(request.receive, max_bytes, tenant)
         except TimeoutError:
             raise Problem(
                 408, "slow_body", f"the body did not arrive within {BODY_TIMEOUT_S:g} s; nothing was written", _CLOSE
             ) from None
 
-    async def _read_all(self, receive: Receive, max_bytes: int) -> bytes:
+    async def _read_all(self, receive: Receive, max_bytes: int, tenant: str | None = None) -> bytes:
         """All chunks of the body. Mostly there is one chunk: then this is much faster than Starlette's own reader, which takes
         as long as parsing the JSON."""
         data, more = await _next_chunk(receive)
@@ -128,20 +134,29 @@ class BodyLimiter(ByteTurns):
                 raise _too_large(max_bytes)
             return data
         whole, held = bytearray(data), len(data)
-        self._arriving -= held
+        self._count_arriving(held, tenant)
         try:
             while more and len(whole) <= max_bytes:
                 if self._arriving < 0:
                     raise _too_many(_CLOSE)
+                if tenant is not None and self._by_tenant[tenant] > max(self._tenant_share, max_bytes):
+                    raise _too_many_of_tenant()
                 data, more = await _next_chunk(receive)
                 whole += data
                 held += len(data)
-                self._arriving -= len(data)
+                self._count_arriving(len(data), tenant)
         finally:
-            self._arriving += held
+            self._count_arriving(-held, tenant)
         if len(whole) > max_bytes:
             raise _too_large(max_bytes)
         return bytes(whole)
+
+    def _count_arriving(self, size: int, tenant: str | None) -> None:
+        self._arriving -= size
+        if tenant is not None:
+            self._by_tenant[tenant] += size
+            if not self._by_tenant[tenant]:
+                del self._by_tenant[tenant]
 
 
 async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
@@ -191,6 +206,10 @@ _CLOSE = {"Connection": "close"}
 
 def _too_many(headers: dict[str, str]) -> Problem:
     return Problem(503, "too_many_bodies", "the server has too many large bodies at once; try again later", headers)
+
+
+def _too_many_of_tenant() -> Problem:
+    return Problem(429, "too_many_bodies", "this tenant sends too many large bodies at once; try again later", _CLOSE)
 
 
 def _too_large(max_bytes: int) -> Problem:

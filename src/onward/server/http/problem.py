@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from onward.errors import OnwardError, SchemaMismatch, StoreUnavailable, UsageError
+from onward.server.http import ratelimit
 
 log = logging.getLogger("onward.http")
 
@@ -48,7 +49,7 @@ def document(error: OnwardError) -> dict[str, Any]:
 
 def response(error: OnwardError) -> JSONResponse:
     """The problem document as a response."""
-    headers = dict(getattr(error, "headers", {}))
+    headers = {**ratelimit.headers(getattr(error, "rates", ())), **getattr(error, "headers", {})}
     if error.status == http.HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="onward"'
     if error.status in {429, 503} and "Retry-After" not in headers:

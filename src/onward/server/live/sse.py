@@ -102,7 +102,7 @@ async def progress(
     if position.over:
         return Response(status_code=204)
     view = View(SseEncoder(), position.cursors, await readers(feed, position.cursors), position.ended)
-    return EventsResponse(feed, view, still_allowed, position.reset)
+    return EventsResponse(service, feed, view, still_allowed, position.reset)
 
 
 async def records(
@@ -112,9 +112,8 @@ async def records(
     position = find_position(await heads_of(service, feed, [task_id]), cursor)
     if position.over:
         return Response(status_code=204)
-    return EventsResponse(
-        feed, View(SseEncoder(), position.cursors, None, position.ended), still_allowed, position.reset
-    )
+    view = View(SseEncoder(), position.cursors, None, position.ended)
+    return EventsResponse(service, feed, view, still_allowed, position.reset)
 
 
 async def everything(
@@ -132,7 +131,7 @@ async def everything(
     known = {task_id: (seq, 0.0) for task_id, seq in cursors.items()}
     known |= {task.task_id: (cursors.get(task.task_id, 0), task.updated_at) for task in newest}
     new_tasks = _NewTasks(service, feed, view, known, also)
-    return EventsResponse(feed, view, still_allowed, {"reason": "begin", "tasks": cursors}, new_tasks)
+    return EventsResponse(service, feed, view, still_allowed, {"reason": "begin", "tasks": cursors}, new_tasks)
 
 
 class _NewTasks:
@@ -245,6 +244,7 @@ class EventsResponse(Response):
 
     def __init__(
         self,
+        service: AuthorizedService,
         feed: Feed,
         view: View,
         still_allowed: StillAllowed,
@@ -252,6 +252,8 @@ class EventsResponse(Response):
         new_tasks: _NewTasks | None = None,
     ) -> None:
         feed.check_room()
+        service.check_stream()
+        self._service = service
         super().__init__(status_code=200, headers=HEADERS)
         del self.headers["content-length"]
         self._feed, self._view, self._still_allowed, self._reset, self._new_tasks = (
@@ -267,6 +269,10 @@ class EventsResponse(Response):
         if scope["method"] == "HEAD":
             await super().__call__(scope, receive, send)
             return
+        with self._service.stream():
+            await self._stream(receive, send)
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
         async with counters.client("sse"), self._feed.follow(self._view.cursors) as follower:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             pumping = asyncio.ensure_future(self._pump(follower, send))

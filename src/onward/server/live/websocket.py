@@ -168,15 +168,19 @@ class Sockets:
         """Serve one socket, from its request to its end."""
         try:
             service = await self._authenticate(socket)
+            await service.admit()
             position = render.find_position(await self._heads(service, socket), socket.query_params.get("after"))
             readers = await sse.readers(self._server.feed, position.cursors)
+            service.check_stream()
         except OnwardError as error:
+            await self._server.hold_refusal(error)
             await _refuse(socket, error)
         except (WebSocketDisconnect, TimeoutError):
             await _close(socket, POLICY_VIOLATION, "no key was sent")
         else:
             view = render.View(MessageEncoder(), position.cursors, readers, position.ended)
-            await self._serve(socket, service, view, position.reset)
+            with service.stream():
+                await self._serve(socket, service, view, position.reset)
 
     async def _authenticate(self, socket: WebSocket) -> AuthorizedService:
         """The service with the rights of this caller. Raises the reason why not."""
@@ -290,6 +294,7 @@ async def _receive_messages(
 async def _handle(service: AuthorizedService, task_id: str, data: bytes) -> dict[str, Any]:
     about: dict[str, Any] = {}
     try:
+        await service.admit()
         message = await bodies.run_off_loop(data, lambda: bodies.parse(data))
         about = _reply_fields(message)
         kind = about.get("for")

@@ -25,10 +25,21 @@ VIEW_NAMES = {
 }
 """Views that the document names otherwise."""
 REFS = "#/components/schemas/{model}"
-COMMON_ERRORS = (400, 401, 403, 500, 503)
+COMMON_ERRORS = (400, 401, 403, 429, 500, 503)
 """Error statuses of every route that needs a key."""
 OPEN_ERRORS = (400, 500, 503)
 """Error statuses of every route that needs no key."""
+RATE_HEADERS = {
+    "RateLimit-Policy": {
+        "schema": {"type": "string"},
+        "description": "Requests in a window, for the tenant and for the key.",
+    },
+    "RateLimit": {
+        "schema": {"type": "string"},
+        "description": "Requests that are left, and seconds until all are back.",
+    },
+}
+"""Headers of every response to a key with a tenant."""
 BODY_ERRORS = (413, 415, 422)
 QUERY_ERRORS = (422,)
 
@@ -165,6 +176,8 @@ def _problems(route: ApiRoute) -> dict[str, Any]:
         }
         if status in {429, 503}:
             response["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+        if status == 429:
+            response["headers"] |= RATE_HEADERS
         problems[str(status)] = response
     return problems
 

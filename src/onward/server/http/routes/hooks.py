@@ -36,6 +36,8 @@ async def receive(context: RequestContext) -> ApiResponse:
     hook.check_head(headers)  # before a byte of the body is read
     data = await server.unverified_body_limiter.read(context.request, server.body_limit)
     hook.event(headers, data, None, server.now())  # verify the signature before the bytes are parsed
+    # after the signature: a sender without the secret cannot use up the quota of the hook
+    server.service.tenant_quotas.process.take_event(hook.name, server.service.tenant_quotas.defaults.requests)
     async with server.body_limiter.processing(len(data)):
         event = hook.event(headers, data, await bodies.run_off_loop(data, lambda: bodies.parse(data)), server.now())
         await _run(hook, event)

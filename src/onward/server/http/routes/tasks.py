@@ -15,7 +15,7 @@ from onward.core.budget import Budget
 from onward.core.caller import READ, SUBMIT
 from onward.core.journal.explain import Explanation
 from onward.core.task import SAME, Task, Tasks
-from onward.errors import ResultTimeout, Unauthorized
+from onward.errors import QuotaExceeded, ResultTimeout, Unauthorized
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.http.routes import streams
@@ -77,7 +77,10 @@ async def submit(context: RequestContext) -> ApiResponse:
     wait_s = _prefer_wait(context)
     if wait_s is None or READ not in context.service.caller.scopes:  # a caller that may not read has no use for waiting
         return ApiResponse({"task_id": task_id, "state": "pending"}, 202, headers)
-    task = await _wait(context, task_id, wait_s)
+    try:
+        task = await _wait(context, task_id, wait_s)
+    except QuotaExceeded:  # too many responses of the tenant are held back; the task is submitted
+        return ApiResponse({"task_id": task_id, "state": "pending"}, 202, headers)
     headers["Preference-Applied"] = f"wait={wait_s:g}"
     if task.ended:
         return ApiResponse(task_json(task), 200, headers)
@@ -287,7 +290,8 @@ def _task(task: Task) -> ApiResponse:
 
 
 async def _wait(context: RequestContext, task_id: str, timeout: float) -> Task:
-    """The task once it has ended, the time is up, or the server stops. Raises Unauthorized if the key was revoked meanwhile."""
+    """The task once it has ended, the time is up, or the server stops. Raises Unauthorized if the key was revoked meanwhile, and
+    QuotaExceeded if too many responses of the tenant are held back."""
     ended = await _until_ended(context, task_id, timeout)
     return await _load(context, task_id) if ended is None or ended.left_out else ended
 
@@ -303,7 +307,11 @@ async def _load(context: RequestContext, task_id: str) -> Task:
 
 async def _until_ended(context: RequestContext, task_id: str, timeout: float) -> Task | None:
     """The task without large values, if it has ended by then. Raises Unauthorized if the key was revoked meanwhile."""
-    ended = await _ended(context, task_id, timeout) if timeout else None
+    ended = None
+    if timeout:
+        context.service.check_stream()
+        with context.service.stream():
+            ended = await _ended(context, task_id, timeout)
     if timeout and not await context.server.authenticator.still_valid(context.service.caller):
         raise Unauthorized
     return ended
