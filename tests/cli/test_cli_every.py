@@ -173,6 +173,18 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
         {"id", "token", "scopes"},
     ),
     "keys revoke": (lambda shop: ["keys", "revoke", shop.key()], r"is revoked", {"id", "valid"}),
+    "quotas": (lambda shop: ["quotas"], r"TENANT +QUOTA|no tenants", {"tenants"}),
+    "quotas list": (lambda shop: ["quotas", "list"], r"TENANT +QUOTA|no tenants", {"tenants"}),
+    "quotas set": (
+        lambda shop: ["quotas", "set", "acme", "--streams", "5"],
+        r"acme +streams +– +5 +its own",
+        {"tenant", "quotas"},
+    ),
+    "quotas reset": (
+        lambda shop: ["quotas", "reset", "acme"],
+        r"acme +streams +– +100 +settings",
+        {"tenant", "quotas"},
+    ),
     "audit": (lambda shop: [shop.key(), "audit"][1:], r"NO +AT +WHO +DID +TO +MORE", {"entries"}),
     "audit verify": (lambda shop: ["audit", "verify"], r"entries are as they were written", {"sound", "entries", "head"}),
     "replay": (lambda shop: ["replay", shop.greeted(), APP], r"the code agrees with task", {"task_id", "agrees", "detail"}),

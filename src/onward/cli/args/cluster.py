@@ -119,6 +119,38 @@ def keys(commands: Commands) -> None:
     revoke.add_argument("key", metavar="KEY", help="the id of the key, its first characters, or its name")
 
 
+def quotas(commands: Commands) -> None:
+    """`onward quotas`."""
+    parser = commands.add(
+        "quotas",
+        "commands.quotas:list_quotas",
+        "list the quotas of tenants and their use, and set them",
+        "The settings ONWARD_QUOTA_… hold for tenants without quotas of their own. 0 is\n"
+        "no quota, except for the priority. Requests, streams and sessions are counted in\n"
+        "each server process: GET /api/quotas of the server shows them.\n\n"
+        "examples:\n  onward quotas\n  onward quotas set acme --requests 500 --priority 10\n  onward quotas reset acme",
+    )
+    verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    verbs.add("list", "commands.quotas:list_quotas", "list the quotas of all tenants")
+    change = verbs.add(
+        "set", "commands.quotas:set_quota", "give a tenant quotas of its own; the others stay as they are"
+    )
+    change.add_argument("tenant", metavar="TENANT", help="the name of the tenant")
+    for flag, text in (
+        ("requests", "requests a second with all its keys together"),
+        ("key-requests", "requests a second with each of its keys"),
+        ("streams", "streams, sockets, held responses and MCP requests that are open at once"),
+        ("sessions", "MCP sessions"),
+        ("queue-share", "percent of the length of a queue that its tasks may fill"),
+        ("tasks", "unfinished tasks in all queues"),
+        ("priority", "the highest priority that it may give a task"),
+        ("refused", "refused calls of one key that the audit log records in a minute"),
+    ):
+        change.add_argument(f"--{flag}", type=int, metavar="N", help=text)
+    reset = verbs.add("reset", "commands.quotas:reset", "give a tenant the quotas of the settings again")
+    reset.add_argument("tenant", metavar="TENANT", help="the name of the tenant")
+
+
 def audit(commands: Commands) -> None:
     """`onward audit`."""
     parser = commands.add(
