@@ -452,6 +452,9 @@ def test_a_key_of_a_tenant_sees_what_is_its_own(stranger: Visit, locked: Desk) -
     expect(page.get_by_role("tab", name="Keys")).to_have_attribute("aria-selected", "true")
     expect(page.get_by_role("row", name=re.compile("acme-admin"))).to_be_visible()
     expect(page.get_by_role("row", name=re.compile("boss"))).to_have_count(0)
+    page.get_by_role("tab", name="Quotas").click()
+    table = page.get_by_role("region", name="Quotas of acme")
+    expect(table.get_by_role("row", name=re.compile("^requests"))).to_contain_text("200")
 
 
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -467,6 +470,7 @@ PAGES = [
     "/usage?by=day",
     "/system",
     "/system?tab=keys",
+    "/system?tab=quotas",
     "/system?tab=audit",
 ]
 

@@ -1,11 +1,11 @@
-// System: health, keys, and the audit log.
+// System: health, keys, quotas of tenants, and the audit log.
 
 import { get, part, post } from "../api.js";
 import { attempt, dialog, toast } from "../dialog.js";
 import { add, h, put } from "../dom.js";
 import { choice, text } from "../fields.js";
 import { icon } from "../icons.js";
-import { me } from "../me.js";
+import { may, me } from "../me.js";
 import { keepUpdated, redraw, secret, tile, tiles } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, busy, button, clock, empty, facts, failure, heading, pager, table, tabs, taskLink } from "../ui.js";
@@ -27,10 +27,11 @@ export async function show(root, place) {
   const all = [
     !me.tenant && { id: "health", name: "Health", show: (panel, stop) => shown(panel, stop, wellness) },
     { id: "keys", name: "Keys", show: (panel, stop) => shown(panel, stop, keys) },
+    may("read") && { id: "quotas", name: "Quotas", show: (panel, stop) => shown(panel, stop, quotas) },
     { id: "audit", name: "Audit", show: (panel, stop) => shown(panel, stop, audit) },
   ].filter(Boolean);
   const parts = tabs(all, { label: "System", chosen: (id) => go("/system", { tab: id === all[0].id ? null : id }, { replace: true }) });
-  add(root, heading("System", "Health, keys and the audit log"), parts.element);
+  add(root, heading("System", "Health, keys, quotas and the audit log"), parts.element);
   signal.addEventListener("abort", parts.stop, { once: true });
 
   async function shown(panel, stop, tab) {
@@ -155,6 +156,39 @@ function revoke(key, again) {
       again();
     },
   });
+}
+
+// ── quotas ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const QUOTAS = {
+  requests: "requests a second",
+  key_requests: "requests a second, each key",
+  streams: "open streams",
+  sessions: "MCP sessions",
+  queue_share: "% of its fullest queue",
+  tasks: "unfinished tasks",
+  priority: "highest priority",
+  refused: "refused calls a minute in the audit log, each key",
+};
+
+async function quotas(box, signal, place) {
+  const after = place().one("after") || "";
+  const page = await get("/api/quotas", { after, limit: PAGE }, { signal });
+  redraw(box, [page.tenants, after], () => [
+    h("p", { class: "faint bar-row" }, "What each tenant uses of its quotas. Requests, streams and sessions are those of this server process. ", h("code", null, "onward quotas set TENANT"), " changes a quota."),
+    page.tenants.length ? page.tenants.map(tenant) : h("div", { class: "stacked" }, empty("No tenants", "A key with a tenant makes one. Keys without a tenant have no quotas.")),
+    (page.next || after) && pager({ next: Boolean(page.next), before: after, onnext: () => go("/system", { tab: "quotas", after: page.next }), onbefore: () => history.back(), text: "by name" }),
+  ]);
+}
+
+function tenant(use) {
+  const columns = [
+    { name: "Quota", cell: (quota) => h("span", { class: "two" }, h("b", null, line(quota.name.replaceAll("_", " "), 40)), h("span", { class: "faint" }, QUOTAS[quota.name] || "")) },
+    { name: "Used", class: "end", cell: (quota) => (quota.used === null ? h("span", { class: "faint" }, "–") : number(quota.used)) },
+    { name: "Limit", class: "end", cell: (quota) => (quota.limit || quota.name === "priority" ? number(quota.limit) : h("span", { class: "faint" }, "none")) },
+    { name: "", class: "tight", cell: (quota) => (quota.limit && quota.used >= quota.limit && quota.name !== "priority" ? badge("used up", "bad") : quota.own ? badge("its own", "idle") : null) },
+  ];
+  return h("div", { class: "stacked" }, h("h2", null, line(use.tenant, 60)), table(columns, use.quotas, { label: `Quotas of ${line(use.tenant, 60)}`, none: empty("No quotas", "") }));
 }
 
 // ── the audit ────────────────────────────────────────────────────────────────────────────────────────────────────────
