@@ -7,11 +7,10 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.commands.people import user_name
+from onward.cli.args.actor import cli_caller
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import safe
-from onward.core.caller import Caller
 from onward.core.tenant_quota import NAMES
 from onward.core.view_json import to_json
 from onward.core.views import QuotaUse, TenantUse
@@ -38,7 +37,7 @@ async def set_quota(args: Namespace) -> int:
     screen = Screen(args)
     values = {name: getattr(args, name) for name in NAMES if getattr(args, name) is not None}
     async with connect.load_app(args) as app:
-        use = await app.service.tenant_quotas.set(args.tenant, values, by=Caller(name=user_name()))
+        use = await app.service.tenant_quotas.set(args.tenant, values, by=cli_caller())
     return screen.table(_json(use), COLUMNS, _rows(use), "")
 
 
@@ -46,7 +45,7 @@ async def reset(args: Namespace) -> int:
     """`onward quotas reset`."""
     screen = Screen(args)
     async with connect.load_app(args) as app:
-        use = await app.service.tenant_quotas.reset(args.tenant, by=Caller(name=user_name()))
+        use = await app.service.tenant_quotas.reset(args.tenant, by=cli_caller())
     return screen.table(_json(use), COLUMNS, _rows(use), "")
 
 

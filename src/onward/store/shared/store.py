@@ -28,4 +28,4 @@ class SharedStore(CoreVerbs):
         self.pruning = Pruning(database)
         self.queues = Queues(database)
         self.quotas = Quotas(database)
-        self.tenant_quotas = TenantQuotas(database)
+        self.tenant_quotas = TenantQuotas(database, self.audit)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onward.core.audit import AuditEvent
-from onward.store.shared import audit
-from onward.store.shared.database import Connection, OverDatabase
+from onward.store.shared.audit import Audit
+from onward.store.shared.database import Connection, Database, OverDatabase
 
 
 class TenantQuotas(OverDatabase):
     """The quotas that were given to tenants, by tenant."""
+
+    def __init__(self, database: Database, audit: Audit) -> None:
+        super().__init__(database)
+        self._audit = audit
 
     async def all(self) -> dict[str, bytes]:
         """The quotas of all tenants that have some of their own, as JSON."""
@@ -24,7 +28,7 @@ class TenantQuotas(OverDatabase):
                 await connection.run("reset_tenant_quota", tenant=tenant)
             else:
                 await connection.run("set_tenant_quota", tenant=tenant, quota=quota)
-            await audit.append(connection, event)
+            await self._audit.append_within(connection, event)
 
         await self._db.transact(job)
 
