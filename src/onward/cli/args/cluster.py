@@ -156,7 +156,7 @@ def audit(commands: Commands) -> None:
     parser = commands.add(
         "audit",
         "commands.keys:audit",
-        "list the audit log: changes to keys, decisions, and changes made over HTTP and MCP",
+        "list the audit log: decisions, and changes to keys, quotas and tasks",
         "The log has every change to a key. Of other changes it has those made over HTTP\n"
         "and MCP, not those made on the command line, which needs no key.\n\n"
         "examples:\n  onward audit --limit 20\n  onward audit verify",

@@ -139,7 +139,7 @@ async def audit(args: Namespace) -> int:
         )
         for entry in entries
     ]
-    empty = "the audit log is empty: it has changes to keys, decisions, and changes made over HTTP and MCP"
+    empty = "the audit log is empty: it has decisions, and changes to keys, quotas and tasks"
     return screen.table({"entries": [entry_json(entry) for entry in entries]}, AUDIT, rows, empty)
 
 
