@@ -165,8 +165,8 @@ def show_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 def read_from_the_start(store: Any) -> None:
     journal = store.journal
 
-    async def whole(task_id: str, after: int | None = 0, limit: int = 1000) -> Any:
-        return await journal(task_id, after or 0, limit)
+    async def whole(task_id: str, after: int | None = 0, *bounds: int) -> Any:
+        return await journal(task_id, after or 0, *bounds)
 
     store.journal = whole
 

@@ -39,7 +39,7 @@ from onward.errors import (
     Unreachable,
     UsageError,
 )
-from onward.service import service
+from onward.service import queue_room
 from tests.client.conftest import listed
 from tests.server.conftest import serving
 
@@ -383,7 +383,7 @@ async def test_a_refused_client_comes_back_after_the_given_time(
     url: str, either: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # without the patch: 30 s, as long as no worker has finished a task
-    monkeypatch.setattr(service, "_retry_after", lambda limit, rate: 1.0)
+    monkeypatch.setattr(queue_room, "_retry_after", lambda limit, rate: 1.0)
     app = Onward(url, queue_limit=2, poll_s=0.05)
 
     @app.task
