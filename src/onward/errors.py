@@ -188,7 +188,8 @@ class OwnCall(Forbidden):
     code = "own_call"
 
     def __init__(self, task_id: str, agent: str, name: str) -> None:
-        self.task_id, self.agent = task_id, agent
+        self.task_id = task_id
+        self.agent = agent
         OnwardError.__init__(
             self,
             f"the key {name!r} belongs to the agent {agent!r}, which takes part in task {task_id} or its tree: "

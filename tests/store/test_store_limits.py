@@ -568,27 +568,35 @@ async def test_with_many_ready_rows_a_claim_and_a_submit_use_their_indexes(store
 
     await sql(
         store,
-        "INSERT INTO onward_queue (task_id, queue, task, priority, reason, grp, turn) "
-        "SELECT 'x' || n, 'default', 'work', n % 3, 'queued', CASE WHEN n % 2 = 0 THEN 'g' || n % 50 END, CASE WHEN n % 2 = 0 THEN n * 7 END "
+        "INSERT INTO onward_queue (task_id, queue, task, priority, reason, grp, turn_group, turn) "
+        "SELECT 'x' || n, 'default', 'work', n % 3, 'queued', CASE WHEN n % 2 = 0 THEN 'g' || n % 50 END, "
+        "CASE WHEN n % 4 = 0 THEN 'tenant' || n % 20 END, CASE WHEN n % 2 = 0 THEN n * 7 END "
         "FROM generate_series(1, 100000) n",
     )
     await sql(store, "ANALYZE onward_queue")
     params = {"worker": "w1", "queue": "default", "names": ["work"], "room": 10, "alone": False}
-    turn = {"queue": "default", "group": "g4", "priority": 1}
+    turn = {"queue": "default", "group": "g4", "priority": 1, "turn_group": None}
+    turn_of_tenant = turn | {"turn_group": "tenant4"}
     async with store._db.connection() as connection:
-        for name, values in (("claim", params | {"data": b""}), ("line", params), ("turn", turn)):
+        for name, values, index in (
+            ("claim", params | {"data": b""}, "onward_queue_name"),
+            ("line", params, "onward_queue_name"),
+            ("turn", turn, "onward_queue_group"),
+            ("turn", turn_of_tenant, "onward_queue_turns"),
+        ):
             await connection.execute(f"PREPARE looked_at AS {S[name].sql}")
             given = ", ".join(_literal(value) for value in S[name](**values))
             plan = "\n".join(r[0] for r in await connection.fetch(f"EXPLAIN EXECUTE looked_at({given})"))
             await connection.execute("DEALLOCATE looked_at")
-            assert ("onward_queue_ready" if name == "turn" else "onward_queue_name") in plan, plan
+            assert index in plan, plan
+            assert name != "turn" or "onward_queue_ready" in plan, plan
             assert not re.search(r"Sort Key: q.priority.*\n\s+->  \w+ (Heap )?Scan", plan), plan
             assert "Seq Scan on onward_queue" not in plan, plan
-            if name == "turn":
-                assert "onward_queue_group" in plan, plan
 
 
 def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
     if isinstance(value, list):
         return "ARRAY[" + ", ".join(_literal(item) for item in value) + "]"
     return str(value) if isinstance(value, bool | int) else "''" if isinstance(value, bytes) else f"'{value}'"
