@@ -121,6 +121,25 @@ def test_a_rule_of_modules_finds_its_fault(rule: Any, text: str) -> None:
     assert list(rule(clean)) == []
 
 
+def test_a_circle_of_imports_is_found() -> None:
+    texts = {
+        "core/a.py": "from onward.core import b\n",
+        "core/b.py": "if TYPE_CHECKING:\n    from onward.core.c import C\n",
+        "core/c.py": "from onward.core.a import A\n",
+    }
+
+    def complaints() -> list[house_rules.Complaint]:
+        sources = [
+            house_rules.Module(house_rules.SOURCE / name, name, text, ast.parse(text)) for name, text in texts.items()
+        ]
+        return list(house_rules.imports_form_no_circle(sources))
+
+    (complaint,) = complaints()
+    assert all(f"onward.core.{name}" in complaint.text for name in "abc")
+    texts["core/c.py"] = "def late():\n    from onward.core.a import A\n"
+    assert complaints() == []
+
+
 def test_the_rules_of_statements_find_their_faults() -> None:
     same = "-- Finds rows by their name.\nSELECT 1\n"
     planted = [

@@ -6,9 +6,11 @@ A complaint has the form `path:line: what is wrong and what to do`. Exit status 
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,6 +170,35 @@ MODULE_RULES: tuple[Callable[[Module], Iterator[Complaint]], ...] = (
 )
 
 
+def imports_form_no_circle(sources: list[Module]) -> Iterator[Complaint]:
+    """Nor do those that only a type checker follows. Imports inside of functions do not count."""
+    names = {_dotted(module): module.name for module in sources}
+    graph = {name: set(_imported(module, names.keys())) - {name} for name, module in zip(names, sources, strict=True)}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        circle = error.args[1]
+        yield Complaint(names[circle[0]], 1, f"a circle of imports: {' ← '.join(circle)}")
+
+
+def _dotted(module: Module) -> str:
+    return "onward." + module.name.removesuffix(".py").replace("/", ".").removesuffix("__init__").rstrip(".")
+
+
+def _imported(module: Module, names: AbstractSet[str]) -> Iterator[str]:
+    statements: list[ast.stmt] = list(module.tree.body)
+    while statements:
+        statement = statements.pop()
+        if isinstance(statement, ast.If | ast.Try):
+            statements += [*statement.body, *statement.orelse]
+        elif isinstance(statement, ast.Import):
+            yield from [alias.name for alias in statement.names if alias.name in names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
+            for alias in statement.names:
+                submodule = f"{statement.module}.{alias.name}"
+                yield submodule if submodule in names else statement.module
+
+
 # ── rules of statements ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -211,6 +242,7 @@ def main() -> int:
     """Print all complaints."""
     sources, statements = modules(), sections()
     complaints = [complaint for rule in MODULE_RULES for module in sources for complaint in rule(module)]
+    complaints += imports_form_no_circle(sources)
     complaints += [complaint for rule in STATEMENT_RULES for complaint in rule(statements, sources)]
     for complaint in sorted(set(complaints)):
         print(f"src/onward/{complaint.where}:{complaint.line}: {complaint.text}")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import httpx2
 
 from onward import Onward
-from onward.server.http.app import ServerState
+from onward.server.http.state import ServerState
 from onward.server.http.uvicorn import Server
 
 

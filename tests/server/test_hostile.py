@@ -25,8 +25,9 @@ from onward.server.http import uvicorn as heads
 from onward.server.http.app import ROUTES
 from onward.server.http.bodies import BodyLimiter
 from onward.server.http.problem import Problem
-from onward.server.http.route import ApiRoute, Shape
+from onward.server.http.route import ApiRoute
 from onward.server.live import websocket as socket
+from onward.server.schema.shape import Shape
 from tests.kit import only_memory
 from tests.server.conftest import serving
 

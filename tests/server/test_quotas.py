@@ -18,7 +18,7 @@ from onward.core.caller import SCOPES, Caller
 from onward.errors import BadSetting, PriorityTooHigh, QueueFull, QuotaExceeded, StepFailed, UsageError
 from onward.server.access.service import AuthorizedService
 from onward.server.http import bodies
-from onward.server.http.app import ServerState
+from onward.server.http.state import ServerState
 from onward.service.process_use import TURNS, ProcessUse
 from onward.service.submission import SubmitRequest
 from tests.kit import HandClock, calm, claim, eventually, join, not_memory, only_memory

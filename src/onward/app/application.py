@@ -188,9 +188,10 @@ class Onward(Events, Mcp, Registry, Queries):
         try:
             from onward.server.access import auth  # noqa: PLC0415 -- an extra
             from onward.server.http import app as http  # noqa: PLC0415 -- an extra
+            from onward.server.http.state import ServerState  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
-        server = http.ServerState(
+        server = ServerState(
             self.service,
             auth.KeyAuthenticator(self.service.keys, self._clock),
             self.store.tails,

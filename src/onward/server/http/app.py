@@ -11,28 +11,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, get_origin
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from onward.core import wire
 from onward.core.caller import Caller
-from onward.core.clock import Clock
-from onward.core.hook import Hook
-from onward.errors import OnwardError, QuotaExceeded
-from onward.server.access import auth
+from onward.errors import OnwardError
 from onward.server.access.service import AuthorizedService
 from onward.server.http import bodies, console, problem, ratelimit
-from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
-from onward.server.http.route import ApiRoute, RequestContext, Shape
+from onward.server.http.route import ApiRoute, RequestContext
 from onward.server.http.routes import (
     approvals,
     bulk,
@@ -46,12 +42,10 @@ from onward.server.http.routes import (
     tasks,
 )
 from onward.server.http.sending import BoundedSend, body_response
-from onward.server.http.turns import ByteTurns
-from onward.server.live.feed import Feed
+from onward.server.http.state import ServerState
 from onward.server.live.websocket import Sockets
 from onward.server.schema import openapi
-from onward.service.service import Service
-from onward.store.port.follow import Tails
+from onward.server.schema.shape import Shape
 from onward.telemetry import OTHER, counters
 
 log = logging.getLogger("onward.http")
@@ -68,97 +62,6 @@ ROUTES: Sequence[ApiRoute] = (
     *quotas.routes,
     *hooks.routes,
 )
-
-
-KEYLESS_NOT_ALLOWED = "this server is mounted in another one, and requests without a key are not allowed there; `app.asgi(keyless=True)` allows them"
-
-MAX_HELD_REFUSALS = 1_000
-"""Refusals that are held back at once. Beyond that number they are sent at once."""
-
-
-MAX_LOADED_BYTES = 64 << 20
-"""Bytes that handlers hold in memory at once; see `ApiRoute.loads`."""
-
-LOADING_TIMEOUT_S = 30.0
-"""Seconds that a request waits for its turn to load values."""
-
-
-class ServerState:
-    """The state that all requests of one server share."""
-
-    def __init__(
-        self,
-        service: Service,
-        authenticator: auth.KeyAuthenticator,
-        tails: Tails,
-        clock: Clock,
-        *,
-        streams: int,
-        version: str,
-        body_limit: int,
-        now: Callable[[], float],
-        settings: Mapping[str, Any] | None = None,
-        hosts: frozenset[str] | None = None,
-        origins: frozenset[str] = frozenset(),
-        hooks: Mapping[str, Hook] | None = None,
-        keyless: bool = False,
-    ) -> None:
-        self.service, self.authenticator, self.version = service, authenticator, version
-        self.body_limit, self.now = body_limit, now
-        self.settings = {} if settings is None else settings
-        """Secret values are masked."""
-        self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
-        self._keyless = keyless
-        """Whether programs on this machine may send requests without a key, while no key exists."""
-        self.metrics: Metrics | None = None
-        """Created with the first request for `/metrics`. Nothing is counted before."""
-        self.body_limiter = bodies.BodyLimiter(
-            max(bodies.MAX_ARRIVING_BYTES, body_limit), max(bodies.MAX_PROCESSING_BYTES, body_limit)
-        )
-        self.unverified_body_limiter = bodies.BodyLimiter(
-            max(bodies.MAX_UNVERIFIED_BYTES, body_limit), max(bodies.MAX_PROCESSING_BYTES, body_limit)
-        )
-        """The first limits bodies of authenticated callers; the second limits bodies of hooks, whose signature covers the body."""
-        self.loading = ByteTurns(MAX_LOADED_BYTES, timeout_s=LOADING_TIMEOUT_S)
-        """Limits the bytes that handlers load at once, until their responses are made."""
-        self.closing = asyncio.Event()
-        """Set when the server stops: streams, sockets and held responses end."""
-        self.feed = Feed(tails, clock, streams=streams, closing=self.closing)
-        self._held_refusals = 0
-
-    async def caller(self, connection: HTTPConnection, authorization: str | None) -> Caller:
-        """The caller of this connection, by its `Authorization` header. Raises Unauthorized."""
-        if authorization is not None:
-            return await self.authenticator.caller(authorization)
-        outside = auth.outside_reason(connection) if self._keyless else KEYLESS_NOT_ALLOWED
-        return await self.authenticator.caller(None, outside)
-
-    async def authorized_service(self, connection: HTTPConnection, authorization: str | None) -> AuthorizedService:
-        """The service with the rights of this caller. Raises Unauthorized."""
-        return AuthorizedService(self.service, await self.caller(connection, authorization))
-
-    async def hold_refusal(self, error: OnwardError) -> None:
-        """Hold back the refusal of a request, if its tenant sends many that are over its quota."""
-        if isinstance(error, QuotaExceeded) and error.rates and self._held_refusals < MAX_HELD_REFUSALS:
-            self._held_refusals += 1
-            try:
-                await self.feed.clock.sleep(self.service.tenant_quotas.process.pause_s(error.tenant))
-            finally:
-                self._held_refusals -= 1
-
-    def check_origin(self, host: str, origin: str | None) -> None:
-        """Refuse a request for a foreign host, or from a foreign web page (DNS rebinding, cross-site requests)."""
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        if self.hosts is not None and name.lower() not in self.hosts:
-            raise Problem(
-                421, "wrong_host", f"the host {name!r:.80} is not one of this server's; list its hosts in ONWARD_HOSTS"
-            )
-        if origin is not None and origin not in self.origins and origin.partition("://")[2] != host:
-            raise Problem(
-                403,
-                "foreign_origin",
-                f"requests from pages of {origin!r:.80} are not allowed; allow them with ONWARD_ORIGINS",
-            )
 
 
 class _AnyPathConvertor(Convertor[str]):

@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect
 
 from onward.core import wire
 from onward.server.http.problem import Problem
-from onward.server.http.route import S, Shape
 from onward.server.http.turns import ByteTurns
+from onward.server.schema.shape import S, Shape
 
 if TYPE_CHECKING:
     from starlette.requests import Request

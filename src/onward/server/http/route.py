@@ -10,29 +10,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from pydantic import BaseModel, ConfigDict
+from typing import TYPE_CHECKING, Any
 
 from onward.server.access.service import AuthorizedService
+from onward.server.schema.shape import Shape
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from onward.server.http.app import ServerState
+    from onward.server.http.state import ServerState
 
-S = TypeVar("S", bound="Shape")
 
 LOADED_BYTES = 8 << 20
 """Bytes that the handler of a route holds in memory, about, until its response is made; see `ApiRoute.loads`."""
-
-
-class Shape(BaseModel):
-    """Base class of all request and response models. Unknown fields are refused, so that the caller learns of a misspelled
-    name."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
 
 @dataclasses.dataclass(slots=True)

@@ -27,17 +27,17 @@ from onward.errors import KeylessOutside, OnwardError, Unauthorized
 from onward.server.access.service import AuthorizedService
 from onward.server.http import bodies, problem, sending
 from onward.server.http.problem import Problem
-from onward.server.http.route import Shape
 from onward.server.http.routes import streams
 from onward.server.http.sending import abort
 from onward.server.live import render, sse
 from onward.server.live.feed import Closed
 from onward.server.schema import shapes
+from onward.server.schema.shape import Shape
 from onward.service.serialize import record_json
 from onward.telemetry import counters
 
 if TYPE_CHECKING:
-    from onward.server.http.app import ServerState
+    from onward.server.http.state import ServerState
 
 log = logging.getLogger("onward.socket")
 

@@ -28,8 +28,8 @@ from onward.core.shutdown import end_tasks
 from onward.engine.background import spawn
 from onward.errors import OnwardError, StoreUnavailable
 from onward.server.http import bodies, problem, ratelimit
-from onward.server.http.app import ServerState
 from onward.server.http.problem import Problem
+from onward.server.http.state import ServerState
 from onward.server.mcp.common import CALLER
 from onward.service.process_use import RateState
 

@@ -11,7 +11,8 @@ from pydantic import create_model
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from onward.server.http.problem import MEDIA
-from onward.server.http.route import ApiRoute, Shape
+from onward.server.http.route import ApiRoute
+from onward.server.schema.shape import Shape
 
 SHAPE_SUFFIX = "Shape"
 """A model whose name would clash with the class that it shows ends with this suffix. The document leaves the suffix out."""

@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, RootMode
 from onward.core.durations import Time
 from onward.core.task import Reason, State
 from onward.core.views import Ask, Doubt, Queue, Schedule, WorkerView
-from onward.server.http.route import Shape
+from onward.server.schema.shape import Shape
 from onward.service.listing import BRIEF_BYTES, MAX_SEARCH_CHARS
 from onward.service.messages import MAX_MESSAGE_CHARS
 from onward.service.submission import PRIORITY_LIMIT

@@ -9,7 +9,8 @@ from pydantic import Field
 from onward.core.caller import ADMIN, SUBMIT
 from onward.core.view_json import to_json
 from onward.core.views import Acted
-from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes
+from onward.server.schema.shape import Shape
 from onward.server.schema.shapes import Priority, TaskFilter, Whole
 from onward.service.listing import MAX_COUNT
 

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from onward.core.view_json import to_json
 from onward.core.views import Check, HandlerView, TurnView, UsageReport
-from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes
+from onward.server.schema.shape import Shape
 from onward.server.schema.shapes import Moment, RecordShape, Seq, StatsShape
 from onward.service.serialize import timeline_json, whole_record_json
 

@@ -10,7 +10,8 @@ from pydantic import Field
 from onward.core.caller import ADMIN
 from onward.core.view_json import to_json
 from onward.core.views import Key
-from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes
+from onward.server.schema.shape import Shape
 from onward.server.schema.shapes import Name, Seconds, Seq
 from onward.service.serialize import entry_json
 

@@ -10,7 +10,8 @@ from onward.core.caller import ADMIN
 from onward.core.tenant_quota import MAX_VALUE
 from onward.core.view_json import to_json
 from onward.core.views import TenantUse
-from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes
+from onward.server.schema.shape import Shape
 
 Number = Annotated[int, Field(ge=0, le=MAX_VALUE)]
 

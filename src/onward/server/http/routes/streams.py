@@ -8,12 +8,13 @@ from pydantic import Field
 
 from onward.core.caller import Caller
 from onward.errors import OnwardError
-from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.live import sse
 from onward.server.schema import shapes
+from onward.server.schema.shape import Shape
 
 if TYPE_CHECKING:
-    from onward.server.http.app import ServerState
+    from onward.server.http.state import ServerState
 
 LAST_SEEN = {
     "Last-Event-ID": "Go on after this cursor, the last `id:` that the client saw. An EventSource sends it by itself when it reconnects."

@@ -11,7 +11,8 @@ from onward.core.caller import ADMIN
 from onward.core.durations import Time
 from onward.core.view_json import to_json
 from onward.core.views import Delivery, DeliveryState
-from onward.server.http.route import ApiResponse, RequestContext, Routes, Shape
+from onward.server.http.route import ApiResponse, RequestContext, Routes
+from onward.server.schema.shape import Shape
 from onward.server.schema.shapes import Name, PageQuery
 from onward.service.serialize import subscription_json
 
