@@ -53,7 +53,7 @@ format: $(STAMP) ## format the code
 	$(BIN)/ruff check -q --fix .
 
 docs: ## build the documentation site into site/
-	@test -x $(VENV)-docs/bin/mkdocs || { $(PYTHON) -m venv $(VENV)-docs && $(VENV)-docs/bin/pip install -q --disable-pip-version-check -r requirements/docs.txt; }
+	@test -x $(VENV)-docs/bin/mkdocs || { $(PYTHON) -m venv $(VENV)-docs && $(VENV)-docs/bin/pip install -q --disable-pip-version-check --no-deps -r requirements/docs.txt; }
 	PYTHONPATH=src $(VENV)-docs/bin/mkdocs build --strict
 
 lock: ## write requirements/*.txt anew from pyproject.toml
@@ -68,15 +68,15 @@ $(BASE): pyproject.toml requirements/base.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Onward needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "preparing $(VENV) (once)…"
 	@$(PYTHON) -m venv --without-pip $(VENV)
-	@$(PYTHON) -m pip --python $(BIN)/python install -q --disable-pip-version-check --no-compile -r requirements/base.txt 2>/dev/null \
-	  || { $(BIN)/python -m ensurepip && $(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/base.txt; }
+	@$(PYTHON) -m pip --python $(BIN)/python install -q --disable-pip-version-check --no-compile --no-deps -r requirements/base.txt 2>/dev/null \
+	  || { $(BIN)/python -m ensurepip && $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r requirements/base.txt; }
 	@$(BIN)/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "onward-checkout.pth").write_text(str(pathlib.Path("src").resolve()))'
 	@touch $(BASE)
 
 $(STAMP): $(BASE) requirements/dev.txt
 	@echo "installing the tools of developers (once)…"
 	@$(BIN)/python -m ensurepip >/dev/null
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements/dev.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r requirements/dev.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
 	@rm -f $(VENV)/lib/python*/site-packages/onward-checkout.pth
 	@touch $(STAMP)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
+import importlib.metadata
 import inspect
 import pkgutil
 import subprocess
@@ -183,3 +184,24 @@ def test_the_version_is_said_once() -> None:
 
     assert f'version = "{VERSION}"' in read(ROOT / "pyproject.toml")
     assert onward.__version__ == VERSION
+
+
+def test_each_dependency_with_extras_is_locked_with_them() -> None:
+    """pip 23 takes the newest version of `coverage[toml]`, not the locked `coverage`, and then refuses it for want of a hash."""
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
+    names = [line.split(" ", 1)[0] for line in read(ROOT / "requirements/dev.txt").splitlines() if "==" in line]
+    locked = {requirement.name: requirement.extras for requirement in map(Requirement, names)}
+    needed = [Requirement(text) for name in locked for text in _requires(name, requires) if "extra ==" not in text]
+    assert len(needed) > 100
+    missing = [str(need) for need in needed if need.name in locked and not need.extras <= locked[need.name]]
+    assert missing == []
+
+
+def _requires(name: str, requires: Any) -> list[str]:
+    try:
+        return requires(name) or []
+    except importlib.metadata.PackageNotFoundError:  # of another platform or version of Python
+        return []

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-USERS = ("postgres", "fast", "openai", "prices", "s3", "serve", "mcp", "metrics", "otel")
+USERS = ("postgres", "fast", "openai", "prices", "s3", "serve", "mcp", "encryption", "oidc", "metrics", "otel")
 LOCKS: dict[str, tuple[str, ...]] = {"dev": ("dev",), "runtime": USERS, "base": (), "docs": ("docs",)}
 
 
@@ -36,6 +36,7 @@ def main() -> None:
                 "--generate-hashes",
                 "--no-header",
                 "--no-annotate",
+                "--no-strip-extras",
                 "--upgrade",
                 "--output-file",
                 f"requirements/{name}.txt",

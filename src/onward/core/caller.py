@@ -13,6 +13,15 @@ SCOPES: Final = (READ, SUBMIT, DECIDE, ADMIN)
 """Read; submit and control tasks; decide approvals, questions and doubts; administrate. No scope includes another."""
 
 
+ROLES: Final = {
+    "viewer": frozenset({READ}),
+    "operator": frozenset({READ, SUBMIT}),
+    "approver": frozenset({READ, DECIDE}),
+    "admin": frozenset(SCOPES),
+}
+"""The roles of people, and the scopes that each role gives."""
+
+
 class Caller(NamedTuple):
     """The caller of a request. Without keys, all programs on this machine are the same caller, with all scopes."""
 
@@ -25,6 +34,10 @@ class Caller(NamedTuple):
     """The name of its key. Decisions are recorded under this name, in the journal and the audit log."""
     agent: str | None = None
     """The agent that the key belongs to. Such a caller cannot decide on anything that this agent takes part in."""
+    person: str | None = None
+    """The person who signed in, as the identity provider names them. None: the caller is a program with a key."""
+    roles: frozenset[str] = frozenset()
+    """The roles of the person."""
 
     @property
     def sees(self) -> str | None:
