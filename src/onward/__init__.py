@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from onward.app.application import VERSION as __version__
     from onward.app.application import Handle, Onward
     from onward.client.client import Client, SyncClient
+    from onward.core.approval import ApprovalRule
     from onward.core.budget import Budget
     from onward.core.journal.checkpoint import Checkpoints
     from onward.core.limit import Limit
@@ -26,6 +27,7 @@ else:
         globals(),
         {
             "AlreadyDecided": "onward.errors",
+            "ApprovalRule": "onward.core.approval",
             "Budget": "onward.core.budget",
             "Checkpoints": "onward.core.journal.checkpoint",
             "Client": "onward.client.client",
@@ -53,6 +55,7 @@ else:
 
 __all__ = [
     "AlreadyDecided",
+    "ApprovalRule",
     "Budget",
     "Checkpoints",
     "Client",

@@ -197,6 +197,17 @@ class OwnCall(Forbidden):
         )
 
 
+class NotApprover(Forbidden):
+    """The rule of an approval does not let this caller decide it."""
+
+    code = "not_approver"
+
+    def __init__(self, what: str, why: str, rule: str) -> None:
+        self.why = why
+        self.rule = rule
+        OnwardError.__init__(self, f"{what} has a rule, and {why}. It needs {rule}. Nothing was written")
+
+
 class NotForTenants(Forbidden):
     """A key of a tenant was used for something beyond that tenant."""
 

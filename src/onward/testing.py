@@ -166,6 +166,7 @@ def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:
         app._models += like._models
         app.secrets = app.secrets.like(like.secrets, own="secrets" in settings)
         app._listeners |= like._listeners
+        app.approval_rules += () if "approval_rules" in settings else like.approval_rules
     return app
 
 

@@ -36,6 +36,7 @@ def test_an_approval_is_listed_and_approved(onward: Run, crew: str, waiting: Wai
         "id": f"{task_id}.3", "kind": "approval", "task_id": task_id, "task": "ship", "text": "Ship bread?",
         "risk": "external_action", "data": {"to": "eu"}, "choices": [], "asked_at": None, "expires_at": None,
         "default": None, "tool": None, "arguments": None, "hash": ask["hash"], "digest": ask["digest"],
+        "rule": None, "votes": [],
     }  # fmt: skip
     listed = onward("approvals", "--db", crew)
     (shown,) = [text for text in listed.out.split("\n\n") if task_id in text]

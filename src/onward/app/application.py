@@ -19,9 +19,10 @@ from onward.app.queries import Queries
 from onward.app.registry import Registry
 from onward.artifacts.keeper import Artifacts, Shelf
 from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
+from onward.core.approval import ApprovalRule
 from onward.core.audit import parse_keys
 from onward.core.budget import Budget
-from onward.core.caller import KEYLESS
+from onward.core.caller import KEYLESS, in_python
 from onward.core.clock import Clock, SystemClock
 from onward.core.durations import Duration, seconds
 from onward.core.ids import Ids
@@ -66,7 +67,8 @@ class Onward(Events, Mcp, Registry, Queries):
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
 
-    Every setting of `onward.config.Settings` can be given by name and overrides file and environment.
+    Every setting of `onward.config.Settings` can be given by name and overrides file and environment. `approval_rules` say who may decide
+    the approvals that tasks of this app ask for; the first rule that matches holds.
     """
 
     def __init__(
@@ -77,12 +79,16 @@ class Onward(Events, Mcp, Registry, Queries):
         rng: random.Random | None = None,
         store: Store | None = None,
         secrets: Source | None = None,
+        approval_rules: Sequence[ApprovalRule] = (),
         **settings: Any,
     ) -> None:
         super().__init__()
         self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
         self._ids, self._users = Ids(self._clock.now, self._rng), 0
         self.settings: Settings = load({"db": db, **settings})
+        self.approval_rules: tuple[ApprovalRule, ...] = tuple(approval_rules)
+        for rule in self.approval_rules:
+            rule.check()
         self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
 
@@ -167,6 +173,7 @@ class Onward(Events, Mcp, Registry, Queries):
             prune=self._pruning(),
             artifacts=self.service.artifacts,
             secrets=self.secrets,
+            approval_rules=self.approval_rules,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
@@ -334,7 +341,7 @@ class Onward(Events, Mcp, Registry, Queries):
     async def answer(self, question_id: str, answer: Any) -> None:
         """Answer a question (`ctx.ask`). Raises AlreadyDecided when it is answered already (AskExpired when its time is up), and
         Withdrawn when the task no longer waits for it."""
-        await self.service.messages.answer(question_id, answer)
+        await self.service.messages.answer(question_id, answer, caller=in_python())
 
     async def decide(
         self,
@@ -347,18 +354,28 @@ class Onward(Events, Mcp, Registry, Queries):
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- the name in every interface
         digest: str | None = None,
-    ) -> None:
-        """Approve or deny (`ctx.approve`, an agent's tool call), once. `by` names the person; a denied agent reads the `reason`.
+    ) -> bool:
+        """Approve or deny (`ctx.approve`, an agent's tool call), once. `by` names the person; a denied agent reads the `reason`. Returns
+        True; or False when this is a vote on an approval with a rule (`ApprovalRule`), and the rule needs more of them.
 
         For a tool call, `arguments` approves it with these arguments in place of its own, and `always` lets the tool run without
         an approval in this task from now on. With `digest` (`Ask.digest`) the decision counts only for the request that you saw;
         `hash` is a shorter form of it. Raises AlreadyDecided when it is decided already (AskExpired when its time is up),
-        StaleDecision for another digest, Withdrawn when the task no longer waits for it, and InvalidInput for arguments that the
-        tool does not take.
+        StaleDecision for another digest, Withdrawn when the task no longer waits for it, InvalidInput for arguments that the
+        tool does not take, and NotApprover when a rule does not list `python:NAME` with the name `by`.
         """
-        await self.service.messages.decide(
-            approval_id, decision, reason=reason, by=by, arguments=arguments, always=always, hash=hash, digest=digest
+        decided = await self.service.messages.decide(
+            approval_id,
+            decision,
+            caller=in_python(by),
+            by=by,
+            reason=reason,
+            arguments=arguments,
+            always=always,
+            hash=hash,
+            digest=digest,
         )
+        return decided.decided
 
     async def doubts(self, task_id: str) -> Doubts:
         """The effects of a task that are in doubt: it is unknown whether they happened."""
@@ -366,7 +383,7 @@ class Onward(Events, Mcp, Registry, Queries):
 
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
         """Resolve an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
-        await self.service.messages.resolve(task_id, verdict, result, step=step)
+        await self.service.messages.resolve(task_id, verdict, result, step=step, caller=in_python())
 
     async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Handle[Any]:  # noqa: A002
         """Submit a new task that begins with records 1…`at` of another and goes on from there; with another `input`, from the first

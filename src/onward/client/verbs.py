@@ -346,11 +346,13 @@ class Verbs(ClusterVerbs, Generic[H]):
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- as in Onward.decide
         digest: str | None = None,
-    ) -> Script[None]:
-        """Approve or deny, once. As `Onward.decide`; the decision is recorded under the name of the key."""
+    ) -> Script[bool]:
+        """Approve or deny, once. As `Onward.decide`; the decision is recorded under the name of the key. Returns False for a vote on an
+        approval whose rule needs more of them."""
         body = {"decision": decision, "reason": reason, "arguments": arguments, "always": always, "hash": hash}
         body |= {} if digest is None else {"digest": digest}  # a server of an earlier version does not know it
-        yield from self._call("POST", path("approvals", approval_id), body)
+        response = yield from self._call("POST", path("approvals", approval_id), body)
+        return bool(response.json["decided"])
 
     @verb
     def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Script[None]:

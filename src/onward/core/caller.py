@@ -22,6 +22,10 @@ ROLES: Final = {
 """The roles of people, and the scopes that each role gives."""
 
 
+ANONYMOUS: Final = "anonymous"
+"""The principal of a request without a key, to a server that has no keys."""
+
+
 class Caller(NamedTuple):
     """The caller of a request. Without keys, all programs on this machine are the same caller, with all scopes."""
 
@@ -38,6 +42,8 @@ class Caller(NamedTuple):
     """The person who signed in, as the identity provider names them. None: the caller is a program with a key."""
     roles: frozenset[str] = frozenset()
     """The roles of the person."""
+    owner: str | None = None
+    """The principal that created the key over HTTP, and so has seen it. Under approval rules both are the same caller."""
 
     @property
     def sees(self) -> str | None:
@@ -46,8 +52,48 @@ class Caller(NamedTuple):
             return self.tenant
         return None if ADMIN in self.scopes else ""
 
+    @property
+    def principal(self) -> str:
+        """Who acts: two callers with the same principal count as one under approval rules. A key that was created over HTTP acts
+        for its creator."""
+        if self.person is not None:
+            return f"person:{self.person}"
+        if self.owner is not None:
+            return self.owner
+        return f"key:{self.key}" if self.key is not None else self.name or ANONYMOUS
+
+    @property
+    def in_python(self) -> bool:
+        """Whether it is a program that calls methods of the app, and no person or key."""
+        return self.person is None and self.key is None and self.name.partition(":")[0] == "python"
+
+    @property
+    def approver_names(self) -> frozenset[str]:
+        """The names under which an approval rule may list this caller. A key is listed by its own id, and never as its creator: the
+        creator has roles, and the key has none."""
+        if self.person is not None:
+            return frozenset({f"person:{self.person}", *(f"role:{role}" for role in self.roles)})
+        if self.key is not None:
+            return frozenset({f"key:{self.key}"})
+        return frozenset({self.name} if self.name else ())
+
+    @property
+    def title(self) -> str:
+        """The caller in a sentence."""
+        if self.person is not None:
+            return f"{self.name or self.person!s} (person:{self.person})"
+        if self.key is not None:
+            return f"the key {self.name!r} (key:{self.key})"
+        return self.name or "a caller without a key"
+
 
 ANYBODY: Final = Caller()
+
+
+def in_python(by: str = "") -> Caller:
+    """The caller of a method of the app, for a person whom the program names."""
+    return Caller(name=f"python:{by}" if by else "python")
+
 
 KEYLESS: Final = (
     "without a key (`onward keys create` makes one) every program on this machine may do everything over HTTP, and requests from "

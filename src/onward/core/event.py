@@ -1,7 +1,7 @@
 """Events: records that subscribers receive. An event is one record of one task, and its type is the kind of that record.
 
 Some types are aliases for records of other kinds, for subscriptions that name them: `tool.executed` is a `step.completed` of a tool call
-of an agent, `agent.error` is any record of a final failure.
+of an agent, `agent.error` is any record of a final failure, `approval.voted` is a `message.received` with a vote.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ALIASES: Final[dict[str, frozenset[str]]] = {
     "task.started": frozenset({r.SHIFT}),
     "tool.executed": frozenset({r.STEP_DONE}),
     "agent.error": frozenset({r.FAILED, r.PARKED, r.QUARANTINED, r.STEP_FAILED}),
+    "approval.voted": frozenset({r.MESSAGE}),
 }
 """Types that stand for several kinds of records, or for a part of the records of a kind."""
 
@@ -123,6 +124,8 @@ def type_of(types: Iterable[str], record: Record, *, first: bool) -> str | None:
 def _matches_alias(alias: str, record: Record, first: bool) -> bool:
     if alias == "task.started":
         return first
+    if alias == "approval.voted":
+        return _payload(record).get("kind") == approval.VOTE
     return alias != "tool.executed" or is_output(_payload(record).get("result"))
 
 
@@ -154,6 +157,8 @@ def event(task_id: str, record: Record, kind: str, origin: Origin) -> Event:
     if record.kind == r.APPROVAL and "what" in payload:
         approval_id = f"{task_id}.{record.seq}"
         payload |= {"approval_id": approval_id, "digest": approval.digest(approval_id, origin.task, payload)}
+    if kind == "approval.voted":
+        payload = {**payload["value"], "approval_id": f"{task_id}.{payload['name']}"}
     data = payload | {"task_id": task_id, "task": origin.task}
     return Event(f"{task_id}.{record.seq}", kind, task_id, origin.task, record.seq, record.at, data)
 

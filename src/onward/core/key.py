@@ -48,6 +48,8 @@ class KeyRow(NamedTuple):
     expires_at: float | None
     revoked_at: float | None
     last_used_at: float | None
+    owner: str | None
+    """The principal that created it over HTTP (`Caller.principal`); None for a key that was created on the database itself."""
     now: float
 
     @property

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from onward.core.approval import ApprovalRule, Vote
 from onward.core.budget import KINDS, BudgetLedger
 from onward.core.durations import Time
 from onward.core.journal.waterfall import Bar, Point
@@ -187,12 +188,31 @@ class Ask:
     hash: str | None
     """Hash of the task, the record and all that it asks: a decision with this hash is for exactly this. `digest` is the longer one."""
     digest: str | None = None
-    """SHA-256 of `id`, `task`, `text`, `risk` and `data` of an approval. A decision that names another digest is refused."""
+    """SHA-256 of `id`, `task`, `text`, `risk` and `data` of an approval, and of its `rule` where it has one. A decision that names another
+    digest is refused."""
+    rule: ApprovalRule | None = None
+    """The rule that says who may decide it. Without a rule each caller with the scope decide may, and the first decision counts."""
+    votes: tuple[Vote, ...] = ()
+    """The votes so far, where it has a rule."""
 
     @property
     def seq(self) -> int:
         """The number of its record."""
         return int(self.id.rpartition(".")[2])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decided:
+    """The answer to a decision or an answer."""
+
+    id: str
+    task_id: str
+    decided: bool
+    """Whether it is decided now; False while the rule of an approval needs more votes."""
+    votes: int | None = None
+    """How many callers have approved so far. Null without a rule."""
+    needed: int | None = None
+    """How many have to. Null without a rule."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -290,6 +310,9 @@ class Key:
     last_used_at: Time | None
     """To the minute."""
     valid: bool
+    owner: str | None = None
+    """The caller that created it over HTTP, as `person:ID` or `key:ID`. Under approval rules both are the same caller. Null for a key that
+    was created on the database itself."""
 
 
 # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from onward.core.ids import Ids
 from onward.core.record import ANNOUNCED, STEP_DONE, STEP_FAILED
 from onward.core.task import Message
 from onward.errors import InvalidInput, NoState, StateConflict, TaskNotFound
+from onward.service.askers import Askers
 from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
 from onward.store.port.paging import whole_journal
@@ -27,8 +28,8 @@ _WORK = frozenset({STEP_DONE, STEP_FAILED, ANNOUNCED})
 class AgentStates:
     """Reads and patches states of agents."""
 
-    def __init__(self, store: Store, ids: Ids) -> None:
-        self._store, self._ids = store, ids
+    def __init__(self, store: Store, ids: Ids, askers: Askers) -> None:
+        self._store, self._ids, self._askers = store, ids, askers
 
     async def get(self, task_id: str) -> AgentState:
         """The current state of a task. Raises TaskNotFound, and NoState for a task without a state."""
@@ -50,6 +51,7 @@ class AgentStates:
         *,
         by: str = "",
         id: str | None = None,  # noqa: A002 -- as for a signal
+        asker: str | None = None,
     ) -> None:
         """Change the state of a task that has not ended. With `id`, the same patch sent twice counts once. Raises StateConflict for a
         task that has ended, NoState for a task that works without a state, InvalidInput for a change that is no patch."""
@@ -63,7 +65,7 @@ class AgentStates:
             await self._check_state(task_id, task.task)
             payload = {"patch": patch.model_dump(mode="json", exclude_defaults=True)} | ({"by": by} if by else {})
             message = Message(id or self._ids(), "patch", "", None, wire.encode(payload, "the patch"))
-            if (await self._store.send(task_id, message)).number is not None:
+            if (await self._store.send(task_id, message, asker=asker)).number is not None:
                 self._store.nudge("ready", [task_id])
                 return
             task = await self._store.get(task_id) or task
@@ -91,7 +93,8 @@ class AgentStates:
             raise InvalidInput(
                 f"the input says to go on after task {arguments['after']!r}, and `after` names {task_id!r}"
             )
-        return request._replace(input={**arguments, "after": task_id}, tenant=task.tenant)
+        askers = (*request.askers, *sorted(await self._askers.of(task_id) - {*request.askers}))
+        return request._replace(input={**arguments, "after": task_id}, tenant=task.tenant, askers=askers)
 
 
 def _patch(change: StatePatch | dict[str, Any]) -> StatePatch:

@@ -29,7 +29,7 @@ class Verbs(Protocol):
 
     async def matching(self, most: int, **filters: Unpack[Filters]) -> tuple[Ids, bool]: ...
     async def cancel(self, task_id: str) -> Task: ...
-    async def resume(self, task_id: str) -> Task: ...
+    async def resume(self, task_id: str, asker: str | None = None) -> Task: ...
     async def pause(self, task_id: str) -> Task: ...
     async def prioritize(self, task_id: str, priority: int) -> Task: ...
 
@@ -55,8 +55,8 @@ class Bulk:
             raise MoreMatch(len(ids), count, more)
         return ids
 
-    async def act(self, action: str, ids: Ids, priority: int | None = None) -> Acted:
-        """Do the action to each of these tasks, `CONCURRENCY` at a time."""
+    async def act(self, action: str, ids: Ids, priority: int | None = None, *, asker: str | None = None) -> Acted:
+        """Do the action to each of these tasks, `CONCURRENCY` at a time. `asker` is the principal that does it."""
         if action == "prune":
             kept = (await self._pruner.prune_all(ids)).kept
             errors = [(task_id, refusal(task_id, why)) for task_id, why in kept.items() if why != UNKNOWN]
@@ -64,7 +64,7 @@ class Bulk:
             return Acted(len(ids), len(ids) - len(refused), tuple(refused[:MAX_REFUSALS]))
         verbs: Mapping[str, Callable[[str], Awaitable[Task]]] = {
             "cancel": self._service.cancel,
-            "resume": self._service.resume,
+            "resume": lambda task_id: self._service.resume(task_id, asker),
             "pause": self._service.pause,
             "priority": lambda task_id: self._service.prioritize(task_id, priority or 0),
         }

@@ -13,6 +13,7 @@ from onward.core.journal.cuts import Again, Cuts
 from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.errors import CannotFork, TaskNotFound, UsageError
+from onward.service.askers import Askers
 from onward.store.port.core import Store
 from onward.store.port.paging import whole_journal
 
@@ -32,8 +33,10 @@ class ForkPlan:
 class Forks:
     """Plans and starts forks. `check` raises when a handler does not take an input."""
 
-    def __init__(self, store: Store, ids: Ids, check: Callable[[str, Any], object], artifacts: Artifacts) -> None:
-        self._store, self._ids, self._check, self._artifacts = store, ids, check, artifacts
+    def __init__(
+        self, store: Store, ids: Ids, check: Callable[[str, Any], object], artifacts: Artifacts, askers: Askers
+    ) -> None:
+        self._store, self._ids, self._check, self._artifacts, self._askers = store, ids, check, artifacts, askers
 
     async def plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002
         """The plan of a fork. Raises CannotFork where the journal cannot be cut."""
@@ -68,10 +71,12 @@ class Forks:
         *,
         input: Any = SAME,  # noqa: A002 -- as in submit
         agent: str | None = None,
+        asker: str | None = None,
     ) -> str:
         """Start a new task that goes on after record `at` of another one, or, with another input, from its first record; its id, after
         the commit. The fork inherits the steps before that record and never undoes them; it does the later ones again. It does not
-        inherit approvals: it asks again. `agent` is the agent that forks with its own key."""
+        inherit approvals: it asks again. `agent` is the agent that forks with its own key, and `asker` the principal that forks: it and the askers of
+        the origin are those of the fork."""
         plan = await self.plan(task_id, at, input=input)
         value = plan.origin.input if input is SAME else input
         data = wire.encode(value, f"the input of task {plan.origin.task!r}")
@@ -80,17 +85,21 @@ class Forks:
         fork = self._ids()
         await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
         payload = {"approvals": list(plan.approvals)} if plan.approvals else {}
-        options = b"" if agent is None else await self._options_with(agent, plan.origin.task_id)
+        askers = await self._askers.of(plan.origin.task_id) | ({asker} if asker is not None else set())
+        options = await self._options_with(agent, askers, plan.origin.task_id) if agent or askers else b""
         await self._store.fork(
             fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, options=options, details=payload
         )
         self._store.nudge("ready", [fork])
         return fork
 
-    async def _options_with(self, agent: str, origin: str) -> bytes:
-        """The options of a task, as if this agent had submitted it."""
+    async def _options_with(self, agent: str | None, askers: frozenset[str], origin: str) -> bytes:
+        """The options of a task, as if this agent and these principals had submitted it."""
+        changes = ({"agent": agent} if agent is not None else {}) | ({"askers": sorted(askers)} if askers else {})
         for kin in await self._store.listing.kin([origin]):
-            return wire.encode({**wire.decode(kin.options), "agent": agent})
+            options = wire.decode(kin.options)
+            labels = {"labels": options.pop("labels")} if "labels" in options else {}  # last, as in `submission`
+            return wire.encode(options | changes | labels)
         raise TaskNotFound(origin)
 
     async def _cuts(self, task_id: str) -> Cuts:

@@ -75,6 +75,7 @@ class Keys:
             expires_at=None,
             revoked_at=None,
             last_used_at=None,
+            owner=None if by.person is None and by.key is None else by.principal,
             now=0,
         )
         event = _audit_event("create_key", new_row, by)
@@ -135,7 +136,7 @@ class Keys:
 
 def caller(row: KeyRow) -> Caller:
     """The caller that shows this key."""
-    return Caller(row.tenant, frozenset(row.scopes.split()), row.id, row.name, row.agent)
+    return Caller(row.tenant, frozenset(row.scopes.split()), row.id, row.name, row.agent, owner=row.owner)
 
 
 def _involves(agent: str, task: Kin) -> bool:

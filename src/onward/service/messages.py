@@ -12,11 +12,14 @@ from typing import Any
 
 from onward.core import approval, wire
 from onward.core import record as r
+from onward.core.approval import ApprovalRule
 from onward.core.audit import AuditEvent
+from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.ids import Ids
 from onward.core.task import SAID, Message, Reason, State, Task
-from onward.core.views import Ask, Doubt
+from onward.core.view_json import to_json
+from onward.core.views import Ask, Decided, Doubt
 from onward.errors import (
     AlreadyDecided,
     AskExpired,
@@ -30,6 +33,7 @@ from onward.errors import (
     Withdrawn,
 )
 from onward.service.shared_read import SharedRead
+from onward.service.votes import Votes
 from onward.store.port import listing as port
 from onward.store.port.core import Sent, Store
 from onward.store.port.paging import bounded_pages
@@ -52,17 +56,40 @@ class Messages:
     """Lists what tasks ask for, and sends messages to them."""
 
     def __init__(
-        self, store: Store, clock: Clock, ids: Ids, check_call: CheckCall, is_agent: Callable[[str], Awaitable[bool]]
+        self,
+        store: Store,
+        clock: Clock,
+        ids: Ids,
+        check_call: CheckCall,
+        is_agent: Callable[[str], Awaitable[bool]],
+        votes: Votes,
     ) -> None:
         self._store, self._ids, self._check_call, self._is_agent = store, ids, check_call, is_agent
+        self._votes = votes
         self._all_asks = SharedRead(clock, lambda: store.listing.asks(whose=None))
 
-    async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
-        """Send a signal. With `id`, the same signal sent twice counts once."""
+    async def signal(
+        self,
+        task_id: str,
+        name: str,
+        value: Any = None,
+        *,
+        id: str | None = None,  # noqa: A002 -- as in every interface
+        asker: str | None = None,
+    ) -> None:
+        """Send a signal. With `id`, the same signal sent twice counts once. `asker`, here and below, is the principal that sends it:
+        approval rules keep it from deciding on what the task does then."""
         data = wire.encode(value, f"the value of signal {name!r}")
-        await self._send(task_id, Message(id or self._ids(), "signal", name, None, data))
+        await self._send(task_id, Message(id or self._ids(), "signal", name, None, data), asker=asker)
 
-    async def message(self, task_id: str, text: str, *, id: str | None = None) -> None:  # noqa: A002
+    async def message(
+        self,
+        task_id: str,
+        text: str,
+        *,
+        id: str | None = None,  # noqa: A002 -- as for a signal
+        asker: str | None = None,
+    ) -> None:
         """Send a message of a person to a task; see `Onward.message`."""
         if not isinstance(text, str) or not text.strip():
             raise InvalidInput("a message is a string that is not blank")
@@ -76,7 +103,7 @@ class Messages:
             raise TaskNotFound(task_id)
         agent = await self._is_agent(task.task)
         message = Message(id or self._ids(), SAID if agent else "signal", SAID, None, wire.encode(text, "the message"))
-        if task.ended or (await self._store.send(task_id, message)).number is None:
+        if task.ended or (await self._store.send(task_id, message, asker=asker)).number is None:
             task = await self._store.get(task_id) or task
             raise StateConflict(task_id, task.state, "told anything", _advice(task, agent))
         if not agent:
@@ -85,7 +112,7 @@ class Messages:
     async def asks(self, kind: str | None = None, whose: str | None = None) -> list[Ask]:
         """Open questions and approvals, the oldest first; `whose` as for `Service.get`."""
         asks = _still_open(await (self._all_asks() if whose is None else self._store.listing.asks(whose=whose)))
-        return [ask for ask in asks if kind in (None, ask.kind)]
+        return await self._votes.read([ask for ask in asks if kind in (None, ask.kind)])
 
     async def asks_of(self, task: Task) -> list[Ask]:
         """The open questions and approvals of a task, and, where it waits for its children, of the tasks below it."""
@@ -98,10 +125,15 @@ class Messages:
                 left -= 1
                 asks += _still_open(await self._store.listing.asks(child_id))
                 pending += [child] if (child := await self._store.get(child_id, None, 0)) is not None else []
-        return asks
+        return await self._votes.read(asks)
 
     async def ask(self, ask_id: str, whose: str | None = None) -> Ask:
         """A question or an approval, open or not. Raises NotFound, also where its task is not of this tenant."""
+        ask, _ = await self._ask(ask_id, whose)
+        return (await self._votes.read([ask]))[0]
+
+    async def _ask(self, ask_id: str, whose: str | None = None) -> tuple[Ask, Task]:
+        """The same without its votes, and its task."""
         task_id, _, seq = ask_id.rpartition(".") if _ASK_ID.fullmatch(ask_id) else ("", "", "")
         task = await self._store.get(task_id, whose, 0) if task_id else None
         records = await self._store.journal(task_id, int(seq) - 1, 1) if task is not None else []
@@ -109,35 +141,38 @@ class Messages:
             raise NotFound(
                 f"there is no question or approval {ask_id!r}; `onward approvals` and `onward questions` list them"
             )
-        return _ask(task_id, task.task, int(seq), records[0].kind, records[0].value, records[0].at)
+        return _ask(task_id, task.task, int(seq), records[0].kind, records[0].value, records[0].at), task
 
-    async def answer(self, question_id: str, answer: Any, *, event: AuditEvent | None = None) -> None:
+    async def answer(self, question_id: str, answer: Any, *, caller: Caller) -> Decided:
         """Answer a question. Raises AlreadyDecided when it was answered before, and AskExpired when it has expired. The store writes the
-        audit `event`, here and below, in the transaction that writes the message."""
-        ask = await self.ask(question_id)
+        audit event, here and below, in the transaction that writes the message."""
+        ask, task = await self._ask(question_id)
         if ask.kind != "question":
             raise UsageError(f"{question_id} is an approval; `onward approve` and `onward deny` decide it")
         if ask.choices and answer not in ask.choices:
             raise InvalidInput(f"question {question_id} takes one of {', '.join(ask.choices)}, and not {answer!r:.80}")
-        await self._reply(ask, "answer", answer, f"question {question_id}", event)
+        event = audit_event(caller, "answer", ask.id, task.tenant, answer=wire.fingerprint(answer, "the answer"))
+        await self._reply(ask, "answer", answer, f"question {question_id}", event, asker_of(caller))
+        return Decided(ask.id, ask.task_id, True)
 
     async def decide(
         self,
         approval_id: str,
         decision: str,
         *,
+        caller: Caller,
+        by: str | None = None,
         reason: str = "",
-        by: str = "",
         arguments: dict[str, Any] | None = None,
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- as in HTTP
         digest: str | None = None,
-        event: AuditEvent | None = None,
-    ) -> None:
-        """Approve or deny; see `Onward.decide`."""
+    ) -> Decided:
+        """Approve or deny; see `Onward.decide`. The record names the caller, or `by` in its place. Where the approval has a rule, the
+        decision is a vote. Raises NotApprover when the rule does not let this caller decide."""
         if decision not in {"approve", "deny"}:
             raise BadSetting("decision", decision, "'approve' or 'deny'")
-        ask = await self.ask(approval_id)
+        ask, task = await self._ask(approval_id)
         what = f"approval {approval_id}"
         if ask.kind != "approval":
             raise UsageError(f"{approval_id} is a question; `onward answer` answers it")
@@ -145,15 +180,37 @@ class Messages:
             raise StaleDecision(what, str(ask.hash), hash)
         if digest is not None and digest != ask.digest:
             raise StaleDecision(what, str(ask.digest), digest, "digest")
+        if ask.rule is not None:
+            await self._votes.check(ask, ask.rule, caller, arguments, always)
         if arguments is not None or always:
             self._check_changes(ask, decision, arguments)
-        fields = {"decision": decision, "reason": reason, "by": by, "always": always}
+        fields = {"decision": decision, "reason": reason, "by": caller.name if by is None else by, "always": always}
         payload = {name: value for name, value in fields.items() if value}
         changes = {} if arguments is None else {"arguments": arguments}
         shown = shown_and_decided(ask, arguments, named=hash is not None or digest is not None)
+        changed = None if arguments is None else wire.fingerprint(arguments, "the arguments")
+        event = audit_event(caller, decision, ask.id, task.tenant, **shown, arguments=changed, always=always)
+        if ask.rule is not None:
+            return await self._vote(ask, ask.rule, caller, payload | shown | changes, event)
         others = await self._reply(ask, "decision", payload | shown | changes, what, event)
         if always:
             await self._approve_others(ask, others, payload, event)
+        return Decided(ask.id, ask.task_id, True)
+
+    async def _vote(
+        self, ask: Ask, rule: ApprovalRule, caller: Caller, value: dict[str, Any], event: AuditEvent
+    ) -> Decided:
+        what = f"approval {ask.id}"
+        await self._check_open(ask, what)
+        voted, votes = await self._votes.cast(ask, rule, caller, value, event)
+        self._all_asks.forget()
+        if not voted.open:
+            await self._raise_ended(ask.task_id)
+        if voted.there is not None:
+            raise _decided(what, voted.there)
+        self._store.nudge("ready", [ask.task_id])
+        decided = voted.counted is not None and voted.counted.decision is not None
+        return Decided(ask.id, ask.task_id, decided, approval.approving(votes), rule.votes)
 
     def _check_changes(self, ask: Ask, decision: str, arguments: dict[str, Any] | None) -> None:
         if decision != "approve":
@@ -171,10 +228,10 @@ class Messages:
     async def _approve_others(
         self, ask: Ask, others: list[Ask], payload: dict[str, Any], event: AuditEvent | None
     ) -> None:
-        """'Always' also approves the other open calls of the same tool in the same task, each with a message of its own. Where another
-        caller decides one of them first, that decision counts."""
+        """'Always' also approves the other open calls of the same tool in the same task, each with a message of its own, but none that
+        has a rule. Where another caller decides one of them first, that decision counts."""
         for other in others:
-            if other.kind == "approval" and other.tool == ask.tool:
+            if other.kind == "approval" and other.tool == ask.tool and other.rule is None:
                 through = {**shown_and_decided(other), "through": ask.id}
                 message = Message(self._ids(), "decision", "", other.seq, wire.encode(payload | through, "the answer"))
                 also = event and event._replace(subject=other.id, data=through)
@@ -182,19 +239,26 @@ class Messages:
                 self._all_asks.forget()
         self._store.nudge("ready", [ask.task_id])
 
-    async def _reply(self, ask: Ask, kind: str, value: Any, what: str, event: AuditEvent | None) -> list[Ask]:
+    async def _reply(
+        self, ask: Ask, kind: str, value: Any, what: str, event: AuditEvent, asker: str | None = None
+    ) -> list[Ask]:
         """Answer a question or an approval that is still open; the other open ones of the task."""
+        open_asks = await self._check_open(ask, what)
+        message = Message(self._ids(), kind, "", ask.seq, wire.encode(value, "the answer"))
+        sent = await self._send(ask.task_id, message, event, asker)
+        if not sent.first and sent.there is not None:
+            raise _decided(what, sent.there)
+        return [open_ask for open_ask in open_asks if open_ask.seq != ask.seq]
+
+    async def _check_open(self, ask: Ask, what: str) -> list[Ask]:
+        """The open questions and approvals of the task. Raises why this one is not among them."""
         rows = await self._store.listing.asks(ask.task_id)
         if ask.seq not in {row.seq for row in rows}:
             await self._raise_closed(ask, what)
         open_asks = _still_open(rows)
         if ask.seq not in {open_ask.seq for open_ask in open_asks}:
             raise AskExpired(what)
-        message = Message(self._ids(), kind, "", ask.seq, wire.encode(value, "the answer"))
-        sent = await self._send(ask.task_id, message, event)
-        if not sent.first and sent.there is not None:
-            raise _decided(what, sent.there)
-        return [open_ask for open_ask in open_asks if open_ask.seq != ask.seq]
+        return open_asks
 
     async def _raise_closed(self, ask: Ask, what: str) -> None:
         """Raises why it is not open: it was decided, its task has ended, or its task no longer waits for it."""
@@ -237,22 +301,25 @@ class Messages:
         result: Any = None,
         *,
         step: str | None = None,
-        event: AuditEvent | None = None,
+        caller: Caller,
     ) -> None:
         """Resolve an effect in doubt: it happened (with this result), it did not happen, or it is to be undone. For a task that has ended,
         the first two are only recorded; the third starts a task that undoes the effect."""
         if verdict not in VERDICTS:
             raise BadSetting("verdict", verdict, f"one of {', '.join(VERDICTS)}")
         doubts = [doubt for doubt in await self.doubts(task_id) if step in (None, doubt.step)]
+        task = await self._store.get(task_id, None, 0)
         if not doubts:
-            task = await self._store.get(task_id)
             state = task.state if task else "unknown"
             raise StateConflict(task_id, state, "resolved", f"no effect {step or ''}".rstrip() + " of it is in doubt")
         if len(doubts) > 1:
             names = ", ".join(doubt.step for doubt in doubts)
             raise UsageError(f"several effects of task {task_id} are in doubt ({names}); say which, with step=")
         message = Message(self._ids(), "resolve", verdict, doubts[0].seq, wire.encode(result, "the result"))
-        sent = await self._store.send(task_id, message, event)
+        event = audit_event(
+            caller, "resolve", task_id, None if task is None else task.tenant, verdict=verdict, step=step
+        )
+        sent = await self._store.send(task_id, message, event, asker_of(caller))
         self._all_asks.forget()
         if sent.number is None:
             sent = await self._resolve_ended(task_id, message, event)
@@ -271,16 +338,21 @@ class Messages:
             raise StateConflict(task_id, task.state, "told anything", "it was just resumed; ask again")
         return sent
 
-    async def _send(self, task_id: str, message: Message, event: AuditEvent | None = None) -> Sent:
-        sent = await self._store.send(task_id, message, event)
+    async def _send(
+        self, task_id: str, message: Message, event: AuditEvent | None = None, asker: str | None = None
+    ) -> Sent:
+        sent = await self._store.send(task_id, message, event, asker)
         self._all_asks.forget()
         if sent.number is None:
-            task = await self._store.get(task_id)
-            if task is None:
-                raise TaskNotFound(task_id)
-            raise StateConflict(task_id, task.state, "told anything", "it has ended")
+            await self._raise_ended(task_id)
         self._store.nudge("ready", [task_id])
         return sent
+
+    async def _raise_ended(self, task_id: str) -> None:
+        task = await self._store.get(task_id)
+        if task is None:
+            raise TaskNotFound(task_id)
+        raise StateConflict(task_id, task.state, "told anything", "it has ended")
 
 
 def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], at: float) -> Ask:
@@ -302,7 +374,19 @@ def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], 
         arguments=None if tool_call is None else dict(tool_call["arguments"]),
         hash=None if question else wire.fingerprint([task_id, seq, payload.get("what"), payload.get("risk"), data]),
         digest=None if question else approval.digest(f"{task_id}.{seq}", task, payload),
+        rule=None if question else approval.read_rule(payload),
     )
+
+
+def asker_of(caller: Caller) -> str | None:
+    """The principal of a caller that asks for something; None for a program that uses Onward in Python, which is no person."""
+    return None if caller.in_python else caller.principal
+
+
+def audit_event(caller: Caller, action: str, subject: str, tenant: str | None, **data: Any) -> AuditEvent:
+    """The audit event of an action of this caller; data that is None or False is left out."""
+    details = {name: value for name, value in data.items() if value is not None and value is not False}
+    return AuditEvent(action, subject, tenant, caller.key, caller.name, details)
 
 
 def shown_and_decided(
@@ -314,7 +398,7 @@ def shown_and_decided(
     if named:
         fields["named"] = True
     if isinstance(arguments, dict) and ask.tool is not None:
-        payload = {"what": ask.text, "risk": ask.risk, "data": ask.data}
+        payload = {"what": ask.text, "risk": ask.risk, "data": ask.data, "rule": ask.rule and to_json(ask.rule)}
         recorded = wire.decode(wire.encode(arguments, "the changed arguments"))  # without values of secrets
         fields["decided"] = approval.digest_with(ask.id, ask.task, payload, recorded)
     return fields

@@ -56,9 +56,11 @@ class Schedules:
         """Remove a schedule. Its tasks stay. If code still declares it, the next worker that starts saves it again."""
         await self._change(name, lambda _row, _now: None)
 
-    async def trigger(self, name: str) -> str:
-        """Submit its task now, beside its ticks, also while it is paused; the task's id."""
+    async def trigger(self, name: str, asker: str | None = None) -> str:
+        """Submit its task now, beside its ticks, also while it is paused; the task's id. `asker` is the principal that triggers it."""
         row = _find(await self._store.schedules.list(), name)
+        if asker is not None:
+            row = row._replace(options=wire.encode({"askers": [asker], **wire.decode(row.options)}))
         (submitted,) = await self._store.submit([row.task_at(None, self._ids())])
         self._store.nudge("ready", [submitted.id])
         return submitted.id

@@ -36,6 +36,7 @@ from onward.errors import (
     UnknownTask,
 )
 from onward.service.agent_state import AgentStates
+from onward.service.askers import Askers
 from onward.service.audit import Audit
 from onward.service.budgets import Budgets
 from onward.service.bulk import Bulk
@@ -63,6 +64,7 @@ from onward.service.subscriptions import Subscriptions, Webhooks, no_webhooks
 from onward.service.tenant_quotas import TenantQuotas
 from onward.service.timeline import Timelines
 from onward.service.usage import UsageReports
+from onward.service.votes import Votes
 from onward.store.port.core import Stopped, Store, Submitted
 from onward.store.port.listing import MAX_BYTES
 from onward.store.port.overview import QueueSnapshot
@@ -103,12 +105,14 @@ class Service(Listing):
         self._remote: dict[str, HandlerSpec] = {}
         self._read_at = -math.inf
         self._queue_room = QueueRoom(store, queue_limit, clock)
-        self.messages: Messages = Messages(store, clock, ids, self.check_call, self.is_agent)
+        askers = Askers(store)
+        votes = Votes(store, ids, askers)
+        self.messages: Messages = Messages(store, clock, ids, self.check_call, self.is_agent, votes)
         self.artifacts: Artifacts = artifacts or Artifacts(store)
-        self.forks: Forks = Forks(store, ids, self.check_input, self.artifacts)
+        self.forks: Forks = Forks(store, ids, self.check_input, self.artifacts, askers)
         self.schedules: Schedules = Schedules(store, ids)
         self.budgets: Budgets = Budgets(store, clock)
-        self.agent_states: AgentStates = AgentStates(store, ids)
+        self.agent_states: AgentStates = AgentStates(store, ids, askers)
         self.subscriptions: Subscriptions = Subscriptions(store, ids, webhooks)
         self.keys: Keys = Keys(store)
         self.audit: Audit = Audit(store)
@@ -443,12 +447,13 @@ class Service(Listing):
                 await self._store.resume(child)
             await self._resume_children(child)
 
-    async def resume(self, task_id: str) -> Task:
-        """Go on with a failed, parked, quarantined or paused task, from the step at which it stopped. A completed task stays as it is."""
+    async def resume(self, task_id: str, asker: str | None = None) -> Task:
+        """Go on with a failed, parked, quarantined or paused task, from the step at which it stopped. A completed task stays as it is.
+        `asker` is the principal that resumes it."""
         task = await self.get(task_id)
         if task.state is State.COMPLETED:
             return task
-        if not await self._store.resume(task.task_id):
+        if not await self._store.resume(task.task_id, asker):
             task = await self.get(task_id)
             advice = "submit it anew" if task.ended else "it goes on by itself"
             raise StateConflict(task_id, task.state, "resumed", advice)

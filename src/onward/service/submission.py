@@ -74,6 +74,8 @@ class SubmitRequest(NamedTuple):
     """The agent that submits it with its own key."""
     by: str | None = None
     """The id of the key with which it is submitted."""
+    askers: tuple[str, ...] = ()
+    """The principals that ask for it (`service/askers.py`): approval rules keep them from deciding."""
     trace: Mapping[str, str] | None = None
     """The trace of the caller (`telemetry.incoming`). The fingerprint of the request leaves it out."""
 
@@ -142,7 +144,7 @@ def to_new_task(request: SubmitRequest, spec: HandlerSpec, task_id: str) -> NewT
     )
 
 
-_NOT_IN_FINGERPRINT = frozenset({"purses", "tenant", "agent", "by", "trace"})
+_NOT_IN_FINGERPRINT = frozenset({"purses", "tenant", "agent", "by", "askers", "trace"})
 """Options that may differ for the same key: they change with the code, or with the caller."""
 
 
@@ -180,6 +182,8 @@ def _options(request: SubmitRequest, spec: HandlerSpec) -> dict[str, Any]:
         options["agent"] = request.agent
     if request.by is not None:
         options["by"] = request.by
+    if request.askers:
+        options["askers"] = list(request.askers)
     if request.labels:
         options["labels"] = _labels(
             request.labels

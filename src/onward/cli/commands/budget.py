@@ -8,13 +8,12 @@ from typing import Any
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import cli_caller
+from onward.cli.args.actor import authorized
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import count, span
 from onward.core.budget import KINDS
 from onward.core.views import Spent
-from onward.server.access.service import AuthorizedService
 
 NAMES = {"steps": "steps", "llm_tokens": "tokens", "cost_usd": "usd", "wall_time": "time"}
 BAR_WIDTH = 20
@@ -34,7 +33,7 @@ async def budget(args: Namespace) -> int:
         task_id = await connect.resolve_task_id(app.service, args.id)
         if any(value is not None for value in limits.values()):
             before = await app.budget(task_id)
-            spent = await AuthorizedService(app.service, cli_caller()).raise_budget(task_id, **limits)
+            spent = await authorized(app.service).raise_budget(task_id, **limits)
             if not screen.json:
                 screen.say(f"{_change(before, spent)}; {count(len(before.waiting), 'task')} waited for it")
         else:

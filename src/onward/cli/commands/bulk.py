@@ -8,6 +8,7 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli.args import connect
+from onward.cli.args.actor import authorized
 from onward.cli.args.filters import task_filters
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count, safe
@@ -28,8 +29,8 @@ async def on_all(args: Namespace) -> int:
         matching, more = await app.service.count(**filters)
         if matching and not args.yes and not _confirmed(screen, verb, matching, more=more):
             return UsageError.exit_status
-        ids = await app.service.bulk.find(action, matching, priority=priority, **filters)
-        acted = await app.service.bulk.act(action, ids, priority)
+        tenant = filters.pop("whose", None)
+        acted = await authorized(app.service).act(action, matching, priority=priority, tenant=tenant, **filters)
     if screen.json:
         refused = [{"task_id": task.task_id, "code": task.code, "detail": task.detail} for task in acted.refused]
         screen.document(

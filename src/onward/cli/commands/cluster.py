@@ -10,6 +10,7 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli.args import connect
+from onward.cli.args.actor import authorized
 from onward.cli.args.parser import FOREVER
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, number
@@ -71,7 +72,7 @@ async def pause(args: Namespace) -> int:
     """`onward queues pause`."""
     screen = Screen(args)
     async with connect.load_app(args) as app:  # works also before the first submit
-        queue = await app.pause_queue(args.name)
+        queue = await authorized(app.service).pause_queue(args.name)
     running = (
         f"; {count(queue.running, 'task')} of it {'goes' if queue.running == 1 else 'go'} on" if queue.running else ""
     )
@@ -82,7 +83,7 @@ async def unpause(args: Namespace) -> int:
     """`onward queues unpause`."""
     screen = Screen(args)
     async with connect.load_app(args) as app:  # works also before the first submit
-        queue = await app.unpause_queue(args.name)
+        queue = await authorized(app.service).unpause_queue(args.name)
     return _print_change(screen, queue, f"goes on; {count(queue.waiting, 'task')} waiting")
 
 
@@ -91,7 +92,7 @@ async def drain(args: Namespace) -> int:
     screen = Screen(args)
     timeout = math.inf if args.wait in (None, FOREVER) else seconds(args.wait, "--wait")
     async with connect.load_app(args) as app:
-        queue = await app.pause_queue(args.name)
+        queue = await authorized(app.service).pause_queue(args.name)
         end = time.monotonic() + timeout
         while args.wait is not None and queue.running and time.monotonic() < end:
             await asyncio.sleep(DRAIN_POLL_S)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from onward.app.application import Onward
 from onward.cli.args import connect
+from onward.cli.args.actor import authorized
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen, sign
 from onward.cli.output.table import Column, fixed, number, print_table
@@ -146,8 +147,8 @@ async def fork(args: Namespace) -> int:
             return _preview(screen, plan)
         if not args.yes and plan.again and not _confirmed(screen, plan.again, plan.at):
             return UsageError.exit_status
-        handle = await app.fork(task_id, args.at, input=value)
-        task = await app.get(handle.id)
+        fork_id = await authorized(app.service).fork(task_id, args.at, input=value)
+        task = await app.get(fork_id)
     if screen.json:
         forked = {"from": task_id, "at": plan.at, "again": [_again_json(again) for again in plan.again]}
         screen.document({**task_json(task), "forked": forked})

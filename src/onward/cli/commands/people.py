@@ -5,23 +5,23 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.text import Text
 
 from onward.app.application import Onward
 from onward.cli.args import connect
-from onward.cli.args.actor import cli_caller
+from onward.cli.args.actor import authorized
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, print_table
 from onward.cli.output.text import age, count, readable, safe, short, span
+from onward.core.approval import ApprovalRule, Vote, approving
 from onward.core.journal.open_waits import plain_key, question
 from onward.core.task import Task
-from onward.core.views import Ask, Doubt
+from onward.core.views import Ask, Decided, Doubt
 from onward.errors import StateConflict, UsageError
-from onward.server.access.service import AuthorizedService
 from onward.service.messages import VERDICTS
 from onward.service.serialize import ask_json, iso, task_json
 
@@ -118,14 +118,18 @@ async def _decide(args: Namespace, decision: str, done: str) -> int:
         ask = await connect.resolve_ask(app, args.id, "approval", f"onward {decision}")
         if args.id is None and not screen.json:
             _show(screen, ask)
-        service = AuthorizedService(app.service, cli_caller())
-        await service.decide(ask.id, decision, reason=args.reason, hash=args.hash, digest=args.digest, **options)
+        decided = await authorized(app.service).decide(
+            ask.id, decision, reason=args.reason, hash=args.hash, digest=args.digest, **options
+        )
         task = await app.get(ask.task_id)
     if screen.json:
-        decided = {"decision": decision, "reason": args.reason or None, **options, "task_state": task.state}
-        screen.document(ask_json(ask) | {name: value for name, value in decided.items() if value is not None})
-    else:
+        fields = {"decision": decision, "reason": args.reason or None, **options, "task_state": task.state}
+        counts = {} if ask.rule is None else {"decided": decided.decided, "votes": _votes_json(decided)}
+        screen.document(ask_json(ask) | {name: value for name, value in fields.items() if value is not None} | counts)
+    elif decided.decided:
         _confirm(screen, done, _decided_words(ask, **options), task)
+    else:
+        _confirm(screen, f"voted, {decided.votes} of {decided.needed}", safe(ask.text), task)
     return 0
 
 
@@ -157,10 +161,23 @@ def _show(screen: Screen, ask: Ask) -> None:
         ("arguments", None if ask.arguments is None else readable(ask.arguments)),
         ("data", None if ask.data is None or ask.tool is not None else readable(ask.data)),
         ("expires", None if left is None else f"{left}: {at_expiry} then"),
+        ("rule", None if ask.rule is None else str(ask.rule)),
+        ("votes", None if ask.rule is None else _votes_words(ask.rule, ask.votes)),
         ("hash", ask.hash),
         ("digest", ask.digest),
     ]
     screen.block(indented(facts(pairs)))
+
+
+def _votes_words(rule: ApprovalRule, votes: Sequence[Vote]) -> str:
+    """How many approved, and who; and how many are missing."""
+    number = approving(votes)
+    names = ", ".join(vote.by or vote.voter for vote in votes)
+    return f"{number} of {rule.votes}{f' ({names})' if names else ''}"
+
+
+def _votes_json(decided: Decided) -> dict[str, int | None]:
+    return {"approved": decided.votes, "needed": decided.needed}
 
 
 async def answer(args: Namespace) -> int:
@@ -171,7 +188,7 @@ async def answer(args: Namespace) -> int:
     value = args.text if args.value is None else read_input(args.value)
     async with connect.open_app(args) as app:
         ask = await connect.resolve_ask(app, args.id, "question", "onward answer")
-        await AuthorizedService(app.service, cli_caller()).answer(ask.id, value)
+        await authorized(app.service).answer(ask.id, value)
         task = await app.get(ask.task_id)
     if screen.json:
         screen.document(ask_json(ask) | {"answer": value, "task_state": task.state})
@@ -186,7 +203,7 @@ async def signal(args: Namespace) -> int:
     value = read_input(args.value)
     async with connect.open_app(args) as app:
         task_id = await connect.resolve_task_id(app.service, args.id)
-        await app.signal(task_id, args.name, value, id=args.key)
+        await authorized(app.service).signal(task_id, args.name, value, id=args.key)
         task = await app.get(task_id)
     if screen.json:
         screen.document({"task_id": task_id, "signal": args.name, "value": value, "task_state": task.state})
@@ -201,7 +218,7 @@ async def message(args: Namespace) -> int:
     text = sys.stdin.read() if args.text == "-" else args.text
     async with connect.open_app(args) as app:
         task_id = await connect.resolve_task_id(app.service, args.id)
-        await app.message(task_id, text, id=args.key)
+        await authorized(app.service).message(task_id, text, id=args.key)
         task = await app.get(task_id)
         agent = await app.service.is_agent(task.task)
     if screen.json:
@@ -235,7 +252,7 @@ async def resolve(args: Namespace) -> int:
 
 
 async def _resolve(screen: Screen, app: Onward, task: Task, doubt: Doubt, verdict: str, result: Any) -> int:
-    service = AuthorizedService(app.service, cli_caller())
+    service = authorized(app.service)
     await service.resolve(task.task_id, verdict, result, step=doubt.step)
     task = await app.get(task.task_id)
     if screen.json:

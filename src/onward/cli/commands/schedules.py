@@ -8,6 +8,7 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli.args import connect
+from onward.cli.args.actor import authorized
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import age, local, safe, span
@@ -65,7 +66,7 @@ async def pause(args: Namespace) -> int:
     """`onward schedules pause`."""
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        schedule = await app.pause_schedule(args.name)
+        schedule = await authorized(app.service).pause_schedule(args.name)
     return _print_change(screen, schedule, f"is paused; `onward schedules unpause {schedule.name}` lets it go on")
 
 
@@ -73,7 +74,7 @@ async def unpause(args: Namespace) -> int:
     """`onward schedules unpause`."""
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        schedule = await app.unpause_schedule(args.name)
+        schedule = await authorized(app.service).unpause_schedule(args.name)
     return _print_change(screen, schedule, f"ticks next at {_next(schedule, time.time())}")
 
 
@@ -91,7 +92,7 @@ async def remove(args: Namespace) -> int:
     """`onward schedules remove`."""
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        await app.remove_schedule(args.name)
+        await authorized(app.service).remove_schedule(args.name)
     if screen.json:
         screen.document({"name": args.name, "removed": True})
     else:
@@ -103,7 +104,7 @@ async def trigger(args: Namespace) -> int:
     """`onward schedules trigger`."""
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        task = await (await app.trigger(args.name)).get()
+        task = await app.get(await authorized(app.service).trigger(args.name))
     if screen.json:
         screen.document(task_json(task))
     else:

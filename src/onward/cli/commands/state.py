@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from onward.cli.args import connect
-from onward.cli.args.actor import actor
+from onward.cli.args.actor import authorized
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import safe
@@ -38,7 +38,7 @@ async def patch(args: Namespace) -> int:
         raise UsageError('a patch is a JSON object, such as {"replace_plan": ["look", "act"]}: `onward patch --help`')
     async with connect.open_app(args) as app:
         task_id = await connect.resolve_task_id(app.service, args.id)
-        await app.patch(task_id, change, by=actor())
+        await authorized(app.service).patch(task_id, change)
         agent_state = await app.state(task_id)
     if screen.json:
         screen.document(agent_state.model_dump(mode="json"))

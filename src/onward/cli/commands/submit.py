@@ -14,6 +14,7 @@ from typing import Any
 
 from onward.app.application import Onward
 from onward.cli.args import connect
+from onward.cli.args.actor import actor
 from onward.cli.args.parser import FOREVER
 from onward.cli.commands.follow import WaitsForPerson, exit_status, notices, person_waits, until_settled, watch
 from onward.cli.commands.tasks import waits_json
@@ -47,6 +48,7 @@ async def submit(args: Namespace) -> int:
         group=args.group,
         budget=None if args.budget is None else _budget(read_input(args.budget)),
         webhook=args.webhook,
+        askers=(actor(),),
     )
     async with connect.load_app(args) as app:
         if args.after is not None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.app.application import Onward
 from onward.cli.args import connect
+from onward.cli.args.actor import authorized
 from onward.cli.args.filters import task_filters
 from onward.cli.commands import bulk, turns
 from onward.cli.output.screen import Screen, facts, indented, print_lines, state_text
@@ -26,6 +26,7 @@ from onward.core.record import SLEEP, Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.core.usage import Usage
 from onward.errors import UsageError
+from onward.server.access.service import AuthorizedService
 from onward.service.serialize import record_json, task_json, why_json
 from onward.service.service import Service
 
@@ -257,7 +258,7 @@ def _value(value: object) -> str | None:
 
 async def cancel(args: Namespace) -> int:
     """`onward cancel`."""
-    return await _control(args, Onward.cancel, _cancelled)
+    return await _control(args, AuthorizedService.cancel, _cancelled)
 
 
 def _cancelled(task: Task) -> str:
@@ -272,7 +273,7 @@ def _cancelled(task: Task) -> str:
 
 async def pause(args: Namespace) -> int:
     """`onward pause`."""
-    return await _control(args, Onward.pause, _paused)
+    return await _control(args, AuthorizedService.pause, _paused)
 
 
 def _paused(task: Task) -> str:
@@ -286,26 +287,28 @@ def _paused(task: Task) -> str:
 async def resume(args: Namespace) -> int:
     """`onward resume`."""
     words = {State.COMPLETED: "is completed"}
-    return await _control(args, Onward.resume, lambda task: words.get(task.state, "goes on"))
+    return await _control(args, AuthorizedService.resume, lambda task: words.get(task.state, "goes on"))
 
 
 async def prioritize(args: Namespace) -> int:
     """`onward prioritize`."""
 
-    def act(app: Onward, task_id: str) -> Awaitable[Task]:
-        return app.prioritize(task_id, args.priority)
+    def act(service: AuthorizedService, task_id: str) -> Awaitable[Task]:
+        return service.prioritize(task_id, args.priority)
 
     return await _control(args, act, lambda task: f"has priority {task.priority}")
 
 
-async def _control(args: Namespace, act: Callable[[Onward, str], Awaitable[Task]], words: Callable[[Task], str]) -> int:
+async def _control(
+    args: Namespace, act: Callable[[AuthorizedService, str], Awaitable[Task]], words: Callable[[Task], str]
+) -> int:
     """Act on the task of the given id, or with --all on all that match."""
     if args.all:
         return await bulk.on_all(args)
     _refuse_filters(args)
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        task = await act(app, await connect.resolve_task_id(app.service, args.id))
+        task = await act(authorized(app.service), await connect.resolve_task_id(app.service, args.id))
     if screen.json:
         screen.document(task_json(task))
     else:
@@ -321,7 +324,7 @@ async def prune(args: Namespace) -> int:
     screen = Screen(args)
     async with connect.open_app(args) as app:
         task_id = await connect.resolve_task_id(app.service, args.id)
-        pruned = await app.prune(task_id)
+        pruned = await authorized(app.service).prune(task_id)
     if screen.json:
         screen.document({"task_id": task_id, "pruned": pruned})
     else:

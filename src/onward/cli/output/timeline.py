@@ -207,7 +207,7 @@ class LineRenderer:
         value, about = event.fields.get("value"), event.object("value")
         text, detail = message_words(event), "" if value is None else short(readable(value), MAX_DETAIL)
         match event.fields.get("kind"):
-            case "decision":
+            case "decision" | "vote":
                 detail = _decision_detail(about)
             case "child":
                 detail = safe(error_words(about))

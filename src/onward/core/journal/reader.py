@@ -187,6 +187,8 @@ def message_words(event: Event) -> str:
             return "received an answer"
         case "decision":
             return decision_words(value)
+        case "vote":
+            return f"a vote: {decision_words(value)}"
         case "expired":
             return "the time for an answer is up"
         case "child":

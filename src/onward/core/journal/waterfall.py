@@ -17,7 +17,7 @@ from typing import Any
 from onward.core import record as r
 from onward.core.journal.cuts import SUBMIT
 from onward.core.journal.open_waits import child_name, plain_key, question, split_key
-from onward.core.journal.reader import Event, JournalReader, decision_words, error_words, step_name
+from onward.core.journal.reader import Event, JournalReader, decision_words, error_words, message_words, step_name
 from onward.core.journal.turns import asks_a_model, is_call, is_output
 from onward.core.record import Record
 from onward.core.task import SAID
@@ -368,6 +368,8 @@ class Waterfall:
             case "decision" if isinstance(ref, int):
                 self._decisions[ref] = "denied" if value.get("decision") == "deny" else "ok"
                 self._mark(event, "message", decision_words(value))
+            case "vote":
+                self._mark(event, "message", message_words(event))
             case "resolve":
                 self._mark(event, "message", f"resolved: {name}")
             case "signal":

@@ -195,7 +195,7 @@ class _DryRunServices:
 
     def __init__(self, threads: Threads, clock: Clock, access: StoreAccess) -> None:
         self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
-        self.access, self.secrets = access, PlaceholderSecrets()
+        self.access, self.secrets, self.approval_rules = access, PlaceholderSecrets(), ()
 
     def now(self) -> float:
         return self.clock.now()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from onward.artifacts.keeper import MAX_ARTIFACT_BYTES
 from onward.core import record as r
 from onward.core import secret, wire
+from onward.core.approval import decision_of
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry, as_retry
 from onward.engine.context.call import Call
@@ -259,7 +260,7 @@ class Context:
         request = {name: value for name, value in request.items() if value is not None}
         message = await self._host.wait(r.APPROVAL, "approval", request, _timeout(timeout))
         by_default = {"decision": default, "reason": "nobody decided in time"}
-        decision: dict[str, Any] = by_default if message is None else message["value"]
+        decision = by_default if message is None else decision_of(message)
         if decision["decision"] != "approve":
             raise Denied(str(what), decision.get("reason") or "")
         return decision

@@ -10,6 +10,7 @@ import collections
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from onward.core.approval import VOTE
 from onward.core.task import SAID
 
 Message = dict[str, Any]
@@ -59,6 +60,8 @@ class Mail:
         number = message["n"]
         if message["kind"] == BUDGET:
             self.last_raise = max(self.last_raise, number)
+            return
+        if message["kind"] == VOTE:  # only the decision that follows from the votes ends a wait
             return
         if self._messages is _EMPTY:
             self._messages, self._by_address = {}, {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Protocol
 
 from onward.artifacts.keeper import Artifacts
+from onward.core.approval import ApprovalRule
 from onward.core.clock import Clock
 from onward.engine.context.secrets import Secrets
 from onward.engine.shift.threads import Threads
@@ -25,6 +27,7 @@ class WorkerServices(Protocol):
     threads: Threads
     lease: Lease
     secrets: Secrets
+    approval_rules: Sequence[ApprovalRule]
 
     async def submit(
         self, name: str, value: object, options: dict[str, object], key: str, parent: str, until: float | None

@@ -19,6 +19,7 @@ from typing import Any
 
 from onward.core import record as r
 from onward.core import secret, wire
+from onward.core.approval import decision_of
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend, Unheard
 from onward.core.journal.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
 from onward.core.task import NEVER, SAID, Reason, State
@@ -104,7 +105,7 @@ class Shift(TaskResources):
         return ShiftJournal(self._services, self.hold)
 
     def _make_waits(self) -> Waits:
-        return Waits(self._services, self._journal, self._claimed.id, self._claimed.inbox)
+        return Waits(self._services, self._journal, self._claimed.id, self._claimed.inbox, self._handler.name)
 
     # ── what the worker does with a shift ────────────────────────────────────────────────────────────────────────
 
@@ -240,7 +241,7 @@ class Shift(TaskResources):
             (approval,) = await self._journal.retry_store(page)
             message = await self._waits.ask_again(approval)
             late = {"decision": approval.value.get("default", "deny"), "reason": "nobody decided in time"}
-            decision = late if message is None else message["value"]
+            decision = late if message is None else decision_of(message)
             if decision["decision"] != "approve":
                 raise Denied(str(approval.value["what"]), decision.get("reason") or "")
         return await self._call_handler()

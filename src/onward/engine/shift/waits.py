@@ -17,11 +17,13 @@ from typing import Any
 
 from onward.core import record as r
 from onward.core import wire
+from onward.core.approval import first_match
 from onward.core.control import Control, Suspend
 from onward.core.journal.cuts import ASKED_AGAIN
 from onward.core.record import Record
 from onward.core.task import HEARS, NEVER, Reason
 from onward.core.task import Message as InboxMessage
+from onward.core.view_json import to_json
 from onward.engine.background import spawn
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.mail import BUDGET, PATCH, SPOKEN, Message, address_of
@@ -82,6 +84,8 @@ class _OpenWait:
     address: Hashable = None
     """The address of its message; None for a wait that is for a time alone."""
     message: Message | None = None
+    rule: Any = None
+    """The rule of an approval, as its record has it."""
     over: bool = False
     future: asyncio.Future[None] | None = None
 
@@ -108,8 +112,10 @@ class Waits:
     _resting_for_message = 0
     """How many of the resting waits wait for a message."""
 
-    def __init__(self, services: WorkerServices, journal: ShiftJournal, task_id: str, messages: int) -> None:
-        self._services, self._journal, self._task_id = services, journal, task_id
+    def __init__(
+        self, services: WorkerServices, journal: ShiftJournal, task_id: str, messages: int, handler: str = ""
+    ) -> None:
+        self._services, self._journal, self._task_id, self._handler = services, journal, task_id, handler
         self._messages_at_claim = messages
         """How many messages the task had when it was claimed."""
         self.deadline = NEVER
@@ -153,14 +159,16 @@ class Waits:
         cut = known is not None and "cut" in known.data
         try:
             if known is not None:  # it is in its queue before any other branch continues
-                open_wait = self._open(request, key, known.seq, known.data.get("until", NEVER))
+                open_wait = self._open(request, key, known.seq, known.data.get("until", NEVER), known.data.get("rule"))
             await journal.ensure_may_continue()
             if open_wait is None:
                 until = NEVER if request.timeout is None else self._services.now() + request.timeout
                 cut = self.cut_at < until and request.kind != r.SLEEP
                 until = self.cut_at if cut else until
                 data = request.data | ({} if until == NEVER else {"until": until}) | ({"cut": True} if cut else {})
-                open_wait = self._open(request, key, journal.enqueue(request.kind, key, data), until)
+                data |= self._rule_for(request.kind, request.data)
+                seq = journal.enqueue(request.kind, key, data)
+                open_wait = self._open(request, key, seq, until, data.get("rule"))
             scope.key, scope.reported = key, True
             await self._wait_until_over(open_wait)
         finally:
@@ -181,12 +189,13 @@ class Waits:
             return known.data if "n" in known.data and not known.data.get("expired") else None
         if known is None:
             until = NEVER if "until" not in data else self._services.now() + data["until"] - approval.at
-            data |= {} if until == NEVER else {"until": until}
-            open_wait = self._open(
-                WaitRequest(r.APPROVAL, key, data), key, journal.enqueue(r.APPROVAL, key, data), until
-            )
+            data.pop("rule", None)  # the rules of today hold, and not those of the origin
+            data |= ({} if until == NEVER else {"until": until}) | self._rule_for(r.APPROVAL, data)
+            seq = journal.enqueue(r.APPROVAL, key, data)
+            open_wait = self._open(WaitRequest(r.APPROVAL, key, data), key, seq, until, data.get("rule"))
         else:
-            open_wait = self._open(WaitRequest(r.APPROVAL, key, data), key, known.seq, known.data.get("until", NEVER))
+            until = known.data.get("until", NEVER)
+            open_wait = self._open(WaitRequest(r.APPROVAL, key, data), key, known.seq, until, known.data.get("rule"))
         try:
             await self._wait_until_over(open_wait)
         finally:
@@ -197,7 +206,16 @@ class Waits:
         """The message that ended a wait, or None when its time was up; writes the record of the latter."""
         if open_wait.message is None:
             self._journal.enqueue(r.WAITED, open_wait.key, {"expired": True})
-        return None if open_wait.message is None or open_wait.message["kind"] == "expired" else open_wait.message
+        if open_wait.message is None or open_wait.message["kind"] == "expired":
+            return None
+        return open_wait.message if open_wait.rule is None else open_wait.message | {"rule": open_wait.rule}
+
+    def _rule_for(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        """The field of the rule, for an approval that is asked for now and that a rule matches."""
+        if kind != r.APPROVAL:
+            return {}
+        rule = first_match(self._services.approval_rules, self._handler, wire.decode(wire.encode(data, "the approval")))
+        return {} if rule is None else {"rule": to_json(rule)}
 
     async def messages(self, *, last: bool) -> list[Any]:
         """The messages of people since the last call. Where there are none nothing is recorded: a replay that has no record in this
@@ -251,8 +269,8 @@ class Waits:
 
     # ── which wait gets which message ───────────────────────────────────────────────────────────────────────────
 
-    def _open(self, request: WaitRequest, key: str, seq: int, until: float) -> _OpenWait:
-        open_wait = _OpenWait(request, seq, until, REASONS[request.kind], key, _address(request, seq))
+    def _open(self, request: WaitRequest, key: str, seq: int, until: float, rule: Any = None) -> _OpenWait:
+        open_wait = _OpenWait(request, seq, until, REASONS[request.kind], key, _address(request, seq), rule=rule)
         if open_wait.address is not None:
             self._enqueue(open_wait)
         return open_wait

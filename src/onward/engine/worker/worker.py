@@ -15,11 +15,12 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from onward.artifacts.keeper import Artifacts
+from onward.core.approval import ApprovalRule
 from onward.core.clock import Clock
 from onward.core.control import Fenced, HandBack
 from onward.core.ids import Ids
@@ -95,6 +96,7 @@ class Worker:
         limits: tuple[LimitRow, ...] = (),
         artifacts: Artifacts | None = None,
         secrets: Secrets | None = None,
+        approval_rules: Sequence[ApprovalRule] = (),
         spawn: Spawn = spawn,
     ) -> None:
         self.store: Store = store
@@ -115,6 +117,7 @@ class Worker:
         self.submit: Submit = submit
         self.artifacts: Artifacts = artifacts or Artifacts(store)
         self.secrets: Secrets = secrets or Secrets()
+        self.approval_rules: Sequence[ApprovalRule] = approval_rules
         self._relay, self._prune = relay, prune
         self._shifts: dict[str, Shift] = {}
         self.held: AbstractSet[str] = self._shifts.keys()

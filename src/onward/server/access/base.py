@@ -13,6 +13,7 @@ from onward.core.caller import ADMIN, READ, SUBMIT, Caller
 from onward.core.task import State, Task
 from onward.core.views import Ask
 from onward.errors import Forbidden, NotForTenants, OnwardError, OwnCall
+from onward.service.messages import audit_event
 from onward.service.process_use import RateState
 from onward.service.service import Service
 from onward.service.submission import named
@@ -88,8 +89,7 @@ class AccessBase:
             raise NotForTenants(subject, self.caller.tenant, self.caller.name)
 
     def _audit_event(self, action: str, subject: str, tenant: str | None, **data: Any) -> AuditEvent:
-        details = {name: value for name, value in data.items() if value is not None and value is not False}
-        return AuditEvent(action, subject, tenant, self.caller.key, self.caller.name, details)
+        return audit_event(self.caller, action, subject, tenant, **data)
 
     @contextlib.asynccontextmanager
     async def _audited(self, event: AuditEvent, *, changes: bool = True) -> AsyncIterator[None]:

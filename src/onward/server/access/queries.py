@@ -62,7 +62,7 @@ class Queries(AccessBase):
         details = {"filter": criteria, "tasks": len(ids), "priority": priority}
         event = self._audit_event(f"{action}_many", "tasks", self.caller.tenant, **details)
         async with self._audited(event):
-            return await bulk.act(action, ids, priority)
+            return await bulk.act(action, ids, priority, asker=self.caller.principal)
 
     async def fork_plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002
         """The preview of a fork; no task is created. Raises CannotFork."""

@@ -22,6 +22,7 @@ from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import (
     Ask,
+    Decided,
     Delivery,
     Doubt,
     Key,
@@ -37,7 +38,6 @@ from onward.errors import NoState, NotForTenants
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
 from onward.service.keys import KeyList, NewKey
-from onward.service.messages import shown_and_decided
 from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
 from onward.service.tenant_quotas import TenantUses
@@ -130,7 +130,9 @@ class AuthorizedService(Queries):
         self.need(SUBMIT)
         caller = self.caller
         requests = [
-            request._replace(tenant=caller.tenant, agent=caller.agent, by=caller.key, parent=None)
+            request._replace(
+                tenant=caller.tenant, agent=caller.agent, by=caller.key, parent=None, askers=(caller.principal,)
+            )
             for request in requests
         ]
         if after is not None:
@@ -157,7 +159,7 @@ class AuthorizedService(Queries):
     async def resume(self, task_id: str) -> Task:
         """Resume a failed, parked, quarantined or paused task."""
         async with self._audited_task("resume", task_id):
-            return self.shown(await self.service.resume(task_id))
+            return self.shown(await self.service.resume(task_id, self.caller.principal))
 
     async def prioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a task; higher goes first."""
@@ -172,19 +174,21 @@ class AuthorizedService(Queries):
         async with self._audited_task("fork", task_id, at=at, input=changed) as task:
             if self.caller.tenant is not None:
                 await self.service.tenant_quotas.check_tasks(self.caller.tenant, {task.queue: 1})
-            return await self.service.forks.fork(task_id, at, input=input, agent=self.caller.agent)
+            return await self.service.forks.fork(
+                task_id, at, input=input, agent=self.caller.agent, asker=self.caller.principal
+            )
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
         """Send a signal to a task. Two signals with the same `id` count as one."""
         await self._own(SUBMIT, task_id)
         async with self._database_turn():
-            await self.service.messages.signal(task_id, name, value, id=id)
+            await self.service.messages.signal(task_id, name, value, id=id, asker=self.caller.principal)
 
     async def message(self, task_id: str, text: str, *, id: str | None = None) -> Task:  # noqa: A002
         """Send a message to an unfinished task. Two messages with the same `id` count as one. Raises StateConflict."""
         await self._own(SUBMIT, task_id)
         async with self._database_turn():
-            await self.service.messages.message(task_id, text, id=id)
+            await self.service.messages.message(task_id, text, id=id, asker=self.caller.principal)
         return self.shown(await self.service.get(task_id))
 
     async def patch(
@@ -197,7 +201,7 @@ class AuthorizedService(Queries):
         """Change the state of a task. Returns the new state if the caller may read it and the agent has begun one. Raises
         StateConflict, NoState."""
         await self._own(SUBMIT, task_id)
-        await self.service.agent_states.patch(task_id, change, by=self.caller.name, id=id)
+        await self.service.agent_states.patch(task_id, change, by=self.caller.name, id=id, asker=self.caller.principal)
         if READ not in self.caller.scopes:
             return None
         try:
@@ -207,12 +211,10 @@ class AuthorizedService(Queries):
 
     # ── decide ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def answer(self, question_id: str, answer: Any) -> Ask:
+    async def answer(self, question_id: str, answer: Any) -> Decided:
         """Answer a question. Raises AlreadyDecided (AskExpired), Withdrawn."""
-        ask, task = await self._deciding(question_id)
-        event = self._audit_event("answer", ask.id, task.tenant, answer=wire.fingerprint(answer, "the answer"))
-        await self.service.messages.answer(question_id, answer, event=event)
-        return ask
+        await self._check_deciding(question_id)
+        return await self.service.messages.answer(question_id, answer, caller=self.caller)
 
     async def decide(
         self,
@@ -224,38 +226,30 @@ class AuthorizedService(Queries):
         always: bool = False,
         hash: str | None = None,  # noqa: A002 -- the name of this field in every API
         digest: str | None = None,
-    ) -> Ask:
-        """Approve or deny, once. Raises AlreadyDecided (AskExpired), StaleDecision, Withdrawn."""
-        ask, task = await self._deciding(approval_id)
-        changed = None if arguments is None else wire.fingerprint(arguments, "the arguments")
-        shown = shown_and_decided(ask, arguments, named=hash is not None or digest is not None)
-        event = self._audit_event(decision, ask.id, task.tenant, **shown, arguments=changed, always=always)
-        await self.service.messages.decide(
+    ) -> Decided:
+        """Approve or deny, once; under a rule, vote. Raises AlreadyDecided (AskExpired), StaleDecision, Withdrawn, NotApprover."""
+        await self._check_deciding(approval_id)
+        return await self.service.messages.decide(
             approval_id,
             decision,
+            caller=self.caller,
             reason=reason,
-            by=self.caller.name,
             arguments=arguments,
             always=always,
             hash=hash,
             digest=digest,
-            event=event,
         )
-        return ask
 
-    async def _deciding(self, ask_id: str) -> tuple[Ask, Task]:
-        """The question or approval, if this caller may decide it, and its task."""
+    async def _check_deciding(self, ask_id: str) -> None:
+        """Check that this caller may decide a question or an approval."""
         ask = await self._ask(DECIDE, ask_id)
-        task = await self._own(DECIDE, ask.task_id)
-        await self._check_own_call(task)
-        return ask, task
+        await self._check_own_call(await self._own(DECIDE, ask.task_id))
 
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Task:
         """Resolve an effect in doubt: say whether it happened."""
         task = await self._own(DECIDE, task_id)
         await self._check_own_call(task)
-        event = self._audit_event("resolve", task_id, task.tenant, verdict=verdict, step=step)
-        await self.service.messages.resolve(task_id, verdict, result, step=step, event=event)
+        await self.service.messages.resolve(task_id, verdict, result, step=step, caller=self.caller)
         return self.shown(await self.service.get(task_id))
 
     async def raise_budget(self, task_id: str, **limits: Any) -> Spent:
@@ -305,10 +299,15 @@ class AuthorizedService(Queries):
         await self._audit_system("unpause_schedule", name)
         return await self.service.schedules.unpause(name)
 
+    async def remove_schedule(self, name: str) -> None:
+        """Remove a schedule; its tasks stay."""
+        await self._audit_system("remove_schedule", name)
+        await self.service.schedules.remove(name)
+
     async def trigger(self, name: str) -> str:
         """Submit the task of a schedule now; returns its id."""
         await self._audit_system("trigger", name)
-        return await self.service.schedules.trigger(name)
+        return await self.service.schedules.trigger(name, self.caller.principal)
 
     async def subscribe(self, url: str, types: Sequence[str], *, tenant: str | None = None) -> Subscription:
         """Subscribe a URL to events of one tenant, or of all; returns it with the secret that signs the deliveries. A caller

@@ -23,6 +23,7 @@ from onward.core.clock import Clock
 from onward.core.journal.progress import ModelText, Update
 from onward.core.record import Record
 from onward.core.task import Task
+from onward.core.views import Decided
 from onward.errors import KeylessOutside, OnwardError, Unauthorized
 from onward.server.access.service import AuthorizedService
 from onward.server.http import bodies, problem, sending
@@ -314,7 +315,15 @@ async def _handle(service: AuthorizedService, task_id: str, data: bytes) -> dict
             "status": 500,
             "detail": "an internal error of the server",
         }
-    return {"type": "ack", **about, **({"state": result.state.value} if isinstance(result, Task) else {})}
+    return {"type": "ack", **about, **_ack_fields(result)}
+
+
+def _ack_fields(result: Any) -> dict[str, Any]:
+    if isinstance(result, Task):
+        return {"state": result.state.value}
+    if isinstance(result, Decided) and result.needed is not None:
+        return {"decided": result.decided, "votes": result.votes, "needed": result.needed}
+    return {}
 
 
 def _reply_fields(message: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, CallToolRequestParams, Ca
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
+from onward.core.approval import approving
 from onward.core.task import Reason, State, Task
 from onward.core.text import readable, safe
 from onward.core.views import Ask
@@ -216,6 +217,8 @@ def _message(ask: Ask) -> str:
         lines += [f"tool: {safe(ask.tool)}", f"arguments: {readable(ask.arguments, 2)}"]
     elif ask.data is not None:
         lines.append(f"data: {readable(ask.data, 2)}")
+    if ask.rule is not None:
+        lines.append(f"rule: {safe(str(ask.rule))}; {approving(ask.votes)} of {ask.rule.votes} votes so far")
     if ask.digest is None:
         return "\n".join(lines)
     return "\n".join([_whole_or_cut("\n".join(lines)), f"digest: {ask.digest}"])

@@ -175,8 +175,8 @@ class TaskTools:
         answer: Annotated[Any, Field(description="One of its choices, if it has any.")],
     ) -> CallToolResult:
         """Answer a question of a task. Of several answers the first counts."""
-        ask = await self._service(ctx).answer(question_id, answer)
-        return tool_result({"id": ask.id, "task_id": ask.task_id, "decided": True})
+        answered = await self._service(ctx).answer(question_id, answer)
+        return tool_result({"id": answered.id, "task_id": answered.task_id, "decided": True})
 
     @_errors_as_results
     async def decide(
@@ -197,11 +197,12 @@ class TaskTools:
         ] = None,
         always: Annotated[bool, Field(description="From now on this tool needs no approval in this task.")] = False,
     ) -> CallToolResult:
-        """Approve or deny an action of a task, on behalf of a person who said so. Never decide by yourself."""
-        ask = await self._service(ctx).decide(
+        """Approve or deny an action of a task, on behalf of a person who said so. Never decide by yourself. Where the approval has a
+        `rule`, this is a vote: `decided` says whether it was the last one that the rule needs."""
+        decided = await self._service(ctx).decide(
             approval_id, decision, reason=reason, arguments=arguments, always=always, digest=digest
         )
-        return tool_result({"id": ask.id, "task_id": ask.task_id, "decided": True, "digest": ask.digest})
+        return tool_result({**to_json(decided), "digest": digest})
 
     # ── handlers ─────────────────────────────────────────────────────────────────────────────────────────────────
 

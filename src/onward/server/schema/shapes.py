@@ -374,14 +374,6 @@ class NewAnswer(Shape):
     answer: Any
 
 
-class Decided(Shape):
-    """The decision of this request counts."""
-
-    id: str
-    task_id: str
-    decided: Literal[True] = True
-
-
 class Meter(Shape):
     """One kind of spending."""
 

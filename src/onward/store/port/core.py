@@ -44,6 +44,7 @@ from onward.store.port.values import (
     Wait,
 )
 from onward.store.port.workers import Workers
+from onward.store.shared.approvals import Approvals
 from onward.store.shared.audit import Audit
 from onward.store.shared.budgets import Budgets
 from onward.store.shared.health import Health
@@ -97,6 +98,7 @@ class Store(Protocol):
 
     # ── the other ports ──────────────────────────────────────────────────────────────────────────────────────────
 
+    approvals: Approvals
     audit: Audit
     budgets: Budgets
     handlers: Handlers
@@ -205,18 +207,21 @@ class Store(Protocol):
         confirmed the pause (see `Workers.heartbeat`)."""
         ...
 
-    async def resume(self, task_id: str) -> bool:
-        """Reopen a failed task, or make a task ready that is paused or waits for a person; False when it is neither."""
+    async def resume(self, task_id: str, asker: str | None = None) -> bool:
+        """Reopen a failed task, or make a task ready that is paused or waits for a person; False when it is neither. `asker` is the
+        principal that resumes it (`approvals.askers`)."""
         ...
 
     async def prioritize(self, task_id: str, priority: int) -> bool:
         """Change the priority of an unfinished task; False when it has ended."""
         ...
 
-    async def send(self, task_id: str, message: Message, event: AuditEvent | None = None) -> Sent:
+    async def send(
+        self, task_id: str, message: Message, event: AuditEvent | None = None, asker: str | None = None
+    ) -> Sent:
         """Put a message into the inbox of an unfinished task, and wake the task when it waits for one; a message of the kind `message`
         wakes no task. Of messages with the same id, or that answer the same record, the first counts. The audit event is added with
-        a message that counts."""
+        a message that counts, and so is the principal that sends it (`approvals.askers`)."""
         ...
 
     async def resolve_ended(

@@ -21,7 +21,7 @@ DELETE_TIMEOUT_S = 600.0
 """Seconds for one statement of a prune: a tree may have millions of records."""
 
 DELETES = (
-    *("prune_tasks", "prune_outcomes", "prune_inbox", "prune_contents", "prune_purses", "prune_outbox"),
+    *("prune_tasks", "prune_outcomes", "prune_inbox", "prune_askers", "prune_contents", "prune_purses", "prune_outbox"),
     *("prune_subscriptions", "fence_off", "prune_journal"),
 )
 

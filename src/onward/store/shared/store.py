@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onward.store.shared.approvals import Approvals
 from onward.store.shared.budgets import Budgets
 from onward.store.shared.database import Database
 from onward.store.shared.keys import Keys
@@ -20,6 +21,7 @@ class SharedStore(CoreVerbs):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
+        self.approvals = Approvals(database, self.audit)
         self.budgets = Budgets(database, self.audit)
         self.handlers = Handlers(database)
         self.keys = Keys(database, self.audit)

@@ -57,8 +57,8 @@ class CoreVerbs(OverDatabase):
     async def cancel(self, task_id: str) -> Stopped:
         return await self._db.transact(lambda c: _cancel(c, task_id))
 
-    async def resume(self, task_id: str) -> bool:
-        return await self._db.transact(lambda c: _resume(c, task_id))
+    async def resume(self, task_id: str, asker: str | None = None) -> bool:
+        return await self._db.transact(lambda c: _resume(c, task_id, asker))
 
     async def pause(self, task_id: str) -> bool | None:
         holders = await self._db.write("pause", id=task_id)
@@ -78,9 +78,14 @@ class CoreVerbs(OverDatabase):
     async def prioritize(self, task_id: str, priority: int) -> bool:
         return bool(await self._db.write("prioritize", id=task_id, priority=priority))
 
-    async def send(self, task_id: str, message: Message, event: AuditEvent | None = None) -> Sent:
+    async def send(
+        self, task_id: str, message: Message, event: AuditEvent | None = None, asker: str | None = None
+    ) -> Sent:
         async def job(connection: Connection) -> Sent:
-            return await self._audited(connection, await send(connection, task_id, message), event)
+            sent = await send(connection, task_id, message)
+            if asker is not None and sent.number is not None and sent.there is None:
+                await connection.run("add_asker", id=task_id, asker=asker)
+            return await self._audited(connection, sent, event)
 
         return await self._db.transact(job)
 
@@ -136,18 +141,22 @@ async def _cancel(connection: Connection, task_id: str) -> Stopped:
     return Stopped(True, held=held)
 
 
-async def _resume(connection: Connection, task_id: str) -> bool:
+async def _resume(connection: Connection, task_id: str, asker: str | None) -> bool:
     outcome = await connection.first("outcome", id=task_id)
     reason, _, worker, paused, _ = await connection.first("queue_row", id=task_id) or (None,) * 5
+    held = False
     if outcome is not None and outcome[0] == State.FAILED:
         await connection.run("drop_outcome", id=task_id)
         await connection.run("reopen", id=task_id)
     elif paused or (reason in NEEDS_A_PERSON and worker is None):
         await connection.run("unpark", id=task_id)
-        if worker is not None:  # in the middle of a step: a record here would fence the worker
-            return True
+        held = worker is not None
     else:
         return False
+    if asker is not None:
+        await connection.run("add_asker", id=task_id, asker=asker)
+    if held:  # in the middle of a step: a record here would fence the worker
+        return True
     head, _ = await connection.first("head", id=task_id)
     await connection.run("outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
     return True
@@ -155,19 +164,24 @@ async def _resume(connection: Connection, task_id: str) -> bool:
 
 async def send(connection: Connection, task_id: str, message: Message) -> Sent:
     """See `Store.send`."""
-    if (sent := await _sent_before(connection, task_id, message)) is not None:
+    if (sent := await sent_before(connection, task_id, message)) is not None:
         return sent
+    return Sent(await post_message(connection, task_id, message))
+
+
+async def post_message(connection: Connection, task_id: str, message: Message) -> int | None:
+    """Put a message into the inbox of an unfinished task, and wake the task; its number, or None when the task has ended."""
     row = await connection.first("bump_quietly" if message.kind == SAID else "bump", id=task_id)
     if row is None:
-        return Sent(None)
+        return None
     await _post(connection, task_id, message, row[0])
-    return Sent(row[0])
+    return int(row[0])
 
 
 async def _resolve_ended(connection: Connection, task_id: str, message: Message, undo: str | None, data: bytes) -> Sent:
     if await connection.first("outcome", id=task_id) is None:
         return Sent(None)
-    if (sent := await _sent_before(connection, task_id, message)) is not None:
+    if (sent := await sent_before(connection, task_id, message)) is not None:
         return sent
     (number,) = await connection.first("next_number", id=task_id)
     await _post(connection, task_id, message, number)
@@ -177,7 +191,8 @@ async def _resolve_ended(connection: Connection, task_id: str, message: Message,
     return Sent(number)
 
 
-async def _sent_before(connection: Connection, task_id: str, message: Message) -> Sent | None:
+async def sent_before(connection: Connection, task_id: str, message: Message) -> Sent | None:
+    """The answer for a message that counts instead of this one: of the same id, or for the same record; None when there is none."""
     row = await connection.first("posted", id=task_id, message=message.id, ref=message.ref)
     if row is None:
         return None

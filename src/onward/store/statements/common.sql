@@ -240,6 +240,10 @@ DELETE FROM onward_outcomes WHERE task_id AMONG (:ids)
 -- Delete their messages.
 DELETE FROM onward_inbox WHERE task_id AMONG (:ids)
 
+-- name: prune_askers
+-- Delete who resumed them, or sent them something.
+DELETE FROM onward_askers WHERE task_id AMONG (:ids)
+
 -- name: prune_contents
 -- Delete their contents.
 DELETE FROM onward_contents WHERE task_id AMONG (:ids)
@@ -374,6 +378,18 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 -- name: inbox
 -- Messages after a number, at most so many.
 SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number LIMIT :limit
+
+-- name: votes
+-- The votes on approvals of these tasks, in their order.
+SELECT task_id, name, data, at FROM onward_inbox WHERE kind = 'vote' AND task_id AMONG (:ids) ORDER BY task_id, number
+
+-- name: add_asker
+-- A principal that resumed a task, or sent it something.
+INSERT INTO onward_askers (task_id, asker, at) VALUES (:id, :asker, onward_now()) ON CONFLICT DO NOTHING
+
+-- name: askers
+-- The principals that resumed one of these tasks, or sent it something.
+SELECT asker FROM onward_askers WHERE task_id AMONG (:ids)
 
 -- name: asks
 -- Open questions and approvals of all tasks that the reader may see.
@@ -873,12 +889,12 @@ SELECT queue, count(*) AS tasks FROM onward_queue WHERE turn_group AMONG (:turn_
 
 -- name: key_add
 -- A new key.
-INSERT INTO onward_keys (id, hash, name, tenant, scopes, agent, created_at, expires_at)
-VALUES (:id, :hash, :name, :tenant, :scopes, :agent, onward_now(), onward_now() + CAST(:seconds AS float8))
+INSERT INTO onward_keys (id, hash, name, tenant, scopes, agent, created_at, expires_at, owner)
+VALUES (:id, :hash, :name, :tenant, :scopes, :agent, onward_now(), onward_now() + CAST(:seconds AS float8), :owner)
 
 -- name: key_columns
 -- The columns of a key.
-SELECT id, hash, name, tenant, scopes, agent, created_at, expires_at, revoked_at, last_used_at, onward_now() AS now FROM onward_keys
+SELECT id, hash, name, tenant, scopes, agent, created_at, expires_at, revoked_at, last_used_at, owner, onward_now() AS now FROM onward_keys
 
 -- name: key
 -- One key by its id.

@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 
+from onward.core import views
 from onward.core.caller import DECIDE
 from onward.core.state import AgentState
 from onward.core.view_json import to_json
@@ -52,15 +53,15 @@ async def approval(context: RequestContext) -> ApiResponse:
 @routes.add(
     "POST",
     "/api/approvals/{id}",
-    "Approve or deny, once.",
-    {200: ("Decided by this call.", shapes.Decided)},
+    "Approve or deny, once; a vote, if the approval has a rule.",
+    {200: ("The decision or the vote counts.", views.Decided)},
     body=shapes.Decision,
     scopes=(DECIDE,),
     errors=(404, 409, 410),
 )
 async def decide(context: RequestContext) -> ApiResponse:
     body: shapes.Decision = context.body
-    ask = await context.service.decide(
+    decided = await context.service.decide(
         context.path["id"],
         body.decision,
         reason=body.reason,
@@ -69,7 +70,7 @@ async def decide(context: RequestContext) -> ApiResponse:
         hash=body.hash,
         digest=body.digest,
     )
-    return ApiResponse({"id": ask.id, "task_id": ask.task_id, "decided": True})
+    return ApiResponse(to_json(decided))
 
 
 @routes.add(
@@ -87,14 +88,13 @@ async def questions(context: RequestContext) -> ApiResponse:
     "POST",
     "/api/questions/{id}",
     "Answer a question, once.",
-    {200: ("Answered by this call.", shapes.Decided)},
+    {200: ("Answered by this call.", views.Decided)},
     body=shapes.NewAnswer,
     scopes=(DECIDE,),
     errors=(404, 409, 410),
 )
 async def answer(context: RequestContext) -> ApiResponse:
-    ask = await context.service.answer(context.path["id"], context.body.answer)
-    return ApiResponse({"id": ask.id, "task_id": ask.task_id, "decided": True})
+    return ApiResponse(to_json(await context.service.answer(context.path["id"], context.body.answer)))
 
 
 @routes.add(

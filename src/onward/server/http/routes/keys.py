@@ -26,7 +26,7 @@ class NewKey(Shape):
     expires_s: Seconds | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MadeKey(Key):
     """A key that was created. `token` goes after `Authorization: Bearer`; it is shown only in this response. `webhook_secret`
     signs the webhooks that the key's tenant gives at submit, where the server sends webhooks."""

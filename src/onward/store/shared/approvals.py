@@ -1,0 +1,79 @@
+"""Approvals with a rule: votes, and the principals that asked for the action.
+
+A vote is a message to the task (kind `vote`), and so is the decision. The transaction of a vote locks the task, reads the votes before it,
+and writes the vote together with the decision that follows from it. So votes of many processes at once give one decision, and a crash
+leaves no count of votes without its decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from onward.core.approval import StoredVote
+from onward.core.audit import AuditEvent
+from onward.core.task import Message
+from onward.store.shared.audit import Audit
+from onward.store.shared.database import Connection, Database, OverDatabase
+from onward.store.shared.tasks import post_message, sent_before
+
+
+class Counted(NamedTuple):
+    """The result of a count: the decision that follows, if one does, and the audit event; or that the vote was there already."""
+
+    repeated: bool
+    decision: Message | None
+    event: AuditEvent | None
+
+
+class Voted(NamedTuple):
+    """The answer to a vote: whether the task could take it; and the decision that was there before, if there was one."""
+
+    open: bool
+    there: Message | None = None
+    counted: Counted | None = None
+
+
+Count = Callable[[Sequence[StoredVote]], Counted]
+"""Counts a new vote together with those before it, which it gets in their order."""
+
+
+class Approvals(OverDatabase):
+    """Votes on approvals, and who asked."""
+
+    def __init__(self, database: Database, audit: Audit) -> None:
+        super().__init__(database)
+        self._audit = audit
+
+    async def vote(self, task_id: str, seq: int, vote: Message, count: Count) -> Voted:
+        """Add a vote on the approval of record `seq`, and the decision and the audit event that `count` makes of it; all or nothing. An
+        approval that is decided, or has expired, takes no vote. `count` is called inside the transaction, and may be called again."""
+
+        async def job(connection: Connection) -> Voted:
+            await connection.lock("lock_rows", ids=[task_id])
+            if (sent := await sent_before(connection, task_id, vote._replace(ref=seq))) is not None:
+                return Voted(True, sent.there)
+            counted = count([row for row in await _votes(connection, [task_id]) if row.seq == seq])
+            if counted.repeated:
+                return Voted(True, counted=counted)
+            for message in (vote, counted.decision):
+                if message is not None and await post_message(connection, task_id, message) is None:
+                    return Voted(False)
+            if counted.event is not None:
+                await self._audit.append_within(connection, counted.event)
+            return Voted(True, counted=counted)
+
+        return await self._db.transact(job)
+
+    async def votes(self, task_ids: Sequence[str]) -> Sequence[StoredVote]:
+        """The votes on all approvals of these tasks."""
+        return await self._db.read(lambda connection: _votes(connection, task_ids))
+
+    async def askers(self, task_ids: Sequence[str]) -> frozenset[str]:
+        """The principals that resumed one of these tasks, or sent it something."""
+        return frozenset(row[0] for row in await self._db.fetch("askers", ids=[*task_ids]))
+
+
+async def _votes(connection: Connection, task_ids: Sequence[str]) -> list[StoredVote]:
+    rows = await connection.fetch("votes", ids=[*task_ids])
+    return [StoredVote(task_id, int(seq), data, at) for task_id, seq, data, at in rows]
