@@ -5,7 +5,8 @@
     │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge · NotSentAgain · BadWebhook · UnknownSecret · PriorityTooHigh
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
-    ├── Unauthorized          the request has no key, or an invalid one; Forbidden: the key is not for this (OwnCall, NotForTenants)
+    ├── Unauthorized          the request has no key, or an invalid one; Forbidden: the key is not for this (OwnCall,
+    │                         NotApprover, NotForTenants)
     │   └── KeylessOutside    there is no key at all yet, and the request does not come from this machine
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── MoreMatch             for many tasks at once: far more match than the caller saw

@@ -114,6 +114,7 @@ VERBS: dict[str, Verb] = {
     "pause_schedule": Verb(ADMIN, lambda d, _: d.pause_schedule("nightly"), place=True),
     "unpause_schedule": Verb(ADMIN, lambda d, _: d.unpause_schedule("nightly"), place=True),
     "trigger": Verb(ADMIN, lambda d, _: d.trigger("nightly"), place=True),
+    "remove_schedule": Verb(ADMIN, lambda d, _: d.remove_schedule("nightly"), place=True),
     "subscribe": Verb(ADMIN, lambda d, of: d.subscribe("https://hooks.example.com/", ["*"], tenant="acme")),
     "subscriptions": Verb(ADMIN, lambda d, _: d.subscriptions(), lists=True),
     "deliveries": Verb(ADMIN, lambda d, _: d.deliveries(), lists=True),

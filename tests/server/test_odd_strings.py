@@ -149,7 +149,7 @@ CALLS: dict[str, Any] = {
     "resume": lambda app, _task_id, odd: app.resume(odd),
     "prune": lambda app, _task_id, odd: app.prune(odd),
     "fork": lambda app, _task_id, odd: app.service.forks.fork(odd),
-    "resolve": lambda app, task_id, odd: app.service.messages.resolve(odd or task_id, "happened", step=odd),
+    "resolve": lambda app, task_id, odd: app.resolve(odd or task_id, "happened", step=odd),
     "patch": lambda app, task_id, odd: app.service.agent_states.patch(task_id, {"flag_risks": [odd]}, id=odd),
     "state": lambda app, _task_id, odd: app.state(odd),
     "budget": lambda app, _task_id, odd: app.service.budgets.get(odd),

@@ -19,7 +19,7 @@ from onward.app.queries import Queries
 from onward.app.registry import Registry
 from onward.artifacts.keeper import Artifacts, Shelf
 from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
-from onward.core.approval import ApprovalRule
+from onward.core.approval import ApprovalRule, check_rule
 from onward.core.audit import parse_keys
 from onward.core.budget import Budget
 from onward.core.caller import KEYLESS, in_python
@@ -42,7 +42,7 @@ from onward.service.audit import Entries
 from onward.service.forks import ForkPlan
 from onward.service.keys import Keys
 from onward.service.service import Service
-from onward.service.submission import SubmitRequest
+from onward.service.submission import SubmitRequest, named
 from onward.store.port.core import Store
 from onward.store.sqlite.file import MEMORY
 from onward.store.sqlite.store import SqliteStore
@@ -88,7 +88,7 @@ class Onward(Events, Mcp, Registry, Queries):
         self.settings: Settings = load({"db": db, **settings})
         self.approval_rules: tuple[ApprovalRule, ...] = tuple(approval_rules)
         for rule in self.approval_rules:
-            rule.check()
+            check_rule(rule)
         self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
 
@@ -259,6 +259,7 @@ class Onward(Events, Mcp, Registry, Queries):
         budget: Budget | None = None,
         after: str | None = None,
         webhook: str | None = None,
+        asker: str | None = None,
         connection: Any = None,
     ) -> Handle[Any]:
         """Submit a task, and return its handle after the commit.
@@ -268,11 +269,12 @@ class Onward(Events, Mcp, Registry, Queries):
         (a tenant, a service) is for fairness and limits; the handler may also name an argument for it. `webhook` is a URL that gets
         a signed POST when the task ends. `budget` limits what the task and its children may spend on models, in place of the agent's
         own budget. `after` is the id of an ended task of an agent: this task continues it, with its state and its conversation.
+        `asker` names the caller for whom your program submits the task (`person:ID` or `key:ID`): approval rules keep it from deciding.
 
         With the handler itself (and not its name) type checkers know the input and the result. The input is the handler's one
         argument, or a mapping of its arguments by name. The result is JSON: of a dataclass or a pydantic model it is a dict.
         """
-        more: dict[str, Any] = {"group": group, "budget": budget, "webhook": webhook}
+        more: dict[str, Any] = {"group": group, "budget": budget, "webhook": webhook, "askers": _askers(asker)}
         request = SubmitRequest(
             self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, **more
         )
@@ -303,7 +305,7 @@ class Onward(Events, Mcp, Registry, Queries):
     ) -> list[Handle[Any]]:
         """Submit one task for each input, in one commit: all or none. Options as for `submit`, except `key`."""
         name = self.name_of(handler)
-        connection = options.pop("connection", None)
+        connection, options["askers"] = options.pop("connection", None), _askers(options.pop("asker", None))
         ids = await self.service.submit(
             [SubmitRequest(name, value, **options) for value in inputs], connection=connection
         )
@@ -504,6 +506,10 @@ class Handle(Generic[T_co]):
     def tail(self, after: int = 0) -> AsyncIterator[Record]:
         """The records of the task as they come, until it has ended."""
         return self._app.service.tail(self.id, after)
+
+
+def _askers(asker: str | None) -> tuple[str, ...]:
+    return () if asker is None else (named("asker", asker),)
 
 
 def open_store(url: str, clock: Clock | None = None, connections: int = DEFAULT_CONNECTIONS) -> Store:

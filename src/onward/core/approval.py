@@ -73,10 +73,10 @@ class ApprovalRule:
     unless `asker` is true.
     """
 
-    risks: tuple[str, ...] = ()
-    tools: tuple[str, ...] = ()
-    handlers: tuple[str, ...] = ()
-    approvers: tuple[str, ...] = ()
+    risks: Sequence[str] = ()
+    tools: Sequence[str] = ()
+    handlers: Sequence[str] = ()
+    approvers: Sequence[str] = ()
     votes: int = 1
     """How many approvers have to approve. One denial denies."""
     asker: bool = False
@@ -89,65 +89,31 @@ class ApprovalRule:
                 raise BadSetting(name, names, "a list of strings")
             object.__setattr__(self, name, tuple(names))
 
-    def check(self) -> None:
-        """Raises BadSetting for a rule that no worker could apply. (A rule in a record was checked before it was written.)"""
-        for field in _LISTS:
-            _check_names(field, getattr(self, field))
-        for approver in self.approvers:
-            kind, _, rest = approver.partition(":")
-            if kind not in _KINDS or not rest:
-                wanted = "role:NAME, person:ID, key:ID, cli:USER@HOST, mcp:USER@HOST or python:NAME"
-                raise BadSetting("approvers", approver, wanted)
-            if kind == "role" and rest not in ROLES:
-                raise BadSetting("approvers", approver, f"role: and one of {', '.join(ROLES)}")
-        if type(self.votes) is not int or not 1 <= self.votes <= MAX_VOTES:
-            raise BadSetting("votes", self.votes, f"a whole number between 1 and {MAX_VOTES}")
-        if type(self.asker) is not bool:
-            raise BadSetting("asker", self.asker, "True or False")
-        if self.approvers and self.votes > len(set(self.approvers)) and not self._has_role:
-            raise BadSetting("votes", self.votes, f"at most {len(set(self.approvers))}: the rule has no more approvers")
-
-    @property
-    def _has_role(self) -> bool:
-        return any(approver.startswith("role:") for approver in self.approvers)
-
-    def matches(self, handler: str, payload: Mapping[str, Any]) -> bool:
-        """Whether the rule is for this approval; `payload` is that of its record."""
-        data = payload.get("data")
-        tool = data.get("tool") if isinstance(data, dict) else None
-        return all(
-            not names or value in names
-            for names, value in ((self.risks, payload.get("risk")), (self.tools, tool), (self.handlers, handler))
-        )
-
-    def refusal(self, caller: Caller, askers: Collection[str]) -> str:
-        """Why this caller may not decide; empty when it may. `askers` are the principals that asked for the action."""
-        if not self._lists(caller):
-            return f"{caller.title} is not among those who may decide"
-        if self.asker:
-            return ""
-        if ANONYMOUS in askers:
-            return (
-                "the task was submitted without a key, so it is not known who asked, and no caller may decide; "
-                "cancel it, and submit it with a key or as a person"
-            )
-        if caller.principal in askers:
-            return (
-                f"{caller.title} asked for it: as {caller.principal} it submitted, forked or resumed the task or one above it, or "
-                "sent it something"
-            )
-        return ""
-
-    def _lists(self, caller: Caller) -> bool:
-        if not self.approvers:
-            return caller.person is not None or caller.key is not None
-        return not caller.approver_names.isdisjoint(self.approvers)
-
     def __str__(self) -> str:
         """The rule in words, for people."""
         who = ", ".join(self.approvers) if self.approvers else "any person or key with the scope decide"
         count = "one vote" if self.votes == 1 else f"{self.votes} votes"
         return f"{count} of {who}{'' if self.asker else '; not of those who asked'}"
+
+
+def check_rule(rule: ApprovalRule) -> None:
+    """Raises BadSetting for a rule that no worker could apply. (A rule in a record was checked before it was written.)"""
+    for field in _LISTS:
+        _check_names(field, getattr(rule, field))
+    for approver in rule.approvers:
+        kind, _, rest = approver.partition(":")
+        if kind not in _KINDS or not rest:
+            wanted = "role:NAME, person:ID, key:ID, cli:USER@HOST, mcp:USER@HOST or python:NAME"
+            raise BadSetting("approvers", approver, wanted)
+        if kind == "role" and rest not in ROLES:
+            raise BadSetting("approvers", approver, f"role: and one of {', '.join(ROLES)}")
+    if type(rule.votes) is not int or not 1 <= rule.votes <= MAX_VOTES:
+        raise BadSetting("votes", rule.votes, f"a whole number between 1 and {MAX_VOTES}")
+    if type(rule.asker) is not bool:
+        raise BadSetting("asker", rule.asker, "True or False")
+    most = len(set(rule.approvers))
+    if 0 < most < rule.votes and not any(approver.startswith("role:") for approver in rule.approvers):
+        raise BadSetting("votes", rule.votes, f"at most {most}: the rule has no more approvers")
 
 
 def _check_names(field: str, names: Sequence[Any]) -> None:
@@ -165,8 +131,39 @@ def read_rule(payload: Mapping[str, Any]) -> ApprovalRule | None:
 
 
 def first_match(rules: Iterable[ApprovalRule], handler: str, payload: Mapping[str, Any]) -> ApprovalRule | None:
-    """The rule that holds for an approval that is asked for now."""
-    return next((rule for rule in rules if rule.matches(handler, payload)), None)
+    """The rule that holds for an approval that is asked for now; `payload` is that of its record."""
+    data = payload.get("data")
+    tool = data.get("tool") if isinstance(data, dict) else None
+    for rule in rules:
+        fields = ((rule.risks, payload.get("risk")), (rule.tools, tool), (rule.handlers, handler))
+        if all(not names or value in names for names, value in fields):
+            return rule
+    return None
+
+
+def refusal(rule: ApprovalRule, caller: Caller, askers: Collection[str]) -> str:
+    """Why this caller may not decide; empty when it may. `askers` are the principals that asked for the action."""
+    if not _lists(rule, caller):
+        return f"{caller.title} is not among those who may decide"
+    if rule.asker:
+        return ""
+    if ANONYMOUS in askers:
+        return (
+            "the task was submitted without a key, so it is not known who asked, and no caller may decide; "
+            "cancel it, and submit it with a key or as a person"
+        )
+    if caller.principal in askers:
+        return (
+            f"{caller.title} asked for it: as {caller.principal} it submitted, forked or resumed the task or one above it, or "
+            "sent it something"
+        )
+    return ""
+
+
+def _lists(rule: ApprovalRule, caller: Caller) -> bool:
+    if not rule.approvers:
+        return caller.person is not None or caller.key is not None
+    return not caller.approver_names.isdisjoint(rule.approvers)
 
 
 # ── votes ────────────────────────────────────────────────────────────────────────────────────────────────────────────

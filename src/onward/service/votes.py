@@ -54,7 +54,7 @@ class Votes:
         if approval.digest(ask.id, ask.task, payload) != ask.digest:
             why = "this program cannot read all of it, because a newer version wrote it; upgrade this program"
             raise NotApprover(what, why, str(rule))
-        if why := rule.refusal(caller, frozenset() if rule.asker else await self._askers.of(ask.task_id)):
+        if why := approval.refusal(rule, caller, frozenset() if rule.asker else await self._askers.of(ask.task_id)):
             raise NotApprover(what, why, str(rule))
         if always:
             raise UsageError(f"{what} has a rule, which holds for each call; decide this one without 'always'")

@@ -53,7 +53,7 @@ export async function show(root, place) {
     panes.classList.toggle("one", Boolean(chosen));
     redraw(list, [items.slice(0, MOST).map((item) => [item.id, item.title, item.until]), chosen, items.length], () => [items.slice(0, MOST).map((item) => row(item, item.id === chosen)), items.length > MOST && h("p", { class: "faint center" }, `and ${number(items.length - MOST)} more`)]);
     const selected = items.find((item) => item.id === chosen);
-    const view = `${selected ? "open" : chosen ? "closed" : items.length ? "choose" : "none"} ${chosen}`;
+    const view = `${selected ? "open" : chosen ? "closed" : items.length ? "choose" : "none"} ${chosen} ${selected?.votes?.length || 0}`;
     if (view === state.view) return;
     state.view = view;
     if (selected) panel(detail, selected, done, signal);
@@ -74,8 +74,13 @@ export async function show(root, place) {
     );
   }
 
-  /** An item was decided: go to the next. */
-  function done(item, text) {
+  /** An item was decided: go to the next. An approval that needs more votes stays. */
+  function done(item, text, stays = false) {
+    if (stays) {
+      toast(text, { tone: "good", href: link(`/tasks/${part(item.task_id)}`), more: "Show the task" });
+      again();
+      return;
+    }
     const index = state.items.findIndex((other) => other.id === item.id);
     state.items = state.items.filter((other) => other.id !== item.id);
     toast(text, { tone: "good", href: link(`/tasks/${part(item.task_id)}`), more: "Show the task" });
@@ -186,28 +191,44 @@ function deeds(scope, ...buttons) {
 function approval(ask, done) {
   const always = h("input", { type: "checkbox", id: `always-${ask.id}` });
   const decide = async (decision, more, text) => {
-    await post(`/api/approvals/${part(ask.id)}`, { decision, digest: ask.digest, ...more });
-    done(ask, text);
+    const answer = await post(`/api/approvals/${part(ask.id)}`, { decision, digest: ask.digest, ...more });
+    if (answer.decided) done(ask, text);
+    else done(ask, `Your vote counts: ${answer.votes} of ${answer.needed} for ${line(ask.title, 60)}`, true);
   };
   const yes = () => pressed(box, () => decide("approve", always.checked ? { always: true } : {}, `Approved: ${line(ask.title, 60)}`));
   const no = () => denied(ask, decide);
   const other = () => changed(ask, (given) => decide("approve", { arguments: given, ...(always.checked ? { always: true } : {}) }, `Approved with other arguments: ${line(ask.title, 60)}`));
+  const changes = ask.tool && (!ask.rule || (ask.rule.asker && ask.rule.votes === 1)); // otherwise the server refuses other arguments
   const trouble = h("p", { class: "form-trouble", role: "alert" });
   const box = h(
     "div",
     { class: "ask-body" },
     ask.tool ? argumentsView(ask) : ask.data !== null && ask.data !== undefined && (plain(ask.data) ? arguments_(ask.data, ask.id) : value(ask.data, { name: ask.id, label: "Details" })),
     h("p", { class: "faint", title: "SHA-256 of what is shown here. The decision names it, and is refused for anything else." }, "Digest ", copyable(ask.digest, ask.digest.slice(0, 16))),
+    ask.rule && votes(ask),
     trouble,
     deeds(
       "decide",
       button("Approve", yes, { kind: "main", icon: "check", data: { press: "a" }, title: "Approve (a)" }),
       button("Deny…", no, { icon: "close", data: { press: "d" }, title: "Deny, with a reason (d)" }),
-      ask.tool && button("Change…", other, { icon: "file", data: { press: "e" }, title: "Change the arguments, then approve (e)" }),
-      ask.tool && h("label", { class: "always", for: always.id }, always, h("span", null, "always for ", h("code", null, line(ask.tool, 40)), " in this task")),
+      changes && button("Change…", other, { icon: "file", data: { press: "e" }, title: "Change the arguments, then approve (e)" }),
+      ask.tool && !ask.rule && h("label", { class: "always", for: always.id }, always, h("span", null, "always for ", h("code", null, line(ask.tool, 40)), " in this task")),
     ),
   );
   return box;
+}
+
+/** The rule of an approval, who voted, and how many votes are missing. */
+function votes(ask) {
+  const { rule } = ask;
+  const yes = new Set(ask.votes.filter((vote) => vote.decision === "approve").map((vote) => vote.voter)).size;
+  const who = rule.approvers.length ? rule.approvers.map((name) => line(name, 100)).join(", ") : "any person or key with the scope decide";
+  return h(
+    "div",
+    { class: "ask-votes", "aria-label": "Votes" },
+    h("p", null, h("b", null, `${yes} of ${rule.votes}`), ` ${rule.votes === 1 ? "vote" : "votes"} so far. May decide: `, h("bdi", null, who), rule.asker ? "" : "; not who asked for it", "."),
+    ask.votes.length > 0 && h("ul", null, ask.votes.map((vote) => h("li", null, h("bdi", null, line(vote.by || vote.voter, 100)), vote.decision === "approve" ? " approved " : " denied ", age(vote.at), vote.reason && [": ", h("bdi", null, line(vote.reason, 300))]))),
+  );
 }
 
 const plain = (data) => data && typeof data === "object" && !Array.isArray(data) && Object.keys(data).length > 0;

@@ -80,6 +80,7 @@ class ChildOptions(_TaskOptions, total=False):
 class SubmitManyOptions(_TaskOptions, total=False):
     """Options of `app.submit_many`."""
 
+    asker: str | None
     connection: Any
 
 
