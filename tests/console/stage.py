@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from onward import Budget, Context, Onward, tool
+from onward import ApprovalRule, Budget, Context, Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 
-app = Onward()
+app = Onward(approval_rules=[ApprovalRule(risks=["two of them"], votes=2)])
 
 HTML = "<img src=x onerror=window.__ran=1><script>window.__ran=1</script><b>bold</b>"
 ADDRESS = "javascript:window.__ran=1"
@@ -82,6 +82,15 @@ async def pay(ctx: Context, usd: int) -> str:
     await ctx.step(lambda: "reserved", name="reserve")
     await ctx.approve(f"Pay ${usd}?", risk="external_action", timeout="1d")
     return "paid"
+
+
+@app.task
+async def wire(ctx: Context, usd: int) -> str:
+    """A payment that two callers have to allow."""
+    await ctx.approve(
+        f"Wire ${usd}?", risk="two of them", data={"tool": "wire", "call": "1", "arguments": {"usd": usd}}
+    )
+    return "wired"
 
 
 @app.task(retry=1)

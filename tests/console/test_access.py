@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def keys(server: Server) -> dict[str, str]:
         return found[0]
 
     made = {"all": make("Ada", "admin,read,submit,decide"), "read": make("Bo", "read"), "task": task}
+    made |= {"kim": make("Kim", "read,decide"), "lin": make("Lin", "read,decide")}
     server.client.headers["Authorization"] = f"Bearer {made['all']}"
     return made
 
@@ -72,6 +74,37 @@ def test_who_may_only_read_is_offered_nothing_else(visit: Visit, keys: dict[str,
     expect(page.get_by_text("To submit tasks, a key needs the scope submit.")).to_be_visible()
 
 
+def test_two_of_them_have_to_approve(visit: Visit, keys: dict[str, str], server: Server) -> None:
+    task_id = server.submit("wire", {"usd": 7})  # with Ada's key
+    page = visit.go("/inbox")
+
+    def sign_in(who: str) -> None:
+        page.get_by_role("textbox", name="Key").fill(keys[who])
+        page.get_by_role("button", name="Sign in").click()
+        page.locator(".inbox-row", has_text="wire").click()
+
+    def sign_out(name: str) -> None:
+        page.get_by_role("button", name=name).click()
+        page.get_by_role("menuitem", name="Sign out").click()
+
+    sign_in("all")
+    expect(page.locator(".ask-votes")).to_contain_text("0 of 2 votes so far")
+    assert page.get_by_role("button", name="Change").count() == page.locator("label.always").count() == 0
+    page.get_by_role("button", name="Approve").click()
+    expect(page.locator(".ask-body .form-trouble")).to_contain_text("asked for it")
+    sign_out("Ada")
+    sign_in("kim")
+    page.get_by_role("button", name="Approve").click()
+    expect(page.get_by_text("Your vote counts: 1 of 2")).to_be_visible()
+    expect(page.locator(".ask-votes")).to_contain_text("1 of 2 votes so far")
+    expect(page.locator(".ask-votes li")).to_contain_text("Kim approved")
+    sign_out("Kim")
+    sign_in("lin")
+    page.get_by_role("button", name="Approve").click()
+    assert server.ended(task_id)["result"] == "wired"
+    expect(page.get_by_text("No approvals or questions are waiting")).to_be_visible()
+
+
 MOUNTED = """
 import asyncio, contextlib, socket, uvicorn
 from starlette.applications import Starlette
@@ -98,8 +131,6 @@ def mounted(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     (folder / "mounted.py").write_text(MOUNTED)
     found = Server.__new__(Server)
     found.folder, found._processes = folder, []
-    import os
-
     found.env = {
         **os.environ,
         "ONWARD_DB": f"sqlite:///{folder}/m.db",

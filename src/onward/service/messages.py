@@ -386,7 +386,8 @@ def asker_of(caller: Caller) -> str | None:
 def audit_event(caller: Caller, action: str, subject: str, tenant: str | None, **data: Any) -> AuditEvent:
     """The audit event of an action of this caller; data that is None or False is left out."""
     details = {name: value for name, value in data.items() if value is not None and value is not False}
-    return AuditEvent(action, subject, tenant, caller.key, caller.name, details)
+    who = caller.key if caller.person is None else caller.principal
+    return AuditEvent(action, subject, tenant, who, caller.name, details)
 
 
 def shown_and_decided(
