@@ -25,7 +25,7 @@ from tests.server.test_hostile import HOSTILE
 ROOT = Path(__file__).parents[2]
 PAUSE, MEMORY = 0.25, 300 << 20
 AT_ONCE = 8
-TOOLS_AT_ONCE = 40
+TOOLS_AT_ONCE = 12
 """Agents whose tool server harms them. They mostly wait: for a server that never ends, until the tool's timeout."""
 PATHS = (
     "/api/tasks", "/api/tasks/actions", "/api/keys", "/api/subscriptions", "/api/tasks/{}/signals/{}", "/api/tasks/{}/message",
@@ -51,9 +51,11 @@ class Fuzz:
         async with httpx2.AsyncClient(base_url=self.address, timeout=120, limits=limits) as self.client:
             made = await self.client.post("/api/tasks", json={"task": "waits"}, headers=self.known())
             self.task = made.json()["task_id"]
-            requests = [self.http] * (count * 6 // 10) + [self.socket] * (count * 2 // 10) + [self.mcp] * (count // 10)
+            tools = [self.tool] * (count * 3 // 100)
+            requests = [self.socket] * (count * 2 // 10) + [self.mcp] * (count // 10)
+            requests += [self.http] * (count - len(tools) - len(requests))
             self.rng.shuffle(requests)
-            clients = self.clients(AT_ONCE, requests) + self.clients(TOOLS_AT_ONCE, [self.tool] * (count // 10))
+            clients = self.clients(AT_ONCE, requests) + self.clients(TOOLS_AT_ONCE, tools)
             progress = asyncio.create_task(self.show_progress(count))
             await asyncio.gather(*clients)
             progress.cancel()
@@ -221,7 +223,7 @@ async def test_hostile_traffic_stops_nothing(url: str, prove: bool, request: pyt
         await fuzz.run(10_000 if prove else 150)
         watch = await watched_values(address)
     print(
-        f"\nlongest pause {watch['pause']:.3f} s, of work {watch['busy']:.3f} s, memory +{watch['grown'] / 1e6:.0f} MB"
+        f"\nlongest pause {watch['pause']:.3f} s, of work {watch['busy']:.3f} s, of a garbage collection {watch['collection']:.3f} s, memory +{watch['grown'] / 1e6:.0f} MB"
     )
     print(watch["where"])
     print(sorted(fuzz.seen.items(), key=str))
