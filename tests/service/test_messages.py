@@ -119,3 +119,16 @@ async def test_a_question_of_a_saga_that_was_undone_is_not_asked_twice(lab: Lab)
     assert again.id != old.id
     await lab.app.answer(again.id, "yes")
     assert (await lab.ended(task_id)).result == "yes"
+
+
+async def test_no_id_of_a_signal_keeps_a_question_from_expiring(lab: Lab) -> None:
+    @lab.app.task
+    async def waits(ctx: Any) -> Any:
+        return await ctx.ask("how?", timeout="1m", default="nobody said")
+
+    await lab.start()
+    task_id = await lab.submit("waits")
+    await lab.settled(task_id)
+    (ask,) = await lab.app.asks("question")
+    await lab.app.signal(task_id, "go", id=f"expired {ask.seq}")
+    assert (await lab.ended(task_id)).result == "nobody said"

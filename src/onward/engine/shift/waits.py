@@ -394,7 +394,9 @@ class Waits:
 
     async def _expire(self, open_wait: _OpenWait) -> None:
         """End a question whose time is up. The inbox decides between that and an answer that arrives at this moment."""
-        expired = InboxMessage(f"expired {open_wait.seq}", "expired", "", open_wait.seq, b"null")
+        # A caller may have sent a signal with any id, so this one cannot be guessed.
+        message_id = f"expired {open_wait.seq} {self._services.rng.getrandbits(64):x}"
+        expired = InboxMessage(message_id, "expired", "", open_wait.seq, b"null")
         await self._journal.retry_store(lambda: self._services.store.send(self._task_id, expired))
         await self.poll_inbox()
 
