@@ -34,11 +34,25 @@ def test_a_key_is_printed_once_and_works(onward: Run, db: str) -> None:
 
 
 def test_everything_that_can_be_said_of_a_key(onward: Run, db: str) -> None:
-    words = ["--name", "bot", "--scope", "decide", "--tenant", "acme", "--agent", "fixer", "--expires", "90d"]
+    words = [
+        "--name",
+        "bot",
+        "--scope",
+        "decide",
+        "--tenant",
+        "acme",
+        "--agent",
+        "fixer",
+        "--owner",
+        "person:lin",
+        "--expires",
+        "90d",
+    ]
     key = onward("keys", "create", *words, "--db", db, "--json").json
     assert keys.parse(key.pop("token")) is not None
     assert key.pop("webhook_secret") is None
     assert (key["name"], key["tenant"], key["scopes"], key["agent"]) == ("bot", "acme", ["decide"], "fixer")
+    assert key["owner"] == "person:lin"
     assert onward("keys", "--db", db, "--json").json == {"keys": [key]}
 
 

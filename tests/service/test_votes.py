@@ -212,6 +212,12 @@ async def test_keys_of_one_person_count_as_that_person(shop: Lab) -> None:
         ask = await approval(shop, await submit(shop, way_in))
         await refused(shop, ask, *everything_of_ann)
         assert (await act(shop, BO).decide(ask.id, "approve")).decided
+    named = await shop.app.keys.create("of bo", list(SCOPES), owner=BO.principal)
+    of_bo = Caller(None, frozenset(SCOPES), named.key.id, "of bo", owner=named.key.owner)
+    await refused(shop, await approval(shop, await submit(shop, of_bo)), BO, of_bo)
+    for wrong in ("bo", "person:", "role:admin"):
+        with pytest.raises(BadSetting, match="owner"):
+            await shop.app.keys.create("x", ["read"], owner=wrong)
     on_the_database = await shop.app.keys.create("robot", list(SCOPES))
     assert on_the_database.key.owner is None
     robot = Caller(None, frozenset(SCOPES), on_the_database.key.id, "robot")

@@ -49,7 +49,7 @@ class KeyRow(NamedTuple):
     revoked_at: float | None
     last_used_at: float | None
     owner: str | None
-    """The principal that created it over HTTP (`Caller.principal`); None for a key that was created on the database itself."""
+    """The principal that it acts for under approval rules (`Caller.principal`): its creator over HTTP; None for a key of its own."""
     now: float
 
     @property

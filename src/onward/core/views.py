@@ -311,8 +311,8 @@ class Key:
     """To the minute."""
     valid: bool
     owner: str | None = None
-    """The caller that created it over HTTP, as `person:ID` or `key:ID`. Under approval rules both are the same caller. Null for a key that
-    was created on the database itself."""
+    """The caller that created it over HTTP, as `person:ID` or `key:ID`. Under approval rules both are the same caller. A key that was created
+    on the database itself has the owner that its creator named, or none."""
 
 
 # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -51,9 +51,12 @@ class Keys:
         tenant: str | None = None,
         agent: str | None = None,
         expires: Duration | None = None,
+        owner: str | None = None,
         by: Caller = ANYBODY,
     ) -> NewKey:
-        """Create a key. With `agent` it is the key of that agent: it cannot decide on anything that this agent takes part in."""
+        """Create a key. With `agent` it is the key of that agent: it cannot decide on anything that this agent takes part in. `owner`
+        (`person:ID` or `key:ID`) is the caller that the key acts for under approval rules: a creator with a key or a session is always
+        the owner."""
         for scope in scopes:
             if scope not in SCOPES:
                 raise BadSetting("scope", scope, f"one of {', '.join(SCOPES)}")
@@ -75,7 +78,7 @@ class Keys:
             expires_at=None,
             revoked_at=None,
             last_used_at=None,
-            owner=None if by.person is None and by.key is None else by.principal,
+            owner=_owner(owner) if by.person is None and by.key is None else by.principal,
             now=0,
         )
         event = _audit_event("create_key", new_row, by)
@@ -148,6 +151,14 @@ def _audit_event(action: str, row: KeyRow, by: Caller) -> AuditEvent:
     return AuditEvent(
         action, row.id, row.tenant, by.key, by.name, {name: value for name, value in data.items() if value}
     )
+
+
+def _owner(given: str | None) -> str | None:
+    if given is None:
+        return None
+    if given.partition(":")[0] not in {"person", "key"} or not given.partition(":")[2]:
+        raise BadSetting("owner", given, "person:ID or key:ID")
+    return named("owner", given)
 
 
 def _view(row: KeyRow) -> Key:

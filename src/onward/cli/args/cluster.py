@@ -114,6 +114,11 @@ def keys(commands: Commands) -> None:
     create.add_argument(
         "--agent", metavar="NAME", help="an agent's own key: it cannot decide on anything that this agent takes part in"
     )
+    create.add_argument(
+        "--owner",
+        metavar="PERSON",
+        help="the key is of this person (person:ID): approval rules count both as one caller",
+    )
     create.add_argument("--expires", metavar="TIME", help="the key expires after this time, as in 90d or 12h (never)")
     revoke = verbs.add("revoke", "commands.keys:revoke", "revoke a key: requests with it are refused from now on")
     revoke.add_argument("key", metavar="KEY", help="the id of the key, its first characters, or its name")

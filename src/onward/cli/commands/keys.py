@@ -80,6 +80,7 @@ async def create(args: Namespace) -> int:
             tenant=args.tenant,
             agent=args.agent,
             expires=args.expires,
+            owner=args.owner,
             by=cli_caller(),
         )
         secret = app.service.subscriptions.secret_of(created.key.tenant)
