@@ -279,6 +279,27 @@ async def test_the_command_line_and_python_decide_only_where_a_rule_lists_them(s
     await refused(shop, mine, lin)
 
 
+async def test_an_account_is_one_caller_at_two_doors(shop: Lab) -> None:
+    cli, mcp = Caller(name="cli:lin@desk"), Caller(name="mcp:lin@desk")
+    shop.worker.approval_rules = (ApprovalRule(approvers=[cli.name, mcp.name, "role:approver"], votes=2),)
+    for one, other in ((cli, mcp), (mcp, cli)):
+        await refused(shop, await approval(shop, await submit(shop, one)), one, other)
+    ask = await approval(shop, await submit(shop, ANN))
+    assert [(await act(shop, caller).decide(ask.id, "approve")).votes for caller in (cli, mcp)] == [1, 1]
+    assert (await act(shop, BO).decide(ask.id, "approve")).decided
+
+
+async def test_a_program_names_the_person_for_whom_it_submits(shop: Lab) -> None:
+    task = await shop.app.submit("send", asker=ANN.principal)
+    await refused(shop, await approval(shop, task.id), ANN)
+    (task,) = await shop.app.submit_many("send", [{"what": "it"}], asker=ADA.principal)
+    await refused(shop, await approval(shop, task.id), ADA)
+    ask = await approval(shop, (await shop.app.submit("send")).id)
+    assert (await act(shop, ANN).decide(ask.id, "approve")).decided, "the program asked by itself"
+    with pytest.raises(UsageError, match="asker"):
+        await shop.app.submit("send", asker="")
+
+
 async def test_a_program_that_knows_no_rules_cannot_approve(shop: Lab) -> None:
     """A server of an earlier version writes a decision without votes."""
     task_id = await submit(shop, ANN)

@@ -43,7 +43,7 @@ class Caller(NamedTuple):
     roles: frozenset[str] = frozenset()
     """The roles of the person."""
     owner: str | None = None
-    """The principal that created the key over HTTP, and so has seen it. Under approval rules both are the same caller."""
+    """The principal that the key acts for: it created the key over HTTP and so has seen it, or was named as its owner."""
 
     @property
     def sees(self) -> str | None:
@@ -54,13 +54,16 @@ class Caller(NamedTuple):
 
     @property
     def principal(self) -> str:
-        """Who acts: two callers with the same principal count as one under approval rules. A key that was created over HTTP acts
-        for its creator."""
+        """Who acts: two callers with the same principal count as one under approval rules. A key acts for its owner, and an account
+        of the machine is the same at the command line and behind `onward mcp`."""
         if self.person is not None:
             return f"person:{self.person}"
         if self.owner is not None:
             return self.owner
-        return f"key:{self.key}" if self.key is not None else self.name or ANONYMOUS
+        if self.key is not None:
+            return f"key:{self.key}"
+        door, mark, account = self.name.partition(":")
+        return f"cli:{account}" if mark and door == "mcp" else self.name or ANONYMOUS
 
     @property
     def in_python(self) -> bool:
