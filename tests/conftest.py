@@ -88,6 +88,7 @@ AVOIDABLE = (
     "EventSource",
     "conformance suite",
     "no OpenAI-compatible",
+    "OpenID provider",
 )
 """Words of skips that CI can avoid: `.ci/prepare` and the dev requirements install the tools of those tests."""
 
@@ -174,7 +175,7 @@ class Recycled:
 
     TABLES = (
         "onward_tasks, onward_queue, onward_journal, onward_outcomes, onward_inbox, onward_workers, onward_handlers, "
-        "onward_schedules, onward_limits, onward_buckets, onward_quotas, onward_tenant_quotas, onward_subscriptions, onward_outbox, onward_keys, onward_audit, "
+        "onward_schedules, onward_limits, onward_buckets, onward_quotas, onward_tenant_quotas, onward_subscriptions, onward_outbox, onward_keys, onward_sessions, onward_audit, "
         "hand_clock"
     )
     CLOCK = """

@@ -94,7 +94,7 @@ def test_an_internal_attribute_is_noticed() -> None:
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-NEVER_RAISED_TO_CALLERS = {"Problem", "DryRunTimeout"}
+NEVER_RAISED_TO_CALLERS = {"Problem", "DryRunTimeout", "SignInRefused"}
 """An error that the HTTP server makes into a response, and one that a dry run catches."""
 
 

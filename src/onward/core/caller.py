@@ -22,6 +22,10 @@ ROLES: Final = {
 """The roles of people, and the scopes that each role gives."""
 
 
+PERSON_PREFIX: Final = "person:"
+"""What the id of a person begins with. The id of a key has no colon."""
+
+
 class Caller(NamedTuple):
     """The caller of a request. Without keys, all programs on this machine are the same caller, with all scopes."""
 
@@ -38,6 +42,14 @@ class Caller(NamedTuple):
     """The person who signed in, as the identity provider names them. None: the caller is a program with a key."""
     roles: frozenset[str] = frozenset()
     """The roles of the person."""
+    session: str | None = None
+    """The id of the person's session."""
+
+    @property
+    def id(self) -> str | None:
+        """The stable id of the caller, for the audit log, for tasks and for quotas: the id of its key, or `person:` and the person.
+        None: the caller has neither."""
+        return self.key if self.person is None else f"{PERSON_PREFIX}{self.person}"
 
     @property
     def sees(self) -> str | None:
