@@ -37,6 +37,7 @@ from onward.server.http.routes import (
     introspection,
     keys,
     quotas,
+    sessions,
     streams,
     subscriptions,
     tasks,
@@ -59,6 +60,7 @@ ROUTES: Sequence[ApiRoute] = (
     *subscriptions.routes,
     *cluster.routes,
     *keys.routes,
+    *sessions.routes,
     *quotas.routes,
     *hooks.routes,
 )
