@@ -130,6 +130,16 @@ async def test_a_key_in_the_header_goes_before_the_cookie(url: str) -> None:
         assert (await client.get("/api/whoami", headers=alone)).status_code == 200, "keys need no header of the console"
 
 
+async def test_no_cache_keeps_what_a_person_was_shown(url: str) -> None:
+    async with house(url) as (app, _, client):
+        mine = await signed_in(app, "ada", ["viewer"])
+        for path in ("/api/tasks", "/api/whoami", "/api/keys", "/api/tasks/nothing"):
+            assert (await client.get(path, headers=mine)).headers["cache-control"] == "no-store", path
+        task = await app.submit("asks")
+        async with client.stream("GET", f"/api/progress?task_id={task.id}", headers=mine) as followed:
+            assert "no-" in followed.headers["cache-control"]
+
+
 async def test_mcp_and_wrong_tokens_take_no_cookie(url: str) -> None:
     async with house(url) as (app, _, client):
         mine = await signed_in(app, "ada", ["admin"])
