@@ -19,7 +19,7 @@ def begin(db: str, *people: tuple[str, str]) -> list[str]:
 
 
 def test_sessions_end_by_id_and_by_person(onward: Run, db: str) -> None:
-    assert "nobody is signed in" in onward("sessions", "--db", db).err + onward("sessions", "--db", db).out
+    assert "no person is signed in" in onward("sessions", "--db", db).err + onward("sessions", "--db", db).out
     ids = begin(db, ("a-1", "ada@x"), ("a-1", "ada@x"), ("b-2", "bob@x"), ("b-3", "bob@x"))
     listed = onward("sessions", "--db", db, "--json").json["sessions"]
     assert {one["id"] for one in listed} == set(ids)

@@ -45,7 +45,7 @@ async def list_sessions(args: Namespace) -> int:
         )
         for session in sessions
     ]
-    empty = "no sessions: nobody is signed in; people sign in with the identity provider of ONWARD_OIDC_ISSUER"
+    empty = "no sessions: no person is signed in; people sign in with the identity provider of ONWARD_OIDC_ISSUER"
     return screen.table({"sessions": [to_json(session) for session in sessions]}, SESSIONS, rows, empty)
 
 

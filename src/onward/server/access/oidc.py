@@ -135,7 +135,7 @@ class Provider:
 
     async def user_info(self, tokens: Tokens, subject: str) -> dict[str, Any]:
         """More claims of the person, from the provider's own endpoint; none where it has no such endpoint. Raises SignInRefused when they are
-        of somebody else, and ProviderUnavailable."""
+        of another person, and ProviderUnavailable."""
         if not (await self._read_metadata()).get("userinfo_endpoint") or not tokens.access_token:
             return {}
         endpoint = await self._endpoint("userinfo_endpoint")
@@ -202,14 +202,14 @@ class Provider:
     async def _key(self, key_id: Any, algorithm: str) -> jwt.PyJWK:
         """The provider's key with this id, for this algorithm; without an id, its only one. Reads the keys again when there is none."""
         keys = await self._read_keys(METADATA_TTL_S)
-        found = _choose(keys, key_id)
-        if found is None:
-            found = _choose(await self._read_keys(KEYS_INTERVAL_S), key_id)
-        if found is None:
+        jwk = _choose(keys, key_id)
+        if jwk is None:
+            jwk = _choose(await self._read_keys(KEYS_INTERVAL_S), key_id)
+        if jwk is None:
             raise _bad_token("the provider has no key with the id that it names")
-        if found.get("alg", algorithm) != algorithm:
+        if jwk.get("alg", algorithm) != algorithm:
             raise _bad_token("its algorithm is not the one of its key")
-        key = jwt.PyJWK(dict(found), algorithm)
+        key = jwt.PyJWK(dict(jwk), algorithm)
         if getattr(key.key, "key_size", MIN_RSA_BITS) < MIN_RSA_BITS and algorithm[0] in "RP":
             raise _bad_token(f"its key has fewer than {MIN_RSA_BITS} bits")
         return key

@@ -58,10 +58,10 @@ routes = Routes("access")
     loads=0,
 )
 async def sign_in(context: RequestContext) -> ApiResponse:
-    door = _door(context)
-    begun = await door.begin(context.query.next)
+    flow = _flow(context)
+    begun = await flow.begin(context.query.next)
     response = RedirectResponse(begun.url, 303, PRIVATE)
-    door.pending_cookie.set(response, begun.cookie, PENDING_S)
+    flow.pending_cookie.set(response, begun.cookie, PENDING_S)
     return ApiResponse(response=response)
 
 
@@ -75,19 +75,19 @@ async def sign_in(context: RequestContext) -> ApiResponse:
     loads=0,
 )
 async def sign_in_callback(context: RequestContext) -> ApiResponse:
-    door, server = _door(context), context.server
+    flow, server = _flow(context), context.server
     parameters = {
         name: value for name, value in context.request.query_params.items() if len(value) <= MAX_PARAMETER_CHARS
     }
     try:
-        ended = await door.finish(parameters, door.pending_cookie.value(context.request))
+        ended = await flow.finish(parameters, flow.pending_cookie.value(context.request))
     except OnwardError as error:
-        response: Response = _page(door, error)
+        response: Response = _page(flow, error)
     else:
         response = RedirectResponse(ended.url, 303, PRIVATE)
         assert server.authenticator.sessions is not None
-        server.authenticator.sessions.cookie.set(response, ended.new.token, door.max_s)
-    door.pending_cookie.set(response, "", 0)
+        server.authenticator.sessions.cookie.set(response, ended.new.token, flow.max_s)
+    flow.pending_cookie.set(response, "", 0)
     return ApiResponse(response=response)
 
 
@@ -124,17 +124,17 @@ async def revoke_session(context: RequestContext) -> ApiResponse:
     return ApiResponse(to_json(await context.service.revoke_session(context.path["id"])))
 
 
-def _door(context: RequestContext) -> SignIn:
-    if (door := context.server.sign_in) is None:
+def _flow(context: RequestContext) -> SignIn:
+    if (flow := context.server.sign_in) is None:
         raise Problem(404, "no_sign_in", "this server has no identity provider; ONWARD_OIDC_ISSUER names one")
-    return door
+    return flow
 
 
-def _page(door: SignIn, error: OnwardError) -> HTMLResponse:
+def _page(flow: SignIn, error: OnwardError) -> HTMLResponse:
     """A page for the person in front of the browser: this address is opened by a redirect and not by the console."""
     detail = str(problem.document(error)["detail"])
     sentence = f"{detail[:1].upper()}{detail[1:]}."
-    base = html.escape(door.public_url, quote=True)
+    base = html.escape(flow.public_url, quote=True)
     page = _PAGE.format(base=base, sentence=html.escape(sentence))
     return HTMLResponse(
         page, error.status, {**PRIVATE, "Content-Security-Policy": _PAGE_POLICY, "X-Content-Type-Options": "nosniff"}
