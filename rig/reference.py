@@ -20,7 +20,8 @@ $ curl -s localhost:8765/api/tasks -H 'Content-Type: application/json' -d '{"tas
 ```
 
 The page is made from the OpenAPI document, which a running server has at `/openapi.json`. Errors are `application/problem+json` with a stable
-`code`. Times are ISO 8601 in UTC. With keys set, every call needs `Authorization: Bearer KEY` ([keys](guides/keys.md)).
+`code`. Times are ISO 8601 in UTC. With keys set, every call needs `Authorization: Bearer KEY` ([keys](guides/keys.md)), or the
+cookie of a session ([sign-in](guides/sign-in.md)). [Who may do what](reference/permissions.md) lists the scope of each call.
 """
 
 

@@ -89,6 +89,7 @@ AVOIDABLE = (
     "EventSource",
     "conformance suite",
     "no OpenAI-compatible",
+    "OpenID provider",
 )
 """Words of skips that CI can avoid: `.ci/prepare` and the dev requirements install the tools of those tests."""
 

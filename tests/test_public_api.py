@@ -94,8 +94,8 @@ def test_an_internal_attribute_is_noticed() -> None:
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-NEVER_RAISED_TO_CALLERS = {"Problem", "DryRunTimeout"}
-"""An error that the HTTP server makes into a response, and one that a dry run catches."""
+NEVER_RAISED_TO_CALLERS = {"Problem", "DryRunTimeout", "SignInRefused", "ProviderUnavailable", "TooManySignIns"}
+"""An error that the HTTP server makes into a response, one that a dry run catches, and those that a browser shows to a person who signs in."""
 
 
 def test_every_error_can_be_imported_from_a_public_module() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import tomllib
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from onward.core.durations import seconds
+from onward.core.identity import parse_role_map
+from onward.core.session import MIN_IDLE_S
 from onward.core.tenant_quota import NAMES as QUOTA_NAMES
 from onward.core.tenant_quota import TenantQuota
 from onward.errors import BadSetting
@@ -50,6 +53,18 @@ class Settings:
     log: str = "text"
     mcp_expose: str = ""
     streams: int = 1_000
+    public_url: str = ""
+    oidc_issuer: str = ""
+    oidc_client_id: str = ""
+    oidc_client_secret: str = dataclasses.field(default="", repr=False)
+    oidc_scopes: str = "openid email profile"
+    oidc_person_claim: str = "sub"
+    oidc_roles_claim: str = "groups"
+    oidc_roles: str = ""
+    oidc_tenant_claim: str = ""
+    oidc_no_tenant: str = ""
+    session_idle_s: float = 28_800.0
+    session_max_s: float = 86_400.0
     audit_key: str = dataclasses.field(default="", repr=False)
     audit_heads: str = dataclasses.field(default="", repr=False)
     audit_heads_s: float = 60.0
@@ -75,7 +90,27 @@ class Settings:
             raise BadSetting("log", self.log, "text or json")
         if not 0 <= self.metrics_port < 65536:
             raise BadSetting("metrics_port", self.metrics_port, "a port, or 0 for none")
+        if self.public_url and not is_own_url(self.public_url):
+            raise BadSetting("public_url", self.public_url, "https://HOST, or http:// for localhost, without a query")
+        if self.oidc_issuer:
+            self._check_oidc()
         self.tenant_quota  # noqa: B018 -- a quota that is impossible is refused here
+
+    def _check_oidc(self) -> None:
+        if not is_own_url(self.oidc_issuer):
+            raise BadSetting("oidc_issuer", self.oidc_issuer, "https://HOST, or http:// for localhost, without a query")
+        for name in ("oidc_client_id", "public_url"):
+            if not getattr(self, name):
+                raise BadSetting(name, "", "set, because oidc_issuer is")
+        if "openid" not in self.oidc_scopes.split():
+            raise BadSetting("oidc_scopes", self.oidc_scopes, "scopes with spaces between them, openid among them")
+        if self.oidc_no_tenant and not self.oidc_tenant_claim:
+            raise BadSetting("oidc_no_tenant", self.oidc_no_tenant, "empty, because oidc_tenant_claim is")
+        if self.session_idle_s < MIN_IDLE_S:
+            raise BadSetting("session_idle_s", self.session_idle_s, f"{MIN_IDLE_S:g} s or more")
+        if self.session_max_s < self.session_idle_s:
+            raise BadSetting("session_max_s", self.session_max_s, f"session_idle_s ({self.session_idle_s:g} s) or more")
+        parse_role_map(self.oidc_roles)
 
     @property
     def tenant_quota(self) -> TenantQuota:
@@ -110,6 +145,18 @@ def read_secret(name: str, value: str) -> str:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise BadSetting(variable(name), value, f"a readable file ({error})") from None
+
+
+def is_own_url(url: str) -> bool:
+    """Whether an address is https, or plain HTTP to this machine, without a query, a fragment, or a name and password."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    local = parts.scheme == "http" and host in {"localhost", "127.0.0.1", "::1"}
+    plain = not (parts.query or parts.fragment or "@" in parts.netloc) and url.isascii() and url.isprintable()
+    return bool(host) and plain and (parts.scheme == "https" or local)
 
 
 def variable(name: str) -> str:

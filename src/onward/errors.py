@@ -5,7 +5,7 @@
     │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge · NotSentAgain · BadWebhook · UnknownSecret · PriorityTooHigh
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
     │                         ArtifactNotFound
-    ├── Unauthorized          the request has no key, or an invalid one; Forbidden: the key is not for this (OwnCall,
+    ├── Unauthorized          the request has no key or session, or an invalid one; Forbidden: the key is not for this (OwnCall,
     │                         NotApprover, NotForTenants)
     │   └── KeylessOutside    there is no key at all yet, and the request does not come from this machine
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
@@ -143,11 +143,13 @@ class NoState(NotFound):
 
 
 class Unauthorized(OnwardError):
-    """The request has no valid key. One sentence for every reason, so that callers do not learn which keys exist."""
+    """The request has no valid key or session. One sentence for every reason, so that callers do not learn which keys exist."""
 
     code = "unauthorized"
     status = 401
     exit_status = 2
+    sign_in: str = ""
+    """The identity provider, where people can sign in with one."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -169,18 +171,22 @@ class KeylessOutside(Unauthorized):
 
 
 class Forbidden(OnwardError):
-    """The key is valid, but lacks the scope for this request."""
+    """The key or session is valid, but lacks the scope for this request."""
 
     code = "forbidden"
     status = 403
     exit_status = 2
 
-    def __init__(self, scope: str, name: str) -> None:
+    def __init__(self, scope: str, name: str, *, person: bool = False) -> None:
         self.scope = scope
-        whose = f"the key {name!r}" if name else "this key"
-        super().__init__(
-            f"{whose} lacks the scope {scope!r}; use one that has it (`onward keys create --scope {scope}`)"
-        )
+        if person:
+            sentence = (
+                f"{name} has no role with the scope {scope!r}; ask your administrator for one, then sign in again"
+            )
+        else:
+            whose = f"the key {name!r}" if name else "this key"
+            sentence = f"{whose} lacks the scope {scope!r}; use one that has it (`onward keys create --scope {scope}`)"
+        super().__init__(sentence)
 
 
 class OwnCall(Forbidden):
@@ -210,15 +216,16 @@ class NotApprover(Forbidden):
 
 
 class NotForTenants(Forbidden):
-    """A key of a tenant was used for something beyond that tenant."""
+    """A key or a person of a tenant was used for something beyond that tenant."""
 
     code = "not_for_tenants"
 
-    def __init__(self, subject: str, tenant: str, name: str) -> None:
+    def __init__(self, subject: str, tenant: str, name: str, *, person: bool = False) -> None:
         self.tenant = tenant
+        whose = f"{name} belongs to" if person else f"the key {name!r} is for"
+        advice = "a person without a tenant can do it" if person else "use a key without a tenant"
         OnwardError.__init__(
-            self,
-            f"the key {name!r} is for tenant {tenant!r}, and this is about {subject}, beyond that tenant; use a key without a tenant",
+            self, f"{whose} tenant {tenant!r}, and this is about {subject}, beyond that tenant; {advice}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import re
 import sqlite3
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from onward import Onward
 from onward.cli.args.parser import build
+from onward.core.identity import Identity
 from rig.commands import commands
 from tests.cli.conftest import Run, Waiting
 
@@ -60,6 +63,16 @@ class Shop:
         return str(
             self.onward("keys", "create", "--name", "k", "--scope", "read", "--json", "--db", self.db).json["id"]
         )
+
+    def session(self) -> str:
+        """A session of a person who signed in."""
+
+        async def begin() -> str:
+            person = Identity("a-1", "ada@example.com", frozenset({"viewer"}), None)
+            async with Onward(self.db) as app:
+                return (await app.service.sessions.begin(person, idle_s=600, max_s=600)).session.id
+
+        return asyncio.run(begin())
 
     def delivery(self) -> str:
         self.onward("submit", "greet", '"x"', "--wait", "--webhook", "https://example.com/hook", "--db", self.db)
@@ -173,6 +186,13 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
         {"id", "token", "scopes"},
     ),
     "keys revoke": (lambda shop: ["keys", "revoke", shop.key()], r"is revoked", {"id", "valid"}),
+    "sessions": (lambda shop: [shop.session(), "sessions"][1:], r"ID +NAME +PERSON +TENANT +ROLES +USED +UNTIL", {"sessions"}),
+    "sessions list": (lambda shop: [shop.session(), "sessions", "list"][1:], r"ada@example.com +a-1 +viewer", {"sessions"}),
+    "sessions revoke": (
+        lambda shop: ["sessions", "revoke", shop.session()],
+        r"^1 session of ada@example.com ended; within two seconds",
+        {"sessions"},
+    ),
     "quotas": (lambda shop: ["quotas"], r"TENANT +QUOTA|no tenants", {"tenants"}),
     "quotas list": (lambda shop: ["quotas", "list"], r"TENANT +QUOTA|no tenants", {"tenants"}),
     "quotas set": (

@@ -18,8 +18,9 @@ from onward.server.http.uvicorn import Server
 @contextlib.asynccontextmanager
 async def serving(app: Onward, **options: Any) -> AsyncIterator[str]:
     """The address of a server for this app, while the block lasts."""
-    with socket.socket(proto=socket.IPPROTO_TCP) as bound:  # as `onward serve` does
-        bound.bind(("127.0.0.1", 0))
+    with options.pop("bound", None) or socket.socket(proto=socket.IPPROTO_TCP) as bound:  # as `onward serve` does
+        if bound.getsockname()[1] == 0:
+            bound.bind(("127.0.0.1", 0))
         ready = asyncio.Event()
         server = Server(app.asgi(**{"keyless": True, **options}), grace=5, ready=ready.set)
         running = asyncio.create_task(server.serve([bound]))

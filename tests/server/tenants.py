@@ -11,6 +11,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.core import event
 from onward.core.caller import ADMIN, DECIDE, READ, SCOPES, SUBMIT, Caller
 from onward.core.clock import SystemClock
+from onward.core.identity import Identity
 from onward.core.state import AgentState, StatePatch
 from onward.server.access.service import AuthorizedService
 from onward.service.submission import SubmitRequest
@@ -42,6 +43,8 @@ class Belongings:
     """The id of a key."""
     subscription: str
     delivery: str
+    session: str
+    """The id of a session of a person."""
 
     @property
     def names(self) -> set[str]:
@@ -59,6 +62,7 @@ GHOST = Belongings(
     key="000000000000",
     subscription="06g0000000000000000000000e",
     delivery="06g0000000000000000000000d.9.06g0000000000000000000000e",
+    session="000000000001",
 )
 """What nobody has."""
 
@@ -113,12 +117,19 @@ async def subscribed(app: Onward, subscription: str, tenant: str | None) -> None
 async def subscribed_again(app: Onward, of: Belongings) -> None:
     """What somebody removed, or sent, who should not have been able to."""
     await subscribed(app, of.subscription, "acme")
+    of.session = await session_of(app, "acme")
     task_id, seq, _ = of.delivery.split(".")
     await sql(
         app.store,
         "INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at) "
         f"VALUES ('{task_id}', {seq}, '{of.subscription}', 'task.completed', 'url:x', 0, 0) ON CONFLICT DO NOTHING",
     )
+
+
+async def session_of(app: Onward, tenant: str | None) -> str:
+    """The id of a new session of a person of this tenant."""
+    person = Identity(f"a person of {tenant}", "somebody", frozenset({"viewer"}), tenant)
+    return (await app.service.sessions.begin(person, idle_s=86_400, max_s=86_400)).session.id
 
 
 async def settle(app: Onward, tenant: str | None) -> Belongings:
@@ -145,6 +156,7 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
     (artifact,) = await app.artifacts(asker)
     ((told,), _) = await app.deliveries(task=done)
     key = (await app.keys.create(f"of {tenant}", ["read"], tenant=tenant)).key.id
+    session = await session_of(app, tenant)
     return Belongings(
         asker=asker,
         fixer=child["fixer"],
@@ -156,6 +168,7 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
         key=key,
         subscription=subscription,
         delivery=told.id,
+        session=session,
     )
 
 
@@ -168,7 +181,7 @@ async def town(app: Onward) -> dict[str | None, Belongings]:
 
 
 async def everything(app: Onward) -> dict[str, list[str]]:
-    """All rows of all tables. When a key was last used is not of interest."""
+    """All rows of all tables. When a key or a session was last used is not of interest."""
     inside = isinstance(app.store, SqliteStore)
     tables = await sql(
         app.store,
@@ -178,7 +191,7 @@ async def everything(app: Onward) -> dict[str, list[str]]:
     )
     found = {}
     for (table,) in sorted(tables):
-        columns = "id, revoked_at" if table == "onward_keys" else "*"
+        columns = {"onward_keys": "id, revoked_at", "onward_sessions": "id"}.get(table, "*")
         found[table] = sorted(repr(row) for row in await sql(app.store, f"SELECT {columns} FROM {table}"))
     return found
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from onward import Onward
 from onward.cli.commands.serve import _hosts
+from onward.config import Settings
 from onward.core import key as keys
 from onward.core.caller import ANYBODY, SCOPES
 from onward.errors import BadSetting, StoreUnavailable, Unauthorized, UsageError
@@ -332,5 +333,14 @@ def test_others_may_not(host: str) -> None:
 
 
 def test_an_address_of_ipv6_is_a_host_in_brackets() -> None:
-    hosts = _hosts("fd00::5", "Example.com fd00::7 [fd00::8]")
-    assert hosts >= {"[fd00::5]", "example.com", "[fd00::7]", "[fd00::8]", "[::1]", "localhost", "127.0.0.1"}
+    hosts = _hosts("fd00::5", Settings(hosts="Example.com fd00::7 [fd00::8]", public_url="https://Onward.example.com"))
+    assert hosts >= {
+        "[fd00::5]",
+        "onward.example.com",
+        "example.com",
+        "[fd00::7]",
+        "[fd00::8]",
+        "[::1]",
+        "localhost",
+        "127.0.0.1",
+    }

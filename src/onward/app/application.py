@@ -17,6 +17,7 @@ from onward.app.events import Events
 from onward.app.mcp import Mcp
 from onward.app.queries import Queries
 from onward.app.registry import Registry
+from onward.app.sign_in import make_sign_in
 from onward.artifacts.keeper import Artifacts, Shelf
 from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
 from onward.core.approval import ApprovalRule, check_rule
@@ -186,7 +187,7 @@ class Onward(Events, Mcp, Registry, Queries):
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
         lifespan then has `async with app:`. It answers only requests for the host names in `hosts`; None accepts any. With
         `keyless`, programs on this machine may do everything as long as there is no key; without it, every call needs a key."""
-        if keyless:
+        if keyless and not self.settings.oidc_issuer:
             logging.getLogger("onward.http").warning("%s", KEYLESS)
         return self._make_asgi(hosts=hosts, keyless=keyless)
 
@@ -194,13 +195,16 @@ class Onward(Events, Mcp, Registry, Queries):
         """The same without the warning about keys, for a server that shows its own."""
         try:
             from onward.server.access import auth  # noqa: PLC0415 -- an extra
+            from onward.server.access.authenticator import Authenticator  # noqa: PLC0415 -- an extra
             from onward.server.http import app as http  # noqa: PLC0415 -- an extra
             from onward.server.http.state import ServerState  # noqa: PLC0415 -- an extra
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[serve]'") from None
+        people = bool(self.settings.oidc_issuer)
+        sign_in, sessions = make_sign_in(self.settings, self.service, self._clock) if people else (None, None)
         server = ServerState(
             self.service,
-            auth.KeyAuthenticator(self.service.keys, self._clock),
+            Authenticator(auth.KeyAuthenticator(self.service.keys, self._clock, key_needed=people), sessions),
             self.store.tails,
             self._clock,
             streams=self.settings.streams,
@@ -211,7 +215,8 @@ class Onward(Events, Mcp, Registry, Queries):
             hooks=self.hooks,
             hosts=None if hosts is None else frozenset(hosts),
             origins=frozenset(self.settings.origins.split()),
-            keyless=keyless,
+            keyless=keyless and not people,
+            sign_in=sign_in,
         )
         return http.asgi(server, more=[self._mcp_route(server)])
 

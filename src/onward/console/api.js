@@ -1,5 +1,6 @@
-// The HTTP API. `get` and `post` return JSON or throw a Problem, which has a sentence for people. The key is kept in sessionStorage
-// (until the tab is closed) and is sent only as a header, never in a URL.
+// The HTTP API. `get` and `post` return JSON or throw a Problem, which has a sentence for people. A key is kept in sessionStorage
+// (until the tab is closed) and is sent only as a header, never in a URL. A person who signed in has a cookie instead, which no script can
+// read; it counts only together with the header "Onward-Console", which foreign pages cannot send.
 
 const KEY = "onward.key";
 
@@ -31,7 +32,8 @@ export function address(path, query) {
 
 /** Headers of every request. */
 export function headers(more = {}) {
-  return key.get() ? { ...more, Authorization: `Bearer ${key.get()}` } : more;
+  const own = { ...more, "Onward-Console": "1" };
+  return key.get() ? { ...own, Authorization: `Bearer ${key.get()}` } : own;
 }
 
 /** Send a request; returns the response. Throws Problem. */
@@ -44,7 +46,7 @@ export async function ask(method, path, { query, body, signal, more } = {}) {
       headers: headers({ Accept: "application/json", ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...more }),
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
-      credentials: "omit",
+      credentials: "same-origin",
       referrerPolicy: "no-referrer",
     });
   } catch (error) {

@@ -1,15 +1,15 @@
 // The shell: navigation, top bar, sign-in, keyboard shortcuts. Pages are in pages/; pages.js explains how to add one.
 
-import { auth, get, key } from "./api.js";
+import { address, auth, get, key, post } from "./api.js";
 import { h, put } from "./dom.js";
 import { dialog } from "./dialog.js";
 import { icon } from "./icons.js";
 import * as live from "./live.js";
-import { me } from "./me.js";
+import { may, me, shortName } from "./me.js";
 import { pages } from "./pages.js";
 import * as router from "./router.js";
 import { badge, button, empty, failure, menu, tick } from "./ui.js";
-import { compact } from "./words.js";
+import { compact, line } from "./words.js";
 
 const THEMES = { auto: ["auto", "System theme"], light: ["sun", "Light"], dark: ["moon", "Dark"] };
 
@@ -18,6 +18,7 @@ const rail = h("nav", { class: "rail", "aria-label": "Pages" });
 const search = h("input", { type: "search", id: "search", placeholder: "Search tasks", "aria-label": "Search tasks: name, id, key, label or input", autocomplete: "off", spellcheck: "false", maxlength: 200 });
 const lamp = h("span", { class: "lamp", role: "status" });
 const account = h("span", { class: "account" });
+const newTask = h("span");
 
 function shell() {
   put(
@@ -28,7 +29,7 @@ function shell() {
       { class: "top" },
       h("a", { class: "brand", href: "#/tasks", "aria-label": "Onward: tasks" }, h("img", { src: "console/mark.svg", alt: "", width: 22, height: 22 }), h("span", null, "Onward")),
       h("form", { class: "search", role: "search", onsubmit: submitSearch }, icon("search"), search, h("kbd", null, "/")),
-      h("div", { class: "top-end" }, lamp, account, theme(), button("New task", () => router.go("/new"), { kind: "main", icon: "plus", title: "New task (n)", class: "button main new" })),
+      h("div", { class: "top-end" }, lamp, account, theme(), newTask),
     ),
     rail,
     main,
@@ -134,21 +135,48 @@ function theme() {
 let signing = false;
 const trouble = h("p", { class: "form-trouble", role: "alert" });
 const keyField = h("input", { type: "password", "aria-label": "Key", placeholder: "onw_…", autocomplete: "off", spellcheck: "false" });
+const provider = h("div", { class: "sign-in-provider" });
+const keyButton = button("Sign in", null, { type: "submit", kind: "main" });
 const signView = h(
   "section",
   { class: "sign-in", hidden: true, "aria-label": "Sign in" },
-  h("form", { onsubmit: submitKey }, h("img", { src: "console/mark.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), h("p", { class: "faint" }, "This server needs a key. Create one with ", h("code", null, "onward keys create"), "."), keyField, trouble, button("Sign in", null, { type: "submit", kind: "main" }), h("p", { class: "hint" }, "The key is kept in this tab only, until the tab is closed.")),
+  h("form", { onsubmit: submitKey }, h("img", { src: "console/mark.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), provider, keyField, trouble, keyButton, h("p", { class: "hint" }, "The key is kept in this tab only, until the tab is closed.")),
 );
 
-/** Ask for a key. Afterwards the page is shown again. */
-function signIn() {
+/** Offer the identity provider that the server named, or say how to get a key. */
+function drawProvider(name) {
+  keyButton.classList.toggle("main", !name); // one main button
+  if (name) {
+    const page = location.hash.slice(1);
+    const where = address("/api/sign-in", { next: /^\/[!-~]{0,499}$/.test(page) ? page : "/" });
+    put(provider, h("a", { class: "button main", href: where.href }, `Sign in with ${name}`), h("p", { class: "faint" }, "Or use a key:"));
+  } else {
+    put(provider, h("p", { class: "faint" }, "This server needs a key. Create one with ", h("code", null, "onward keys create"), "."));
+  }
+}
+
+/** Ask for a key, or offer the identity provider. Afterwards the page is shown again. */
+function signIn(problem) {
+  if (problem?.more.sign_in || !signing) drawProvider(problem?.more.sign_in);
   if (signing) return;
   signing = true;
-  put(trouble, key.get() ? "This key is no longer valid." : "");
+  put(trouble, key.get() ? "This key is no longer valid." : me.person ? "Your session has ended. Sign in again." : "");
   key.clear();
   shown();
   keyField.value = "";
-  keyField.focus();
+  (provider.querySelector("a") || keyField).focus();
+}
+
+async function signOut() {
+  if (me.session) {
+    try {
+      await post("/api/sign-out");
+    } catch (error) {
+      if (error.status !== 401) return void dialog("Not signed out", { text: error.message, cancel: "Close" }); // 401: the session has ended already
+    }
+  }
+  key.clear();
+  location.reload();
 }
 
 /** Show either the sign-in or everything else. */
@@ -175,7 +203,9 @@ async function submitKey(event) {
 
 async function loadCaller() {
   Object.assign(me, await get("/api/whoami"));
-  put(account, key.get() && menu(me.name || "key", [{ text: "Sign out", act: () => (key.clear(), location.reload()) }], { icon: "key", title: "Your key", kind: "quiet" }));
+  const who = me.person ? [me.roles.join(", "), me.tenant && `tenant ${line(me.tenant, 60)}`].filter(Boolean).join(" · ") : "";
+  put(account, (key.get() || me.person) && menu(line(shortName() || "key", 40), [{ text: "Sign out", act: signOut }], { icon: me.person ? "person" : "key", title: me.person ? `${line(me.name, 200)}: ${who}` : "Your key", kind: "quiet" }), me.person && h("span", { class: "roles faint" }, who));
+  put(newTask, may("submit") && button("New task", () => router.go("/new"), { kind: "main", icon: "plus", title: "New task (n)", class: "button main new" }));
   drawRail();
 }
 
@@ -190,7 +220,7 @@ addEventListener("keydown", (event) => {
     return;
   }
   if (event.key === "/") (event.preventDefault(), search.focus(), search.select());
-  else if (event.key === "n") router.go("/new");
+  else if (event.key === "n" && may("submit")) router.go("/new");
   else if (event.key === "g") router.go("/tasks");
   else if (event.key === "?") dialog("Keys", { fields: [h("dl", { class: "facts keys" }, KEYS.map(([keys, action]) => [h("dt", null, h("kbd", null, keys)), h("dd", null, action)]))], cancel: "Close" });
 });

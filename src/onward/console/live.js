@@ -89,7 +89,7 @@ async function read() {
   try {
     alive();
     const where = address("/api/progress", { all: "true", task_id: [...followed.keys()] });
-    const response = await fetch(where, { headers: headers({ Accept: "text/event-stream" }), signal: mine.signal, cache: "no-store", credentials: "omit" });
+    const response = await fetch(where, { headers: headers({ Accept: "text/event-stream" }), signal: mine.signal, cache: "no-store", credentials: "same-origin" });
     if (!response.ok) throw await problem(response);
     wait = 500;
     await events(response.body, (name, data) => {

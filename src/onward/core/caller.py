@@ -25,6 +25,9 @@ ROLES: Final = {
 ANONYMOUS: Final = "anonymous"
 """The principal of a request without a key, to a server that has no keys."""
 
+PERSON_PREFIX: Final = "person:"
+"""What the id of a person begins with. The id of a key has no colon."""
+
 
 class Caller(NamedTuple):
     """The caller of a request. Without keys, all programs on this machine are the same caller, with all scopes."""
@@ -44,6 +47,14 @@ class Caller(NamedTuple):
     """The roles of the person."""
     owner: str | None = None
     """The principal that the key acts for: it created the key over HTTP and so has seen it, or was named as its owner."""
+    session: str | None = None
+    """The id of the person's session."""
+
+    @property
+    def id(self) -> str | None:
+        """The stable id of the caller, for the audit log, for tasks and for quotas: the id of its key, or `person:` and the person.
+        None: the caller has neither."""
+        return self.key if self.person is None else f"{PERSON_PREFIX}{self.person}"
 
     @property
     def sees(self) -> str | None:
@@ -57,7 +68,7 @@ class Caller(NamedTuple):
         """Who acts: two callers with the same principal count as one under approval rules. A key acts for its owner, and an account
         of the machine is the same at the command line and behind `onward mcp`."""
         if self.person is not None:
-            return f"person:{self.person}"
+            return f"{PERSON_PREFIX}{self.person}"
         if self.owner is not None:
             return self.owner
         if self.key is not None:

@@ -151,7 +151,7 @@ class Task:
     usage: Usage | None = None
     """The usage of models, for the task of an agent, where it is known."""
     by: str | None = None
-    """The id of the key with which it was submitted."""
+    """The id of the caller that submitted it: of its key, or `person:` and the person."""
     partial: Any = None
     """Of a task that failed: the best result that it had by then, which is not finished. Agents have one."""
     left_out: tuple[str, ...] = ()

@@ -315,6 +315,26 @@ class Key:
     on the database itself has the owner that its creator named, or none."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Session:
+    """The session of a person who signed in."""
+
+    id: str
+    person: str
+    """The stable id of the person."""
+    name: str
+    """The name for people, as it was at sign-in."""
+    roles: tuple[str, ...]
+    tenant: str | None
+    created_at: Time
+    last_used_at: Time
+    """To the minute."""
+    until: Time
+    """When it ends if it is not used again."""
+    expires_at: Time
+    """When it ends, however often it is used."""
+
+
 # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

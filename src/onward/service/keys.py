@@ -149,7 +149,7 @@ def _involves(agent: str, task: Kin) -> bool:
 def _audit_event(action: str, row: KeyRow, by: Caller) -> AuditEvent:
     data = {"name": row.name, "scopes": row.scopes, "agent": row.agent}
     return AuditEvent(
-        action, row.id, row.tenant, by.key, by.name, {name: value for name, value in data.items() if value}
+        action, row.id, row.tenant, by.id, by.name, {name: value for name, value in data.items() if value}
     )
 
 

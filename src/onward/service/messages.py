@@ -386,8 +386,7 @@ def asker_of(caller: Caller) -> str | None:
 def audit_event(caller: Caller, action: str, subject: str, tenant: str | None, **data: Any) -> AuditEvent:
     """The audit event of an action of this caller; data that is None or False is left out."""
     details = {name: value for name, value in data.items() if value is not None and value is not False}
-    who = caller.key if caller.person is None else caller.principal
-    return AuditEvent(action, subject, tenant, who, caller.name, details)
+    return AuditEvent(action, subject, tenant, caller.id, caller.name, details)
 
 
 def shown_and_decided(

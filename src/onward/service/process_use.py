@@ -58,7 +58,7 @@ class _Rate(NamedTuple):
 
 
 class ProcessUse:
-    """Buckets of tenants and keys, and open streams of tenants."""
+    """Buckets of tenants, and of their keys and people; and open streams of tenants."""
 
     def __init__(self, clock: Clock, turns: int = TURNS) -> None:
         self._clock, self._max_turns = clock, turns
@@ -78,8 +78,8 @@ class ProcessUse:
         left."""
         assert caller.tenant is not None
         rates = [_Rate("tenant", caller.tenant, quota.requests, f"tenant {caller.tenant!r:.80}")]
-        if caller.key is not None:
-            rates.append(_Rate("key", caller.key, quota.key_requests, f"the key {caller.name!r:.80}"))
+        if caller.id is not None:
+            rates.append(_Rate("key", caller.id, quota.key_requests, _whose(caller)))
         return self._take([rate for rate in rates if rate.per_s], caller.tenant)
 
     def take_body(self, caller: Caller, quota: TenantQuota, size: int) -> None:
@@ -89,8 +89,8 @@ class ProcessUse:
         now = self._clock.monotonic()
         if quota.requests:
             self._bucket("tenant", caller.tenant).take(now, quota.requests, more)
-        if quota.key_requests and caller.key is not None:
-            self._bucket("key", caller.key).take(now, quota.key_requests, more)
+        if quota.key_requests and caller.id is not None:
+            self._bucket("key", caller.id).take(now, quota.key_requests, more)
 
     def pause_s(self, tenant: str) -> float:
         """How long the refusal of a request is held back: not at all, unless the tenant sends many requests that are refused."""
@@ -221,21 +221,25 @@ class ProcessUse:
     def check_refusals(self, caller: Caller, quota: TenantQuota) -> int:
         """How many calls of this key were left out of the audit log since its last entry. Raises QuotaExceeded when the key had as many
         refused calls as the log records: the call is then not made and not recorded, but counted."""
-        if caller.tenant is None or caller.key is None or not quota.refused:
+        if caller.tenant is None or caller.id is None or not quota.refused:
             return 0
         rate = quota.refused / MINUTE_S
-        if wait := self._bucket("refused", caller.key).wait(self._clock.monotonic(), rate, quota.refused):
-            self._dropped[caller.key] = self._dropped.pop(caller.key, 0) + 1
+        if wait := self._bucket("refused", caller.id).wait(self._clock.monotonic(), rate, quota.refused):
+            self._dropped[caller.id] = self._dropped.pop(caller.id, 0) + 1
             if len(self._dropped) > MAX_BUCKETS:
                 del self._dropped[next(iter(self._dropped))]
-            whose, unit = f"the key {caller.name!r:.80}", "refused calls a minute"
+            whose, unit = _whose(caller), "refused calls a minute"
             raise QuotaExceeded(caller.tenant, "refused", quota.refused, wait, whose, unit)
-        return self._dropped.pop(caller.key, 0)
+        return self._dropped.pop(caller.id, 0)
 
     def take_refusal(self, caller: Caller, quota: TenantQuota) -> None:
         """Count a call that was recorded and then refused."""
-        if caller.tenant is not None and caller.key is not None and quota.refused:
-            self._bucket("refused", caller.key).take(self._clock.monotonic(), quota.refused / MINUTE_S)
+        if caller.tenant is not None and caller.id is not None and quota.refused:
+            self._bucket("refused", caller.id).take(self._clock.monotonic(), quota.refused / MINUTE_S)
+
+
+def _whose(caller: Caller) -> str:
+    return f"the {'key' if caller.person is None else 'person'} {caller.name!r:.200}"
 
 
 def _state(rate: _Rate, bucket: Bucket, now: float) -> RateState:

@@ -51,6 +51,7 @@ from onward.service.messages import Messages
 from onward.service.pruning import Pruner
 from onward.service.queue_room import QueueRoom
 from onward.service.schedules import Schedules, row_of
+from onward.service.sessions import Sessions
 from onward.service.submission import (
     UNKNOWN,
     HandlerSpec,
@@ -115,6 +116,7 @@ class Service(Listing):
         self.agent_states: AgentStates = AgentStates(store, ids, askers)
         self.subscriptions: Subscriptions = Subscriptions(store, ids, webhooks)
         self.keys: Keys = Keys(store)
+        self.sessions: Sessions = Sessions(store)
         self.audit: Audit = Audit(store)
         self.cluster: Cluster = Cluster(store, clock)
         self.handlers: Handlers = Handlers(store, specs)

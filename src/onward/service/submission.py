@@ -73,7 +73,7 @@ class SubmitRequest(NamedTuple):
     agent: str | None = None
     """The agent that submits it with its own key."""
     by: str | None = None
-    """The id of the key with which it is submitted."""
+    """The id of the caller that submits it: of its key, or `person:` and the person."""
     askers: tuple[str, ...] = ()
     """The principals that ask for it (`service/askers.py`): approval rules keep them from deciding."""
     trace: Mapping[str, str] | None = None

@@ -76,13 +76,13 @@ class TenantQuotas:
         await self._read()
         own = {**self._own.get(named("tenant", tenant), {}), **values}
         self._defaults.with_values(own)  # raises BadSetting
-        event = AuditEvent("set_quota", tenant, tenant, by.key, by.name, dict(values))
+        event = AuditEvent("set_quota", tenant, tenant, by.id, by.name, dict(values))
         await self._store.tenant_quotas.set(tenant, wire.encode(own, "the quotas"), event)
         return await self._changed(tenant)
 
     async def reset(self, tenant: str, *, by: Caller = ANYBODY) -> TenantUse:
         """Give a tenant the quotas of the settings again."""
-        event = AuditEvent("reset_quota", named("tenant", tenant), tenant, by.key, by.name)
+        event = AuditEvent("reset_quota", named("tenant", tenant), tenant, by.id, by.name)
         await self._store.tenant_quotas.set(tenant, None, event)
         return await self._changed(tenant)
 

@@ -124,6 +124,26 @@ def keys(commands: Commands) -> None:
     revoke.add_argument("key", metavar="KEY", help="the id of the key, its first characters, or its name")
 
 
+def sessions(commands: Commands) -> None:
+    """`onward sessions`."""
+    parser = commands.add(
+        "sessions",
+        "commands.sessions:list_sessions",
+        "list and revoke the sessions of people who signed in",
+        "People sign in with the identity provider of ONWARD_OIDC_ISSUER.\n\n"
+        "examples:\n"
+        "  onward sessions\n"
+        "  onward sessions revoke 4k2m8n1p0q7r\n"
+        "  onward sessions revoke ada@example.com   ends all sessions of that person",
+    )
+    verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    verbs.add("list", "commands.sessions:list_sessions", "list the sessions that have not ended")
+    revoke = verbs.add("revoke", "commands.sessions:revoke", "end sessions: requests with them are refused from now on")
+    revoke.add_argument(
+        "session", metavar="SESSION", help="the id of a session, its first characters, or the name or id of a person"
+    )
+
+
 def quotas(commands: Commands) -> None:
     """`onward quotas`."""
     parser = commands.add(

@@ -82,6 +82,7 @@ def build() -> Parser:
         cluster.usage,
         cluster.top,
         cluster.keys,
+        cluster.sessions,
         cluster.quotas,
         cluster.audit,
     ):

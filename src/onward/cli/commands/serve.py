@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import urllib.parse
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from onward.cli.commands.worker import log_lines, loop_factory, print_event, sta
 from onward.cli.demo.serve import demo_app, fill, introduce
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count
+from onward.config import Settings
 from onward.core.caller import KEYLESS
 from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
@@ -45,7 +47,7 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
             _worker(app, args) as worker,
             status_line(screen, app, worker, stop),
         ):
-            served = app._make_asgi(hosts=_hosts(host, app.settings.hosts), keyless=keyless)
+            served = app._make_asgi(hosts=_hosts(host, app.settings), keyless=keyless)
             disk = await fill(app) if args.app is None else None
 
             def ready() -> None:
@@ -69,9 +71,9 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
 
 @contextlib.asynccontextmanager
 async def _open_checked(app: Onward, host: str) -> AsyncIterator[bool]:
-    """Open the app and check the address. Yields whether there is no key yet."""
+    """Open the app and check the address. Yields whether there is no key yet, and people cannot sign in."""
     async with app:
-        has_keys = await app.keys.any()
+        has_keys = await app.keys.any() or bool(app.settings.oidc_issuer)
         check_bind(host, has_keys)
         yield not has_keys
 
@@ -124,7 +126,8 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
         yield sock
 
 
-def _hosts(host: str, named: str) -> frozenset[str]:
+def _hosts(host: str, settings: Settings) -> frozenset[str]:
     """The values of the Host header that the server accepts. An IPv6 address has brackets there."""
-    names = {*LOOPBACK, host, *named.split()}
+    public = urllib.parse.urlsplit(settings.public_url).hostname
+    names = {*LOOPBACK, host, *settings.hosts.split(), *([public] if public else [])}
     return frozenset(f"[{name}]" if name.count(":") > 1 and name[0] != "[" else name for name in map(str.lower, names))

@@ -6,7 +6,7 @@ import { dialog, toast } from "../dialog.js";
 import { add, h, put } from "../dom.js";
 import { area } from "../fields.js";
 import { icon } from "../icons.js";
-import { may } from "../me.js";
+import { may, mine } from "../me.js";
 import { keepUpdated, readOnly, redraw } from "../parts.js";
 import { go, link } from "../router.js";
 import { age, badge, button, clock, empty, heading, tag, taskLink } from "../ui.js";
@@ -185,7 +185,7 @@ async function surroundings(box, item, signal) {
 
 /** The row of buttons; a note for a key without the scope. */
 function deeds(scope, ...buttons) {
-  return may(scope) ? h("footer", { class: "ask-deeds" }, buttons) : readOnly("Your key may read this, but not decide it.");
+  return may(scope) ? h("footer", { class: "ask-deeds" }, buttons) : readOnly(`${mine()} may read this, but not decide it.`);
 }
 
 function approval(ask, done) {
@@ -264,7 +264,7 @@ function question(ask, done) {
     "div",
     { class: "ask-body" },
     ask.data !== null && ask.data !== undefined && value(ask.data, { label: "Details" }),
-    may("decide") ? (ask.choices.length ? h("div", { class: "choices ask-deeds", role: "group", "aria-label": "Answers" }, ask.choices.map((choice) => button(line(choice, 200), () => send(choice), { class: "button choice" }))) : [free, h("footer", { class: "ask-deeds" }, button("Answer", submit, { kind: "main", icon: "message" }))]) : [ask.choices.length > 0 && h("ul", { class: "offered" }, ask.choices.map((choice) => h("li", null, line(choice, 200)))), readOnly("Your key may read this, but not answer it.")],
+    may("decide") ? (ask.choices.length ? h("div", { class: "choices ask-deeds", role: "group", "aria-label": "Answers" }, ask.choices.map((choice) => button(line(choice, 200), () => send(choice), { class: "button choice" }))) : [free, h("footer", { class: "ask-deeds" }, button("Answer", submit, { kind: "main", icon: "message" }))]) : [ask.choices.length > 0 && h("ul", { class: "offered" }, ask.choices.map((choice) => h("li", null, line(choice, 200)))), readOnly(`${mine()} may read this, but not answer it.`)],
     trouble,
   );
   return box;
@@ -287,7 +287,7 @@ function doubted(item, done) {
     { class: "ask-body" },
     h("p", null, "This effect began, and it is not known whether it finished: ", h("bdi", null, safe(String(item.doubt.reason).slice(0, 2000))), /[.!?]$/.test(item.doubt.reason) ? "" : "."),
     h("p", { class: "faint" }, "It is never repeated silently. Check the system that it would have changed, then say what happened."),
-    may("decide") ? h("div", { class: "verdicts" }, VERDICTS.map(([verdict, word, drawing, text]) => h("button", { type: "button", class: "verdict", onclick: act[verdict], data: { verdict } }, icon(drawing), h("b", null, word), h("span", { class: "faint" }, text)))) : readOnly("Your key may read this, but not decide it."),
+    may("decide") ? h("div", { class: "verdicts" }, VERDICTS.map(([verdict, word, drawing, text]) => h("button", { type: "button", class: "verdict", onclick: act[verdict], data: { verdict } }, icon(drawing), h("b", null, word), h("span", { class: "faint" }, text)))) : readOnly(`${mine()} may read this, but not decide it.`),
   );
 }
 

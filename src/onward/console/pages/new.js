@@ -4,7 +4,7 @@ import { get, part, post, random } from "../api.js";
 import { h, put } from "../dom.js";
 import { toast } from "../dialog.js";
 import * as fields from "../fields.js";
-import { may } from "../me.js";
+import { may, me } from "../me.js";
 import { go } from "../router.js";
 import * as schema from "../schema.js";
 import { badge, button, empty, heading } from "../ui.js";
@@ -12,7 +12,7 @@ import { line, safe, short } from "../words.js";
 
 export async function show(root, place) {
   const { signal } = place;
-  if (!may("submit")) return void put(root, empty("Not allowed", "To submit tasks, a key needs the scope submit."));
+  if (!may("submit")) return void put(root, empty("Not allowed", me.person ? "To submit tasks, a person needs the role operator or admin." : "To submit tasks, a key needs the scope submit."));
   const [{ handlers }, like] = await Promise.all([get("/api/handlers", null, { signal }), place.one("like") ? get(`/api/tasks/${part(place.one("like"))}`, null, { signal }) : null]);
   if (!handlers.length) return void put(root, heading("New task"), empty("No handlers yet", "Start a worker with an app: `onward worker MODULE:APP`. Its handlers appear here."));
 

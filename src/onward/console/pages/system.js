@@ -1,4 +1,4 @@
-// System: health, keys, quotas of tenants, and the audit log.
+// System: health, keys, sessions of people, quotas of tenants, and the audit log.
 
 import { get, part, post } from "../api.js";
 import { attempt, dialog, toast } from "../dialog.js";
@@ -27,6 +27,7 @@ export async function show(root, place) {
   const all = [
     !me.tenant && { id: "health", name: "Health", show: (panel, stop) => shown(panel, stop, wellness) },
     { id: "keys", name: "Keys", show: (panel, stop) => shown(panel, stop, keys) },
+    me.person && { id: "sessions", name: "Sessions", show: (panel, stop) => shown(panel, stop, sessions) },
     may("read") && { id: "quotas", name: "Quotas", show: (panel, stop) => shown(panel, stop, quotas) },
     { id: "audit", name: "Audit", show: (panel, stop) => shown(panel, stop, audit) },
   ].filter(Boolean);
@@ -99,7 +100,7 @@ async function keys(box, signal, place, again) {
   const old = place().one("revoked") === "1";
   const rows = [...page.keys].reverse().filter((key) => old || key.valid);
   redraw(box, [page.keys, old], () => [
-    h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, page.keys.length ? "A key allows what its scopes say, and nothing else. The key itself is never shown here." : "No key exists yet: every program on this machine may do everything. After the first key is created, every request needs a key."), page.keys.some((key) => !key.valid) && h("a", { href: link("/system", { tab: "keys", revoked: old ? null : "1" }) }, old ? "Valid keys only" : `Also show ${count(page.keys.filter((key) => !key.valid).length, "invalid key")}`), button("New key…", () => made(again, page.keys.length === 0), { icon: "plus", kind: "main" })),
+    h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, page.keys.length ? "A key allows what its scopes say, and nothing else. The key itself is never shown here." : me.person ? "No key exists yet. People sign in; programs need a key." : "No key exists yet: every program on this machine may do everything. After the first key is created, every request needs a key."), page.keys.some((key) => !key.valid) && h("a", { href: link("/system", { tab: "keys", revoked: old ? null : "1" }) }, old ? "Valid keys only" : `Also show ${count(page.keys.filter((key) => !key.valid).length, "invalid key")}`), button("New key…", () => made(again, page.keys.length === 0 && !me.person), { icon: "plus", kind: "main" })),
     h("div", { class: "stacked" }, keyTable(rows, again, page.keys.length > 0)),
   ]);
 }
@@ -153,6 +154,38 @@ function revoke(key, again) {
     act: async () => {
       await post(`/api/keys/${part(key.id)}/revoke`);
       toast(`Revoked: ${line(key.name, 60)}`, { tone: "good" });
+      again();
+    },
+  });
+}
+
+// ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+async function sessions(box, signal, _place, again) {
+  const page = await get("/api/sessions", {}, { signal });
+  redraw(box, [page.sessions], () => [
+    h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, "People who are signed in. Their roles are those that the identity provider gave them at sign-in.")),
+    h("div", { class: "stacked" }, table(SESSION_COLUMNS(again), [...page.sessions].reverse(), { label: "Sessions", none: empty("No sessions", "") })),
+  ]);
+}
+
+const SESSION_COLUMNS = (again) => [
+  { name: "Person", cell: (session) => h("span", { class: "two" }, h("b", null, line(session.name, 60), session.id === me.session && h("span", { class: "faint" }, " · yours")), h("span", { class: "faint mono" }, line(session.person, 60))) },
+  { name: "Roles", cell: (session) => h("span", { class: "row" }, session.roles.map((role) => h("span", { class: "tag" }, line(role, 20)))) },
+  { name: "Tenant", cell: (session) => (session.tenant ? line(session.tenant, 40) : h("span", { class: "faint" }, "none")) },
+  { name: "Last used", cell: (session) => age(session.last_used_at) },
+  { name: "Ends", cell: (session) => age(session.until) },
+  { name: "", class: "tight end", cell: (session) => button("End…", () => endSession(session, again), { small: true, kind: "quiet", data: { key: `end:${session.id}` }, "aria-label": `End the session of ${line(session.name, 60)}` }) },
+];
+
+function endSession(session, again) {
+  dialog(`End the session of ${line(session.name, 60)}?`, {
+    text: `Within two seconds, requests with this session are refused everywhere. The person can sign in again.${session.id === me.session ? " This is your own session: you will be signed out." : ""}`,
+    name: "End the session",
+    kind: "danger",
+    act: async () => {
+      await post(`/api/sessions/${part(session.id)}/revoke`);
+      toast(`Ended: the session of ${line(session.name, 60)}`, { tone: "good" });
       again();
     },
   });

@@ -1,4 +1,5 @@
-"""Authentication: a key in the header `Authorization: Bearer onw_…`; or any program on this machine, as long as no key exists.
+"""Authentication by key: a key in the header `Authorization: Bearer onw_…`; or any program on this machine, as long as no key exists.
+`session_auth.py` has the sessions of people, and `authenticator.py` joins the two.
 
 Each request is checked by itself whether it comes from this machine (`outside_reason`): by the address of its peer, by its
 `Host` header, and by the headers that proxies add. A server cannot know what it is mounted in, or which proxy is in front of it.
@@ -49,13 +50,14 @@ LAST_USED_INTERVAL_S = 60.0
 class KeyAuthenticator:
     """Finds the caller of a request, by its key. One per process."""
 
-    def __init__(self, keys: Keys, clock: Clock, spawn: Spawn = spawn) -> None:
+    def __init__(self, keys: Keys, clock: Clock, spawn: Spawn = spawn, *, key_needed: bool = False) -> None:
+        """`key_needed`: requests need a key also while none exists, because people sign in."""
         self._keys, self._clock, self._spawn = keys, clock, spawn
         # By the hash of the whole key: a wrong secret is never in here, so it takes as long as an unknown id.
         self._callers: dict[bytes, tuple[float, Caller]] = {}
         self._valid: dict[str, float] = {}
         self._used: dict[str, float] = {}
-        self._needs_key, self._checked_at = False, -CACHE_TTL_S
+        self._needs_key, self._checked_at = key_needed, -CACHE_TTL_S
         self._next_warning = -WARN_INTERVAL_S
 
     async def caller(self, authorization: str | None, outside: str | None = None) -> Caller:
@@ -86,7 +88,7 @@ class KeyAuthenticator:
             return True
         if not await self._keys.valid(caller.key):
             return False
-        _remember(self._valid, caller.key, now + CACHE_TTL_S)
+        remember(self._valid, caller.key, now + CACHE_TTL_S)
         return True
 
     async def needs_key(self) -> bool:
@@ -111,12 +113,12 @@ class KeyAuthenticator:
             raise Unauthorized
         until = now + (CACHE_TTL_S if row.expires_at is None else min(CACHE_TTL_S, row.expires_at - row.now))
         known_caller = caller(row)
-        _remember(self._callers, token.hash, (until, known_caller))
-        _remember(self._valid, row.id, until)
+        remember(self._callers, token.hash, (until, known_caller))
+        remember(self._valid, row.id, until)
         if now >= self._used.get(row.id, now) and (
             row.last_used_at is None or row.now - row.last_used_at >= LAST_USED_INTERVAL_S
         ):
-            _remember(self._used, row.id, now + LAST_USED_INTERVAL_S)
+            remember(self._used, row.id, now + LAST_USED_INTERVAL_S)
             self._spawn(self._note_use(row), "onward-key-used")
         return known_caller
 
@@ -156,7 +158,7 @@ def _loopback(host: str) -> bool:
 
 
 def check_bind(host: str, has_keys: bool) -> None:
-    """Refuse to listen on a public address while no key exists. Raises UsageError."""
+    """Refuse to listen on a public address while no key exists (`has_keys` is also true where people sign in). Raises UsageError."""
     if has_keys or host == "localhost" or _loopback(host):
         return  # any other host name may be reachable from elsewhere
     raise UsageError(
@@ -165,8 +167,8 @@ def check_bind(host: str, has_keys: bool) -> None:
     )
 
 
-def _remember(cache: dict[Any, Any], key: object, value: object) -> None:
-    """Put it into the cache, and drop the oldest entry if there are too many; a dropped key is looked up again."""
+def remember(cache: dict[Any, Any], key: object, value: object) -> None:
+    """Put it into the cache, and drop the oldest entry if there are too many; a dropped key or session is looked up again."""
     cache.pop(key, None)
     cache[key] = value
     if len(cache) > MAX_CACHED_KEYS:

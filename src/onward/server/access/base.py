@@ -58,12 +58,18 @@ class AccessBase:
     def need(self, scope: str) -> None:
         """Raises Forbidden if the caller does not have this scope."""
         if scope not in self.caller.scopes:
-            raise Forbidden(scope, self.caller.name)
+            raise self._forbidden(scope)
 
     def need_any(self, scopes: Sequence[str]) -> None:
         """Raises Forbidden if the caller has none of these scopes."""
         if self.caller.scopes.isdisjoint(scopes):
-            raise Forbidden(scopes[0], self.caller.name)
+            raise self._forbidden(scopes[0])
+
+    def _forbidden(self, scope: str) -> Forbidden:
+        return Forbidden(scope, self.caller.name, person=self.caller.person is not None)
+
+    def _beyond_tenant(self, subject: str, tenant: str) -> NotForTenants:
+        return NotForTenants(subject, tenant, self.caller.name, person=self.caller.person is not None)
 
     async def _own(self, scope: str, task_id: str, most: int = 0) -> Task:
         """The task, if this caller may use it with this scope; its input and result only where they have at most `most` bytes.
@@ -86,7 +92,7 @@ class AccessBase:
         """Check the right to something that belongs to no tenant. Raises Forbidden if the caller has a tenant."""
         self.need(scope)
         if self.caller.tenant is not None:
-            raise NotForTenants(subject, self.caller.tenant, self.caller.name)
+            raise self._beyond_tenant(subject, self.caller.tenant)
 
     def _audit_event(self, action: str, subject: str, tenant: str | None, **data: Any) -> AuditEvent:
         return audit_event(self.caller, action, subject, tenant, **data)

@@ -8,7 +8,6 @@ from typing import Any
 from onward.core.caller import ADMIN, READ, SUBMIT
 from onward.core.task import SAME, Tasks
 from onward.core.views import Acted, HandlerView, Health, RecordView, Timeline, TurnView, UsageReport
-from onward.errors import NotForTenants
 from onward.server.access.base import AccessBase
 from onward.service.forks import ForkPlan
 from onward.service.timeline import Turn
@@ -25,7 +24,7 @@ class Queries(AccessBase):
         Raises NotForTenants."""
         sees = self.caller.sees
         if tenant is not None and sees is not None and tenant != sees:
-            raise NotForTenants(f"the tasks of tenant {tenant!r:.80}", sees, self.caller.name)
+            raise self._beyond_tenant(f"the tasks of tenant {tenant!r:.80}", sees)
         return sees if tenant is None else tenant
 
     async def list(self, *, tenant: str | None = None, **filters: Any) -> tuple[Tasks, str | None]:

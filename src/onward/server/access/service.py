@@ -28,16 +28,18 @@ from onward.core.views import (
     Key,
     Queue,
     Schedule,
+    Session,
     Spent,
     Stats,
     Subscription,
     TenantUse,
     WorkerView,
 )
-from onward.errors import NoState, NotForTenants
+from onward.errors import NoState
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
 from onward.service.keys import KeyList, NewKey
+from onward.service.sessions import SessionList
 from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
 from onward.service.tenant_quotas import TenantUses
@@ -131,7 +133,7 @@ class AuthorizedService(Queries):
         caller = self.caller
         requests = [
             request._replace(
-                tenant=caller.tenant, agent=caller.agent, by=caller.key, parent=None, askers=(caller.principal,)
+                tenant=caller.tenant, agent=caller.agent, by=caller.id, parent=None, askers=(caller.principal,)
             )
             for request in requests
         ]
@@ -315,7 +317,7 @@ class AuthorizedService(Queries):
         self.need(ADMIN)
         own_tenant = self.caller.tenant
         if own_tenant is not None and tenant not in {None, own_tenant}:
-            raise NotForTenants(f"the events of tenant {tenant!r:.80}", own_tenant, self.caller.name)
+            raise self._beyond_tenant(f"the events of tenant {tenant!r:.80}", own_tenant)
         self.service.subscriptions.check(url, types)
         async with self._audited_subscription("subscribe", url.partition("?")[0], types=list(types)):
             return await self.service.subscriptions.make(url, types, tenant=own_tenant or tenant)
@@ -366,7 +368,7 @@ class AuthorizedService(Queries):
         self.need(ADMIN)
         own_tenant = self.caller.tenant
         if own_tenant is not None and tenant not in {None, own_tenant}:
-            raise NotForTenants(f"a key of tenant {tenant!r:.80}", own_tenant, self.caller.name)
+            raise self._beyond_tenant(f"a key of tenant {tenant!r:.80}", own_tenant)
         return await self.service.keys.create(
             name, scopes, tenant=own_tenant or tenant, agent=agent, expires=expires, by=self.caller
         )
@@ -375,6 +377,20 @@ class AuthorizedService(Queries):
         """Revoke a key: within two seconds requests with it are refused. Raises NotFound."""
         self.need(ADMIN)
         return await self.service.keys.revoke(key_id, whose=self.caller.sees, by=self.caller)
+
+    async def sessions(self) -> SessionList:
+        """The sessions of people that have not ended; for a caller with a tenant, those of that tenant."""
+        self.need(ADMIN)
+        return await self.service.sessions.list(self.caller.sees)
+
+    async def revoke_session(self, session_id: str) -> Session:
+        """End the session of a person: within two seconds requests with it are refused. Raises NotFound."""
+        self.need(ADMIN)
+        return await self.service.sessions.revoke(session_id, whose=self.caller.sees, by=self.caller)
+
+    async def sign_out(self) -> None:
+        """End the caller's own session. For a caller with a key there is nothing to end."""
+        await self.service.sessions.sign_out(self.caller)
 
     async def quotas(self, after: str = "", limit: int = 100) -> TenantUses:
         """The quotas of each tenant and its use of them, by name; for a caller with a tenant, of that tenant."""

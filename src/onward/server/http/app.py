@@ -37,6 +37,7 @@ from onward.server.http.routes import (
     introspection,
     keys,
     quotas,
+    sessions,
     streams,
     subscriptions,
     tasks,
@@ -59,9 +60,14 @@ ROUTES: Sequence[ApiRoute] = (
     *subscriptions.routes,
     *cluster.routes,
     *keys.routes,
+    *sessions.routes,
     *quotas.routes,
     *hooks.routes,
 )
+
+
+BY_COOKIE = "onward.by_cookie"
+"""The key in the ASGI scope that says whether a session made the request. A cache may keep responses to cookies, unlike those to keys."""
 
 
 class _AnyPathConvertor(Convertor[str]):
@@ -132,6 +138,8 @@ class _Endpoint:
                 Problem(500, "internal", "an internal error of the server; its log has the details")
             )
         response.headers.update(ratelimit.headers(scope.get(ratelimit.RATES, ())))
+        if scope.get(BY_COOKIE):
+            response.headers.setdefault("Cache-Control", "no-store")
         try:
             await response(scope, receive, send)
         finally:
@@ -156,6 +164,7 @@ class _Endpoint:
             if route.open
             else await server.authorized_service(request, request.headers.get("authorization"))
         )
+        request.scope[BY_COOKIE] = service.caller.session is not None
         request.scope[ratelimit.RATES] = await service.admit()
         if route.scopes:
             service.need_any(route.scopes)

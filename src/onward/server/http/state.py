@@ -11,9 +11,11 @@ from starlette.requests import HTTPConnection
 from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.hook import Hook
-from onward.errors import OnwardError, QuotaExceeded
+from onward.errors import OnwardError, QuotaExceeded, Unauthorized
 from onward.server.access import auth
+from onward.server.access.authenticator import Authenticator
 from onward.server.access.service import AuthorizedService
+from onward.server.access.sign_in import SignIn
 from onward.server.http import bodies
 from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
@@ -40,7 +42,7 @@ class ServerState:
     def __init__(
         self,
         service: Service,
-        authenticator: auth.KeyAuthenticator,
+        authenticator: Authenticator,
         tails: Tails,
         clock: Clock,
         *,
@@ -53,12 +55,15 @@ class ServerState:
         origins: frozenset[str] = frozenset(),
         hooks: Mapping[str, Hook] | None = None,
         keyless: bool = False,
+        sign_in: SignIn | None = None,
     ) -> None:
         self.service, self.authenticator, self.version = service, authenticator, version
         self.body_limit, self.now = body_limit, now
         self.settings = {} if settings is None else settings
         """Secret values are masked."""
         self.hosts, self.origins, self.hooks = hosts, origins, {} if hooks is None else hooks
+        self.sign_in = sign_in
+        """None: people cannot sign in here."""
         self._keyless = keyless
         """Whether programs on this machine may send requests without a key, while no key exists."""
         self.metrics: Metrics | None = None
@@ -77,16 +82,27 @@ class ServerState:
         self.feed = Feed(tails, clock, streams=streams, closing=self.closing)
         self._held_refusals = 0
 
-    async def caller(self, connection: HTTPConnection, authorization: str | None) -> Caller:
-        """The caller of this connection, by its `Authorization` header. Raises Unauthorized."""
+    async def caller(self, connection: HTTPConnection, authorization: str | None, *, cookies: bool = False) -> Caller:
+        """The caller of this connection, by its `Authorization` header; with `cookies` and without that header, also by the cookie
+        of a session. Raises Unauthorized, which names the identity provider where there is one."""
+        try:
+            return await self._caller(connection, authorization, cookies)
+        except Unauthorized as error:
+            if self.sign_in is not None:
+                error.sign_in = self.sign_in.title
+            raise
+
+    async def _caller(self, connection: HTTPConnection, authorization: str | None, cookies: bool) -> Caller:
         if authorization is not None:
             return await self.authenticator.caller(authorization)
+        if cookies and self.sign_in is not None and (person := await self.authenticator.person(connection)) is not None:
+            return person
         outside = auth.outside_reason(connection) if self._keyless else KEYLESS_NOT_ALLOWED
         return await self.authenticator.caller(None, outside)
 
     async def authorized_service(self, connection: HTTPConnection, authorization: str | None) -> AuthorizedService:
-        """The service with the rights of this caller. Raises Unauthorized."""
-        return AuthorizedService(self.service, await self.caller(connection, authorization))
+        """The service with the rights of this caller, who may be a person with a session. Raises Unauthorized."""
+        return AuthorizedService(self.service, await self.caller(connection, authorization, cookies=True))
 
     async def hold_refusal(self, error: OnwardError) -> None:
         """Hold back the refusal of a request, if its tenant sends many that are over its quota."""

@@ -1,7 +1,7 @@
 """WebSockets: the same updates as a stream, and messages that control the task meanwhile.
 
 A browser opens sockets to any host, and HTTP middleware does not see them: so this module checks host and origin before it
-accepts. The key comes in the header `Authorization`, as the subprotocol `onward.key.KEY` beside `onward`, or in a first message
+accepts. A person with a session sends its cookie, which counts only with the `Origin` of this server. The key comes in the header `Authorization`, as the subprotocol `onward.key.KEY` beside `onward`, or in a first message
 `{"type": "auth", "key": KEY}`; never in the URL, which ends up in logs.
 
 The server answers each message with `{"type": "ack", "for": …}` or `{"type": "error", "code": …}`, with its `id` if it has one.
@@ -59,7 +59,7 @@ MAX_UNAUTHENTICATED = 100
 
 PROTOCOL, KEY_PROTOCOL_PREFIX = "onward", "onward.key."
 NORMAL, GOING_AWAY, POLICY_VIOLATION, TOO_LARGE = 1000, 1001, 1008, 1009
-REVOKED = POLICY_VIOLATION, "the key is no longer valid"
+REVOKED = POLICY_VIOLATION, "the key or the session is no longer valid"
 
 
 class MessageEncoder:

@@ -175,6 +175,6 @@ def _user(caller: Caller) -> AuthenticatedUser:
     tenant = "" if caller.tenant is None else f"of {caller.tenant}"
     return AuthenticatedUser(
         AccessToken(
-            token="", client_id=f"{caller.key or ''} {tenant}", scopes=sorted(caller.scopes), subject=caller.name
+            token="", client_id=f"{caller.id or ''} {tenant}", scopes=sorted(caller.scopes), subject=caller.name
         )
     )

@@ -78,10 +78,16 @@ def document(routes: Sequence[ApiRoute], version: str) -> dict[str, Any]:
         "components": {
             "schemas": {"Problem": PROBLEM, **_schemas(routes)},
             "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer", "description": "`onward keys create` creates a key."}
+                "key": {"type": "http", "scheme": "bearer", "description": "`onward keys create` creates a key."},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "__Host-onward",
+                    "description": "The cookie of a person who signed in. It counts only with the header `Onward-Console`.",
+                },
             },
         },
-        "security": [{"key": []}, {}],
+        "security": [{"key": []}, {"session": []}, {}],
     }
 
 

@@ -33,7 +33,7 @@ class TenantQuotas(OverDatabase):
         await self._db.transact(job)
 
     async def tenants(self, after: str, limit: int) -> list[str]:
-        """Tenants with a key or with quotas of their own, by name, after a name."""
+        """Tenants with a key, a session or quotas of their own, by name, after a name."""
         return [row[0] for row in await self._db.fetch("tenants", after=after, limit=limit)]
 
     async def depth(self, turn_groups: Sequence[str]) -> dict[str, int]:

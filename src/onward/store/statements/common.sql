@@ -880,8 +880,9 @@ ON CONFLICT (tenant) DO UPDATE SET quota = excluded.quota, changed_at = excluded
 DELETE FROM onward_tenant_quotas WHERE tenant = :tenant
 
 -- name: tenants
--- Tenants with a key or with quotas of their own, after a name.
-SELECT tenant FROM onward_keys WHERE tenant > :after UNION SELECT tenant FROM onward_tenant_quotas WHERE tenant > :after ORDER BY 1 LIMIT :limit
+-- Tenants with a key, a session or quotas of their own, after a name.
+SELECT tenant FROM onward_keys WHERE tenant > :after UNION SELECT tenant FROM onward_tenant_quotas WHERE tenant > :after
+UNION SELECT tenant FROM onward_sessions WHERE tenant > :after ORDER BY 1 LIMIT :limit
 
 -- name: tenant_depth
 -- How many unfinished tasks of a tenant no worker holds, by queue.
@@ -915,6 +916,45 @@ UPDATE onward_keys SET revoked_at = onward_now() WHERE id = :id AND revoked_at I
 -- name: key_used
 -- Store when a key was used, to the minute.
 UPDATE onward_keys SET last_used_at = onward_now() WHERE id = :id AND (last_used_at IS NULL OR last_used_at <= onward_now() - 60)
+
+-- name: session_add
+-- A new session.
+INSERT INTO onward_sessions (id, hash, person, name, roles, tenant, created_at, last_used_at, idle_s, expires_at)
+VALUES (:id, :hash, :person, :name, :roles, :tenant, onward_now(), onward_now(), :idle_s, onward_now() + CAST(:seconds AS float8))
+
+-- name: session_columns
+-- The columns of a session.
+SELECT id, hash, person, name, roles, tenant, created_at, last_used_at, idle_s, expires_at, onward_now() AS now FROM onward_sessions
+
+-- name: session
+-- One session by its id.
+{session_columns} WHERE id = :id
+
+-- name: session_by_hash
+-- One session by the hash of its token.
+{session_columns} WHERE hash = :hash
+
+-- name: sessions
+-- The sessions that a reader may see and that have not ended, the oldest first.
+{session_columns} WHERE expires_at > onward_now() AND last_used_at + idle_s > onward_now() AND (:of_all OR COALESCE(tenant, '') = :tenant)
+ORDER BY created_at, id
+
+-- name: session_end
+-- End a session; it returns nothing when that was done before.
+DELETE FROM onward_sessions WHERE id = :id AND (:of_all OR COALESCE(tenant, '') = :tenant) RETURNING id
+
+-- name: sessions_prune
+-- Delete the sessions that have ended.
+DELETE FROM onward_sessions WHERE expires_at <= onward_now() OR last_used_at + idle_s <= onward_now()
+
+-- name: sessions_bound
+-- End the sessions of a person beyond a number, those that were unused for the longest time.
+DELETE FROM onward_sessions WHERE id IN (SELECT id FROM onward_sessions WHERE person = :person ORDER BY last_used_at DESC, created_at DESC, id LIMIT 1000000 OFFSET :most)
+
+-- name: session_used
+-- Store when a session was used, to the minute. A session that has ended stays ended.
+UPDATE onward_sessions SET last_used_at = onward_now()
+WHERE id = :id AND last_used_at <= onward_now() - 60 AND last_used_at + idle_s > onward_now() AND expires_at > onward_now()
 
 -- name: audit_head
 -- The last entry, which the next one refers to.

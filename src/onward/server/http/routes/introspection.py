@@ -34,11 +34,14 @@ Kind = Literal[
 class Who(Shape):
     """The caller as the server sees it, for a console."""
 
-    name: str = Field(description="The name of the key; empty without a key.")
+    name: str = Field(description="The name of the key, or of the person with their id; empty without either.")
     key: str | None = Field(description="The id of the key; null without a key.")
     scopes: list[str]
     tenant: str | None
     agent: str | None = Field(description="The agent that the key belongs to.")
+    person: str | None = Field(description="The stable id of the person who signed in; null with a key.")
+    roles: list[str] = Field(description="The roles of the person.")
+    session: str | None = Field(description="The id of the session of the person.")
     version: str = Field(description="The version of the server.")
 
 
@@ -163,7 +166,8 @@ async def whoami(context: RequestContext) -> ApiResponse:
     """For every key, whatever its scopes are."""
     caller = context.service.caller
     fields = {"name": caller.name, "key": caller.key, "tenant": caller.tenant, "agent": caller.agent}
-    return ApiResponse({**fields, "scopes": sorted(caller.scopes), "version": context.server.version})
+    person = {"person": caller.person, "roles": sorted(caller.roles), "session": caller.session}
+    return ApiResponse({**fields, **person, "scopes": sorted(caller.scopes), "version": context.server.version})
 
 
 @routes.add(
