@@ -31,6 +31,7 @@ test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests 
 test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance suites, both databases everywhere (some 30 minutes)
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "slow and not alone"
 	$(PYTEST) $(TESTS) -n 1 -m "alone"
+	$(PYTEST) tests/store -n $(JOBS) -m "postgres and not slow and not owner" --roles
 
 coverage: $(STAMP) ## the quick tests, and which lines of src/ they do not run
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "not slow" --cov=onward --cov-report=term-missing:skip-covered
