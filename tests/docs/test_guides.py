@@ -17,6 +17,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.cli.args.parser import parse
 from onward.core.task import State
 from onward.errors import Fatal
+from onward.service.submission import SubmitRequest
 from onward.testing import crashes, drain, memory_app
 from tests.kit import sql
 
@@ -155,6 +156,12 @@ async def test_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         assert await task.result() == "charged 5 with [secret STRIPE_KEY]"
     assert capsys.readouterr().out == "17\n"
     assert list(names["refund"].spec()["function"]["parameters"]["properties"]) == ["amount"]
+    own = memory_app(code_of("secrets.md", "per_tenant.py")["app"])
+    async with own:
+        for tenant, left in (("acme", 0), ("globex", 0), ("initech", 1)):
+            (task_id,) = await own.service.submit([SubmitRequest("pay", 5, tenant=tenant)])
+            assert len(await drain(own)) == left
+            assert (await own.get(task_id)).result == (None if left else "charged 5 with [secret PAY_KEY]")
     session = code_of("secrets.md", "session.py")
     turns = [[("log_in", {"user": "me"})], [("read", {"page": 1, "session": {"$secret": "SESSION"}})], "read"]
     session["app"].agent("reader", model=ScriptedModel(turns), tools=[session["log_in"], session["read"]])
