@@ -40,9 +40,32 @@ def test_every_guide_is_run_by_a_test() -> None:
         assert guide.name in tests, f"no test runs the code of {guide.name}"
 
 
+def test_the_threat_model_names_tests_that_exist() -> None:
+    text = (GUIDES / "threat-model.md").read_text(encoding="utf-8")
+    table = text.partition("where that is tested")[2].partition("\n## ")[0]
+    rows = [row.rsplit("|", 2)[1] for row in table.splitlines() if row.startswith("|")][2:]
+    assert len(rows) > 15
+    for row in rows:
+        folder = ROOT
+        for path in re.findall(r"`([^`]+)`", row):
+            file = ROOT / path if "/" in path else folder / path
+            assert file.exists(), f"threat-model.md names {path}"
+            folder = file.parent
+
+
 @pytest.mark.parametrize(
     "guide",
-    ["running.md", "agents.md", "approvals.md", "artifacts.md", "secrets.md", "progress.md", "keys.md", "console.md"],
+    [
+        "running.md",
+        "agents.md",
+        "approvals.md",
+        "artifacts.md",
+        "secrets.md",
+        "progress.md",
+        "keys.md",
+        "console.md",
+        "hardening.md",
+    ],
 )
 def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
     text = (GUIDES / guide).read_text(encoding="utf-8")
