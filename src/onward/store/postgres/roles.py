@@ -236,7 +236,7 @@ def _policies(schema: str, table: str, rights: Rights, roles: dict[str, str]) ->
 
 
 def _view(schema: str, table: str, rights: Rights, roles: dict[str, str]) -> list[str]:
-    """The view is made anew, with the columns that the table has now."""
+    """The view is made anew, with the columns that the table has now. (A migration that removes one of them has to drop the view first.)"""
     condition = (rights.tenant_rows or "").format(schema=schema, setting=SETTING)
     return [
         f"DROP VIEW IF EXISTS {schema}.{rights.view}",
