@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-full coverage prove bench lint format docs lock clean
+.PHONY: help demo check test test-full coverage prove bench lint format docs lock audit sbom clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -31,6 +31,7 @@ test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests 
 test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance suites, both databases everywhere (some 30 minutes)
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "slow and not alone"
 	$(PYTEST) $(TESTS) -n 1 -m "alone"
+	$(PYTEST) tests/store -n $(JOBS) -m "postgres and not slow and not owner" --roles
 
 coverage: $(STAMP) ## the quick tests, and which lines of src/ they do not run
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "not slow" --cov=onward --cov-report=term-missing:skip-covered
@@ -61,8 +62,19 @@ lock: ## write requirements/*.txt anew from pyproject.toml
 	$(VENV)-lock/bin/python -m tools.lock
 	rm -rf $(VENV)-lock
 
+audit: $(VENV)-audit/bin/pip-audit ## look for known vulnerabilities of the locked packages; needs the advisory database of PyPI
+	$(VENV)-audit/bin/python -m tools.audit
+
+sbom: $(VENV)-audit/bin/pip-audit ## write the software bill of materials (CycloneDX) of the locked packages to dist/sbom.json
+	@mkdir -p dist
+	$(VENV)-audit/bin/cyclonedx-py requirements requirements/runtime.txt --pyproject pyproject.toml --output-reproducible -o dist/sbom.json
+
 clean: ## remove what was made here
-	rm -rf $(VENV) $(VENV)-docs .coverage .cache .bench .hypothesis .mypy_cache .ruff_cache dist site
+	rm -rf $(VENV) $(VENV)-docs $(VENV)-audit .coverage .cache .bench .hypothesis .mypy_cache .ruff_cache dist site
+
+$(VENV)-audit/bin/pip-audit: requirements/audit.txt
+	@rm -rf $(VENV)-audit && $(PYTHON) -m venv $(VENV)-audit
+	@$(VENV)-audit/bin/pip install -q --disable-pip-version-check --no-deps -r requirements/audit.txt
 
 $(BASE): pyproject.toml requirements/base.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Onward needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }

@@ -28,6 +28,7 @@ from onward.telemetry import counters
 from rig.postgres import Postgres
 from rig.server import Unavailable
 from tests.kit import KINDS, HandClock, Lab, Time
+from tests.roled import as_user, roled
 
 settings.register_profile(
     "onward",
@@ -49,6 +50,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prove", action="store_true", help="run the proofs at full size")
+    parser.addoption(
+        "--roles", action="store_true", help="use PostgreSQL as a user with the roles of servers and workers"
+    )
 
 
 FULL_ONLY = ("outside", "rig")
@@ -182,11 +186,15 @@ class Recycled:
         'SELECT COALESCE((SELECT t FROM hand_clock), extract(epoch FROM now())::float8)'
     """
 
-    def __init__(self, server: Postgres) -> None:
-        self.url = server.database("recycled")
+    def __init__(self, server: Postgres, *, roles: bool) -> None:
+        owner_url = roled(server, "recycled") if roles else server.database("recycled")
+        self.url = as_user(owner_url, "does_both") if roles else owner_url
         asyncio.run(_open_and_close(self.url))
-        self.connection = psycopg.connect(self.url, autocommit=True)
+        self.connection = psycopg.connect(owner_url, autocommit=True)
         self.connection.execute(self.CLOCK)
+        if roles:
+            self.connection.execute("GRANT SELECT ON hand_clock TO PUBLIC")
+            self.connection.execute("GRANT MAINTAIN ON ALL TABLES IN SCHEMA public TO does_both")  # for ANALYZE
         tables = self.connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN ('onward_migrations', 'onward_schema')"
         )
@@ -219,8 +227,8 @@ async def _open_and_close(url: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def recycled(postgres: Postgres) -> Iterator[Recycled]:
-    database = Recycled(postgres)
+def recycled(postgres: Postgres, pytestconfig: pytest.Config) -> Iterator[Recycled]:
+    database = Recycled(postgres, roles=pytestconfig.getoption("--roles"))
     yield database
     database.connection.close()
 

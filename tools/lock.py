@@ -1,7 +1,7 @@
 """Writes requirements/*.txt from pyproject.toml, with hashes, for every platform. `make lock` runs it with uv installed.
 
 Each file is a superset of the one before: `base` is the package alone, `runtime` has all extras for users, `dev` has the tools of
-developers, and `docs` builds the site.
+developers, `docs` builds the site, and `audit` has the tools for advisories and the bill of materials.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 USERS = ("postgres", "fast", "openai", "prices", "s3", "serve", "mcp", "encryption", "oidc", "metrics", "otel")
-LOCKS: dict[str, tuple[str, ...]] = {"dev": ("dev",), "runtime": USERS, "base": (), "docs": ("docs",)}
+LOCKS: dict[str, tuple[str, ...]] = {
+    "dev": ("dev",),
+    "runtime": USERS,
+    "base": (),
+    "docs": ("docs",),
+    "audit": ("audit",),
+}
 
 
 def main() -> None:

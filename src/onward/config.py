@@ -45,6 +45,8 @@ class Settings:
     webhook_allow_private: str = ""
     host: str = "127.0.0.1"
     port: int = 8765
+    tls_cert: str = ""
+    tls_key: str = ""
     hosts: str = ""
     origins: str = ""
     body_limit: int = 4_194_304

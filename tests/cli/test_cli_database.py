@@ -13,10 +13,24 @@ import psycopg
 import pytest
 
 from onward.store import migrate
+from rig.postgres import Postgres
 from tests.cli.conftest import Run
 from tests.kit import not_memory, only_postgres
 
 UNREACHABLE = "postgresql://nobody:secret@127.0.0.1:1/none"
+
+
+def test_migrate_makes_roles_on_postgresql_alone(onward: Run, db: str, postgres: Postgres):
+    refused = onward("migrate", "--db", db, "--roles")
+    assert refused.status == 2
+    assert "has no roles" in refused.err
+    url = postgres.database("with_roles")
+    made = onward("migrate", "--db", url, "--roles", "till")
+    assert made.status == 0, made.err
+    assert "GRANT till_server TO the user of your server" in made.out
+    assert "roles: till_server, till_worker, till_reader, till_tenant: done" in made.err
+    doctor = onward("doctor", "--db", url)
+    assert "set up, but connected as postgres, a superuser" in doctor.out
 
 
 def test_migrate_makes_the_tables_once(onward: Run, db: str):

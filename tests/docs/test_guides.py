@@ -17,6 +17,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.cli.args.parser import parse
 from onward.core.task import State
 from onward.errors import Fatal
+from onward.service.submission import SubmitRequest
 from onward.testing import crashes, drain, memory_app
 from tests.kit import sql
 
@@ -39,9 +40,32 @@ def test_every_guide_is_run_by_a_test() -> None:
         assert guide.name in tests, f"no test runs the code of {guide.name}"
 
 
+def test_the_threat_model_names_tests_that_exist() -> None:
+    text = (GUIDES / "threat-model.md").read_text(encoding="utf-8")
+    table = text.partition("where that is tested")[2].partition("\n## ")[0]
+    rows = [row.rsplit("|", 2)[1] for row in table.splitlines() if row.startswith("|")][2:]
+    assert len(rows) > 15
+    for row in rows:
+        folder = ROOT
+        for path in re.findall(r"`([^`]+)`", row):
+            file = ROOT / path if "/" in path else folder / path
+            assert file.exists(), f"threat-model.md names {path}"
+            folder = file.parent
+
+
 @pytest.mark.parametrize(
     "guide",
-    ["running.md", "agents.md", "approvals.md", "artifacts.md", "secrets.md", "progress.md", "keys.md", "console.md"],
+    [
+        "running.md",
+        "agents.md",
+        "approvals.md",
+        "artifacts.md",
+        "secrets.md",
+        "progress.md",
+        "keys.md",
+        "console.md",
+        "hardening.md",
+    ],
 )
 def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
     text = (GUIDES / guide).read_text(encoding="utf-8")
@@ -155,6 +179,12 @@ async def test_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         assert await task.result() == "charged 5 with [secret STRIPE_KEY]"
     assert capsys.readouterr().out == "17\n"
     assert list(names["refund"].spec()["function"]["parameters"]["properties"]) == ["amount"]
+    own = memory_app(code_of("secrets.md", "per_tenant.py")["app"])
+    async with own:
+        for tenant, left in (("acme", 0), ("globex", 0), ("initech", 1)):
+            (task_id,) = await own.service.submit([SubmitRequest("pay", 5, tenant=tenant)])
+            assert len(await drain(own)) == left
+            assert (await own.get(task_id)).result == (None if left else "charged 5 with [secret PAY_KEY]")
     session = code_of("secrets.md", "session.py")
     turns = [[("log_in", {"user": "me"})], [("read", {"page": 1, "session": {"$secret": "SESSION"}})], "read"]
     session["app"].agent("reader", model=ScriptedModel(turns), tools=[session["log_in"], session["read"]])

@@ -13,7 +13,17 @@ from pydantic import BaseModel, Field, SecretStr
 from onward import Onward, Retry, State
 from onward.core import mask
 from onward.core.clock import SystemClock
-from onward.errors import BadSetting, BadWebhook, InvalidInput, StepFailed, UnfitSecret, UnknownSecret, UsageError
+from onward.errors import (
+    BadSetting,
+    BadWebhook,
+    InvalidInput,
+    SecretMissing,
+    StepFailed,
+    UnfitSecret,
+    UnknownSecret,
+    UsageError,
+)
+from onward.service.submission import SubmitRequest
 from onward.sinks import signature
 from onward.sinks.webhook import Webhooks
 from onward.testing import crashes, drain, memory_app
@@ -509,3 +519,97 @@ async def test_what_code_takes_from_the_environment_itself_is_masked_all_the_sam
 
     async with app, app.worker():
         assert await (await app.submit(work)).result("60s") == "key=[secret STRIPE_KEY]"
+
+
+# ── of one tenant ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OWN = {tenant: f"sk_live_of_{tenant}_0123456789" for tenant in ("acme", "globex")}
+
+
+def _sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The values of two tenants, and one for tasks without a tenant, in every kind of source."""
+    values = {f"PAY_KEY__{tenant}": value for tenant, value in OWN.items()} | {"PAY_KEY": VALUE}
+    for name, value in values.items():
+        (tmp_path / name).write_text(value)
+        monkeypatch.setenv(name, value)
+    return {"environment": "environment", "folder": tmp_path, "mapping": values, "function": values.get}
+
+
+@pytest.mark.parametrize("kind_of_source", ["environment", "folder", "mapping", "function"])
+@only_memory
+async def test_a_task_gets_the_value_of_its_tenant_and_no_other(
+    kind_of_source: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Onward(url, secrets=_sources(tmp_path, monkeypatch)[kind_of_source], poll_s=0.05)
+    key = app.secret("PAY_KEY", per_tenant=True)
+    seen: list[tuple[str, str]] = []
+
+    def charge(amount: int, key: str) -> str:
+        seen.append(("step", key))
+        return f"charged {amount} with {key}"
+
+    def login() -> Login:
+        return Login(user="me", password=SecretStr(seen[-1][1]))
+
+    @app.task
+    async def pay(ctx: Any, given: SecretStr) -> str:
+        seen.append(("input", given.get_secret_value()))
+        charged = await ctx.step(charge, 5, key)
+        again: Login = await ctx.step(login)  # recorded by its name, and read again for the same tenant
+        seen.append(("result", again.password.get_secret_value()))
+        return str(charged)
+
+    async with app, app.worker():
+        for tenant, value in (*OWN.items(), (None, VALUE)):
+            seen.clear()
+            request = SubmitRequest("pay", {"given": {"$secret": "PAY_KEY"}}, tenant=tenant)
+            (task_id,) = await app.service.submit([request])
+            task = await app.service.wait(task_id, 30)
+            assert (task.result, task.error) == ("charged 5 with [secret PAY_KEY]", None), "one name for all tenants"
+            assert {value_seen for _, value_seen in seen} == {value}
+            assert {where for where, _ in seen} == {"step", "input", "result"}
+        (task_id,) = await app.service.submit(
+            [SubmitRequest("pay", {"given": {"$secret": "PAY_KEY"}}, tenant="initech")]
+        )
+        why = await parked(app, task_id)
+        assert "'PAY_KEY' is not there" in why
+        assert "PAY_KEY__initech" in why
+        assert not any(value in why for value in OWN.values())
+        for odd in ("../acme", "a/b", "acme\n", "\u00e9"):
+            with pytest.raises(SecretMissing):
+                app.secrets.value_for("PAY_KEY", odd)
+        for name in ("PAY_KEY__acme", "PAY_KEY__globex"):  # by its full name there is no way to it
+            with pytest.raises(UnknownSecret):
+                await app.submit("pay", {"given": {"$secret": name}})
+        with pytest.raises(UsageError, match="each tenant has its own"):
+            key.get_secret_value()
+
+
+@only_memory
+async def test_the_values_of_all_tenants_are_masked_from_the_start(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = {f"PAY_KEY__t{number}": f"value-of-tenant-{number:04}" for number in range(mask.RECENT + 20)}
+    for source in _sources(tmp_path, monkeypatch)["folder"], many:
+        app = Onward(url, secrets=source)
+        app.secret("PAY_KEY", per_tenant=True)
+        async with app:
+            values = OWN.values() if source is not many else many.values()
+            assert {mask.text(value) for value in values} == {"[secret PAY_KEY]"}
+        mask.clear()
+
+
+def test_no_other_name_reaches_the_secret_of_a_tenant() -> None:
+    app = Onward("sqlite://:memory:")
+    app.secret("PAY_KEY", per_tenant=True)
+    with pytest.raises(UsageError, match="the value of 'PAY_KEY' for a tenant"):
+        app.secret("PAY_KEY__acme")
+    with pytest.raises(UsageError, match="declared twice"):
+        app.secret("PAY_KEY")
+    app.secret("OTHER__acme")
+    with pytest.raises(UsageError, match="the value of 'OTHER' for a tenant"):
+        app.secret("OTHER", per_tenant=True)
+    for name in ("A__B", "A_"):
+        with pytest.raises(UsageError, match="its own name has no"):
+            app.secret(name, per_tenant=True)
+    assert app.secret("PAY_KEY", per_tenant=True).name == "PAY_KEY"

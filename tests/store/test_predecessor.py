@@ -102,6 +102,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_although_the_next_has_no_
     assert len(await store.journal(held.id)) == 4
 
 
+@pytest.mark.owner
 async def test_a_transaction_without_its_predecessor_writes_nothing(store: Store) -> None:
     held = await begun(store)
     await sql(store, "DROP TABLE IF EXISTS paid")

@@ -365,6 +365,7 @@ def test_the_migrations_that_databases_have_stay_as_they_are(dialect: str) -> No
 
 
 @only_postgres
+@pytest.mark.owner
 async def test_one_by_one_they_make_the_same_tables_as_all_at_once(url: str, fresh_url: str) -> None:
     old: Any = open_store(fresh_url)
     old._migrations = old._migrations[:1]

@@ -21,7 +21,7 @@ from rig.server import Unavailable
 from tests.kit import begun, claim, completion, entry, eventually, join, kinds, new, sql, submit, waiting
 from tests.store.test_store_migrate import NEXT, open_and_close, plus_one
 
-pytestmark = pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+pytestmark = [pytest.mark.parametrize("kind", ["postgres"], indirect=True), pytest.mark.owner]
 
 
 @pytest.fixture(scope="module")

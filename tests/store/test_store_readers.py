@@ -145,6 +145,7 @@ async def test_the_census_finds_each_fault(store: Store, kind: str, fault: str) 
     assert await store.health.recent_census(10) == [(held.id, fault)]
 
 
+@pytest.mark.owner
 async def test_the_census_of_a_journal_that_does_not_begin_at_one(store: Store) -> None:
     held = await begun(store)
     await sql(store, "UPDATE onward_journal SET seq = seq + 10 WHERE seq = 2")

@@ -369,6 +369,7 @@ async def planned(store: Store, request: pytest.FixtureRequest) -> AsyncIterator
 
 @only_postgres
 @pytest.mark.parametrize("pair", ["end end", "wait wait", "step step", "wait rescue", "end rescue"])
+@pytest.mark.owner
 async def test_statements_of_many_rows_never_wait_for_each_other(
     store: Any, planned: None, open_another: Any, pair: str
 ) -> None:

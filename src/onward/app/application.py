@@ -142,7 +142,10 @@ class Onward(Events, Mcp, Registry, Queries):
     @contextlib.asynccontextmanager
     async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
         """Run a worker in this process while the block lasts."""
-        metrics = exposed(self.service.standing, self.settings.metrics_host, self.settings.metrics_port)
+        settings = self.settings
+        metrics = exposed(
+            self.service.standing, settings.metrics_host, settings.metrics_port, settings.tls_cert, settings.tls_key
+        )
         async with self, metrics, self._export_heads():
             worker = self._make_worker(slots=slots, queues=queues)
             await worker.start()

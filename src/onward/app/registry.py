@@ -225,11 +225,14 @@ class Registry:
         )
         return handler
 
-    def secret(self, name: str) -> Any:
+    def secret(self, name: str, *, per_tenant: bool = False) -> Any:
         """Declare a secret. Use the returned object as an argument of a step, or as the default of a parameter of a handler or a
         tool; inputs name it as `{"$secret": NAME}`. The worker inserts the value right before it calls the function, and writes it
-        nowhere: not to the journal, not to logs. `Onward(secrets=…)` is the source of the value, by default the environment."""
-        return self.secrets.declare(name)
+        nowhere: not to the journal, not to logs. `Onward(secrets=…)` is the source of the value, by default the environment.
+
+        With `per_tenant`, each tenant has a value of its own, which the source has under `NAME__TENANT`. A task gets the value of
+        its tenant, and a task without a tenant the one under `NAME`; there is no way to the value of another."""
+        return self.secrets.declare(name, per_tenant=per_tenant)
 
     def hook(
         self, name: str, *, secret: str | Sequence[str], scheme: str = "standard", timeout: Duration = 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self, TypeVar
 
@@ -50,6 +52,7 @@ class Client(Verbs["Handle"]):
             print(await task.result(timeout="5m"))
 
     `timeout` is how long one request waits for the server, `patience` for how long a request is sent again when it is not answered.
+    `ca_file` is a PEM file with the certificates of the authorities that it trusts, for a server whose certificate is not public.
     Further options are those of `httpx2.AsyncClient`.
     """
 
@@ -60,10 +63,11 @@ class Client(Verbs["Handle"]):
         *,
         timeout: Duration = TIMEOUT_S,
         patience: Duration = PATIENCE_S,
+        ca_file: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(url, timeout, patience)
-        self._http = httpx2.AsyncClient(**_options(key, options))
+        self._http = httpx2.AsyncClient(**_options(key, ca_file, options))
 
     def handle(self, task_id: str) -> Handle:
         """A handle for a task by its id; nothing is looked up yet."""
@@ -115,10 +119,11 @@ class SyncClient(Verbs["SyncHandle"]):
         *,
         timeout: Duration = TIMEOUT_S,
         patience: Duration = PATIENCE_S,
+        ca_file: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(url, timeout, patience)
-        self._http = httpx2.Client(**_options(key, options))
+        self._http = httpx2.Client(**_options(key, ca_file, options))
 
     def handle(self, task_id: str) -> SyncHandle:
         """A handle for a task by its id; nothing is looked up yet."""
@@ -304,12 +309,25 @@ class _SyncConnection:
             response.close()
 
 
-def _options(key: str | None, given: dict[str, Any]) -> dict[str, Any]:
+def _options(key: str | None, ca_file: str | os.PathLike[str] | None, given: dict[str, Any]) -> dict[str, Any]:
     """The options of httpx2. The number of connections has no limit: each wait for a result holds one."""
     if key is not None and not (key.isascii() and key.isprintable()):
         raise UsageError("the key has characters that no key has; use it as `onward keys create` printed it")
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    return {"limits": httpx2.Limits(max_connections=None, keepalive_expiry=MAX_IDLE_S), "headers": headers, **given}
+    trust = {} if ca_file is None else {"verify": _trusting(ca_file)}
+    limits = httpx2.Limits(max_connections=None, keepalive_expiry=MAX_IDLE_S)
+    return {"limits": limits, "headers": headers, **trust, **given}
+
+
+def _trusting(ca_file: str | os.PathLike[str]) -> ssl.SSLContext:
+    """TLS that trusts these authorities alone. Raises UsageError."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or str(error)
+        raise UsageError(
+            f"ca_file {str(ca_file)!r:.200} is no readable PEM file with certificates ({reason})"
+        ) from None
 
 
 def _build(client: Verbs[Any], http: httpx2.AsyncClient | httpx2.Client, request: Request) -> httpx2.Request:

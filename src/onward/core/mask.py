@@ -63,15 +63,27 @@ _names: dict[str, str] = {}
 
 def learn(name: str, value: str, recent: int | None = None) -> None:
     """Mask this value from now on: until it is forgotten, or `recent` other values of that name came after it."""
+    learn_all(name, [value], recent)
+
+
+def learn_all(name: str, values: Iterable[str], recent: int | None = None) -> None:
+    """Mask these values of one name from now on, as `learn` does."""
+    with _lock:
+        new = [_add(name, value, recent) for value in values]
+        if any(new):
+            _compile()
+
+
+def _add(name: str, value: str, recent: int | None) -> bool:
+    """Whether the value is new."""
     if len(value) < MIN_CHARS:
         raise ValueError("too short to be masked")
-    with _lock:
-        count = _counts.pop((name, value), 0)
-        _counts[name, value] = count + 1
-        if not count:
-            for old in [pair for pair in _counts if pair[0] == name][:-recent] if recent else ():
-                del _counts[old]
-            _compile()
+    count = _counts.pop((name, value), 0)
+    _counts[name, value] = count + 1
+    if not count:
+        for old in [pair for pair in _counts if pair[0] == name][:-recent] if recent else ():
+            del _counts[old]
+    return not count
 
 
 def forget(name: str, value: str) -> None:

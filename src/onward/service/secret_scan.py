@@ -30,8 +30,8 @@ class SecretValues(Protocol):
         """The declared secrets."""
         ...
 
-    def value(self, name: str) -> str:
-        """The value of a secret; the masks know it from then on."""
+    def learn_values(self, name: str) -> None:
+        """Let the masks know the value of a secret, or the values of all tenants. Raises SecretMissing and UnfitSecret."""
         ...
 
 
@@ -70,7 +70,7 @@ async def find(store: Store, artifacts: Artifacts, secrets: SecretValues) -> Sca
     result = ScanResult()
     for name in sorted(secrets.names):
         try:
-            await asyncio.to_thread(secrets.value, name)
+            await asyncio.to_thread(secrets.learn_values, name)
             result.secrets.append(name)
         except (SecretMissing, UnfitSecret) as error:
             result.unknown[name] = str(error)

@@ -29,6 +29,10 @@ def serve(commands: Commands) -> None:
     )
     parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="take tasks of these queues only (all)")
     parser.add_argument("--no-worker", action="store_true", help="run no worker; workers run elsewhere")
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="serve HTTPS with this certificate chain, in PEM (ONWARD_TLS_CERT)"
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, in PEM (ONWARD_TLS_KEY)")
 
 
 def mcp(commands: Commands) -> None:

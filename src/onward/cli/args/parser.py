@@ -302,7 +302,17 @@ def _schedules(commands: Commands) -> None:
 
 
 def _migrate(commands: Commands) -> None:
-    commands.add("migrate", "commands.database:migrate", "update the tables of the database; safe while workers run")
+    parser = commands.add(
+        "migrate", "commands.database:migrate", "update the tables of the database; safe while workers run"
+    )
+    parser.add_argument(
+        "--roles",
+        nargs="?",
+        const="onward",
+        metavar="PREFIX",
+        help="on PostgreSQL: also make roles with few rights for servers and workers, and row-level security by tenant. The names of the "
+        "roles begin with PREFIX (default: onward)",
+    )
 
 
 def _doctor(commands: Commands) -> None:

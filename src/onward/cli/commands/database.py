@@ -45,13 +45,19 @@ async def migrate(args: Namespace) -> int:
         migrated = True
     try:
         version, _ = await store.version()
+        if args.roles is not None:
+            await store.migrate(report, roles=args.roles)
     finally:
         await store.close()
     if screen.json:
         screen.document({"database": store.where, "version": version, "migrated": migrated})
-    else:
-        done = "is now up to date" if migrated else "was up to date already"
-        screen.say(f"{safe(store.where)} {done}: table version {version}")
+        return 0
+    done = "is now up to date" if migrated else "was up to date already"
+    screen.say(f"{safe(store.where)} {done}: table version {version}")
+    if args.roles is not None:
+        screen.say(
+            f"roles and row-level security are set up: GRANT {args.roles}_server TO the user of your server, and so on"
+        )
     return 0
 
 

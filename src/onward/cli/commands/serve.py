@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
 import urllib.parse
@@ -22,6 +23,7 @@ from onward.core.caller import KEYLESS
 from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
 from onward.server.access.auth import check_bind
+from onward.server.http.tls import Certificate, certificate
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -30,6 +32,8 @@ def serve(args: Namespace) -> int:
     """`onward serve`."""
     screen = Screen(args)
     app = demo_app(args) if args.app is None else connect.load_app(args)
+    given = {name: value for name in ("tls_cert", "tls_key") if (value := getattr(args, name)) is not None}
+    app.settings = dataclasses.replace(app.settings, **given)
     screen.json |= app.settings.log == "json"
     if not screen.json:
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # our own line says that it started
@@ -41,6 +45,7 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
     host = args.host or app.settings.host
     port = app.settings.port if args.port is None else args.port
     stop = asyncio.Event()
+    tls = certificate(app.settings.tls_cert, app.settings.tls_key)
     with stop_on_signals(stop), _bound(host, port) as bound:
         async with (
             _open_checked(app, host) as keyless,
@@ -52,12 +57,12 @@ async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
 
             def ready() -> None:
                 if disk is not None:
-                    introduce(screen, disk, _address(bound), args.db)
-                print_event(screen, "ready", _introduction(app, worker, bound))
+                    introduce(screen, disk, _address(bound, tls), args.db)
+                print_event(screen, "ready", _introduction(app, worker, _address(bound, tls)))
                 if keyless:
                     print_event(screen, "no key", KEYLESS)
 
-            server = _server(served, grace=app.settings.grace_s, ready=ready)
+            server = _server(served, grace=app.settings.grace_s, ready=ready, certificate=tls)
             running = asyncio.get_running_loop().create_task(server.serve([bound]))
             await asyncio.wait([running, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
             print_event(
@@ -88,16 +93,16 @@ async def _worker(app: Onward, args: Namespace) -> AsyncIterator[Worker | None]:
         yield worker
 
 
-def _introduction(app: Onward, worker: Worker | None, bound: socket.socket) -> str:
-    where = f"{_address(bound)} on {app.store.where}"
+def _introduction(app: Onward, worker: Worker | None, address: str) -> str:
+    where = f"{address} on {app.store.where}"
     if worker is None:
         return f"{where} · no worker here"
     return f"{where} · worker {worker.id[-8:]}: {', '.join(sorted(app.handlers))} · {count(worker.slots, 'slot')}"
 
 
-def _address(bound: socket.socket) -> str:
+def _address(bound: socket.socket, tls: Certificate | None) -> str:
     host, port = bound.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"http{'' if tls is None else 's'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _server(served: Any, **options: Any) -> Any:

@@ -68,7 +68,7 @@ async def _work(screen: Screen, app: Onward, args: Namespace) -> int:
 def _introduction(app: Onward, worker: Worker, args: Namespace) -> str:
     queues = f"queues {', '.join(args.queues)}" if args.queues else "all queues"
     slots, settings = count(worker.slots, "slot"), app.settings
-    url = f"http://{settings.metrics_host}:{settings.metrics_port}/metrics"
+    url = f"http{'s' if settings.tls_cert else ''}://{settings.metrics_host}:{settings.metrics_port}/metrics"
     metrics = f" · {url}" if settings.metrics_port else ""
     return (
         f"worker {worker.id[-8:]} on {app.store.where}: {', '.join(sorted(app.handlers))} · {queues} · {slots}{metrics}"

@@ -6,12 +6,15 @@ value is masked in records and in the logs of this process.
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import logging
 import os
+import re
+import threading
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +31,11 @@ ENVIRONMENT = "environment"
 MAX_FILE_BYTES = 65_536
 """The most bytes that a file with a secret may have."""
 
+TENANT_MARK = "__"
+"""Between the name of a secret and the tenant whose value it is, in the source: `STRIPE_KEY__acme`."""
+
+_TENANT = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
 Source = str | Path | Mapping[str, str] | Callable[[str], str | None]
 """The source of values: "environment", a folder with a file for each name (as Docker and Kubernetes mount them), a mapping, or
 a function of the name that returns None when there is no such secret."""
@@ -39,19 +47,29 @@ class Secrets:
     quick: bool = True
     """Whether reading a value takes next to no time, so that it needs no thread."""
     _read_value: Callable[[str], str | None]
+    _list_names: Callable[[], Iterable[str]]
 
     def __init__(self, source: Source = ENVIRONMENT) -> None:
         self.names: dict[str, Secret] = {}
+        self.per_tenant: set[str] = set()
+        """The names of which each tenant has a value of its own."""
+        self._learned: dict[str, collections.deque[str]] = {}
+        """The last values of each tenant, by their names in the source. They have one name in the masks."""
+        self._lock = threading.Lock()
         self.source(source)
 
     def source(self, source: Source) -> None:
         """Read values from this source. Raises BadSetting."""
         self.quick = not callable(source)
+        self._list_names = tuple
         if source == ENVIRONMENT:
+            self._list_names = os.environ.keys
             self._read_value, self._missing = os.getenv, "the environment has no such variable"
         elif isinstance(source, Mapping):
+            self._list_names = source.keys
             self._read_value, self._missing = source.get, "the mapping given to Onward(secrets=…) has no such key"
         elif isinstance(source, Path) or (isinstance(source, str) and "/" in source):
+            self._list_names = functools.partial(_file_names, Path(source))
             self._read_value, self._missing = (
                 functools.partial(_read_file, Path(source)),
                 f"there is no such file in {source}",
@@ -61,16 +79,33 @@ class Secrets:
         else:
             raise BadSetting("secrets", source, "'environment', a folder (/PATH or ./PATH), a mapping or a function")
 
-    def declare(self, name: str) -> Secret:
-        """Declare a secret of this name and return it."""
-        return self.names.setdefault(check_name(name), Secret(name, self.value))
+    def declare(self, name: str, *, per_tenant: bool = False) -> Secret:
+        """Declare a secret of this name and return it. Raises UsageError for a name that could be read as the secret of a tenant."""
+        check_name(name)
+        if per_tenant and (TENANT_MARK in name or name.endswith("_")):
+            raise UsageError(
+                f"the secret {name!r} has a value for each tenant, named {name}{TENANT_MARK}TENANT: its own name has no {TENANT_MARK!r} "
+                "and ends with no '_'"
+            )
+        if name in self.names and per_tenant != (name in self.per_tenant):
+            raise UsageError(f"the secret {name!r} is declared twice, with and without per_tenant=True; decide on one")
+        bound = {*self.per_tenant, *([name] if per_tenant else ())}
+        for other in {*self.names, name}:
+            if (owner := other.partition(TENANT_MARK)[0]) != other and owner in bound:
+                raise UsageError(
+                    f"the secret {other!r} would be the value of {owner!r} for a tenant, which every task could read; give it another name"
+                )
+        if per_tenant:
+            self.per_tenant.add(name)
+        return self.names.setdefault(name, Secret(name, self.value))
 
     def like(self, other: Secrets, *, own: bool) -> Secrets:
         """The names of another app, with the values of that app or (`own`) with the values of this one."""
         copy = Secrets()
-        copy.names = other.names
+        copy.names, copy.per_tenant = other.names, other.per_tenant
         source = self if own else other
         copy.quick, copy._read_value, copy._missing = source.quick, source._read_value, source._missing
+        copy._list_names = source._list_names
         return copy
 
     def known(self, declared: Secret | str) -> str:
@@ -81,20 +116,71 @@ class Secrets:
         return name
 
     def value(self, name: str) -> str:
-        """The value, which is masked from then on. Raises UnknownSecret, SecretMissing and UnfitSecret."""
-        value = self._read_value(self.known(name))
+        """The value, which is masked from then on. Raises UnknownSecret, SecretMissing and UnfitSecret; UsageError for a secret of
+        which each tenant has its own."""
+        if self.known(name) in self.per_tenant:
+            raise UsageError(
+                f"each tenant has its own value of the secret {name!r}, and here no task says whose; give it to a step or a tool"
+            )
+        value = self._read_value(name)
         if value is None or not value:
             raise SecretMissing(name, self._missing)
         learn(name, check_value(name, value), mask.RECENT)
         return value
 
+    def value_for(self, name: str, tenant: str | None) -> str:
+        """The value for a task of this tenant. Raises as `value` does, and SecretMissing where this tenant has none of its own."""
+        if self.known(name) not in self.per_tenant:
+            return self.value(name)
+        if tenant is not None and not _TENANT.fullmatch(tenant):
+            raise SecretMissing(name, "the name of the task's tenant has characters that no secret's name has")
+        own = name if tenant is None else f"{name}{TENANT_MARK}{tenant}"
+        value = self._read_value(own)
+        if value is None or not value:
+            raise SecretMissing(name, f"{self._missing}: {own}")
+        self._learn_own(name, {own: check_value(name, value)})
+        return value
+
+    def _learn_own(self, name: str, values: Mapping[str, str]) -> None:
+        """Mask values of tenants: the last ones of each tenant."""
+        with self._lock:
+            new = {
+                own: value
+                for own, value in values.items()
+                if value not in self._learned.setdefault(own, collections.deque())
+            }
+            if new:
+                learn_all(name, new.values())
+            for own, value in new.items():
+                self._learned[own].append(value)
+                if len(self._learned[own]) > mask.RECENT:
+                    mask.forget(name, self._learned[own].popleft())
+
+    def learn_values(self, name: str) -> None:
+        """Mask the value of a secret, or the values of all tenants that the source lists. Raises SecretMissing and UnfitSecret."""
+        if name not in self.per_tenant:
+            self.value(name)
+            return
+        own_names = [own for own in (*self._list_names(),) if own == name or own.startswith(f"{name}{TENANT_MARK}")]
+        values = {own: check_value(name, value) for own in own_names if (value := self._read_value(own))}
+        if not values:
+            raise SecretMissing(name, f"the source lists no name that begins with {name}{TENANT_MARK}")
+        self._learn_own(name, values)
+
     def learn(self) -> None:
         """Mask the values that exist already, because a function may read them from the source by itself."""
         for name in self.names if self.quick else ():
             try:
-                self.value(name)
+                self.learn_values(name)
             except (SecretMissing, UnfitSecret):  # the task that needs it gets the error
                 pass
+
+
+def _file_names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
 
 
 def _read_file(folder: Path, name: str) -> str | None:
@@ -116,8 +202,10 @@ def _read_file(folder: Path, name: str) -> str | None:
 class Keyring:
     """The secrets of one shift: those of its app, and those that steps of its task made (`makes=`)."""
 
-    def __init__(self, secrets: Secrets, threads: Threads, end: Callable[[Control], Control]) -> None:
-        self._secrets, self._threads, self._end = secrets, threads, end
+    def __init__(
+        self, secrets: Secrets, threads: Threads, end: Callable[[Control], Control], tenant: str | None
+    ) -> None:
+        self._secrets, self._threads, self._end, self._tenant = secrets, threads, end, tenant
         self._made: dict[str, str | None] = {}
         """The values that steps of this task made, by name; None for a value from an earlier shift."""
         self._remake: dict[str, Callable[[], Awaitable[Any]]] = {}
@@ -131,10 +219,14 @@ class Keyring:
             return self._made[name] or ""
         try:
             if self._secrets.quick:
-                return self._secrets.value(name)
-            return str(await self._threads.run(self._secrets.value, name))
+                return self.declared_value(name)
+            return str(await self._threads.run(self.declared_value, name))
         except (SecretMissing, UnknownSecret) as missing:
             raise self._end(Park(str(missing))) from None
+
+    def declared_value(self, name: str) -> str:
+        """The value of a secret of the app, for the tenant of this task. Raises SecretMissing."""
+        return self._secrets.value_for(name, self._tenant)
 
     async def given(self, value: Any) -> Any:
         """A JSON value with a SecretStr in place of each reference. The check of a function's annotations then refuses it where
@@ -250,6 +342,9 @@ class PlaceholderSecrets(Secrets):
     def value(self, name: str) -> str:  # noqa: ARG002 -- the same for all names
         return "(a secret, in a dry run)"
 
+    def value_for(self, name: str, tenant: str | None) -> str:  # noqa: ARG002 -- the same for all
+        return "(a secret, in a dry run)"
+
 
 class _AsSecretStr(NamedTuple):
     """A `Secret` for a parameter that is annotated as a SecretStr."""
@@ -297,8 +392,13 @@ _installed = False
 
 def learn(name: str, value: str, recent: int | None = None) -> None:
     """Mask this value from now on, in records and in the logs of this process."""
+    learn_all(name, [value], recent)
+
+
+def learn_all(name: str, values: Iterable[str], recent: int | None = None) -> None:
+    """Mask these values of one name from now on, as `learn` does."""
     global _installed  # noqa: PLW0603 -- one for the process
-    mask.learn(name, value, recent)
+    mask.learn_all(name, values, recent)
     if not _installed:
         _installed = True
         _mask_logs()

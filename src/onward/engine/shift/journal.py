@@ -49,9 +49,10 @@ class ShiftJournal:
     _replay_settled = False
     """Whether no branch reads more of the journal before something new begins."""
 
-    def __init__(self, services: WorkerServices, hold: Hold) -> None:
+    def __init__(self, services: WorkerServices, hold: Hold, tenant: str | None = None) -> None:
         self.services: WorkerServices = services
         self.hold: Hold = hold
+        self.tenant: str | None = tenant
         self.replay: Replay = Replay()
         self.writer: Writer = services.writer
         self.lease: Lease = services.lease

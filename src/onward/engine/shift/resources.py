@@ -95,7 +95,9 @@ class TaskResources:
     def keyring(self) -> Keyring:
         """The secrets that this task may use."""
         if self._keyring is None:
-            self._keyring = Keyring(self._services.secrets, self._services.threads, self._journal.end)
+            self._keyring = Keyring(
+                self._services.secrets, self._services.threads, self._journal.end, self._options.get("tenant")
+            )
         return self._keyring
 
     def spending(self, budget: Budget) -> Spending:

@@ -102,7 +102,7 @@ class Shift(TaskResources):
         self._steps = steps(services, self._journal, self._waits)
 
     def _make_journal(self) -> ShiftJournal:
-        return ShiftJournal(self._services, self.hold)
+        return ShiftJournal(self._services, self.hold, self._options.get("tenant"))
 
     def _make_waits(self) -> Waits:
         return Waits(self._services, self._journal, self._claimed.id, self._claimed.inbox, self._handler.name)

@@ -111,7 +111,7 @@ class Steps:
         if known.kind == r.STEP_FAILED:
             raise known.failure()
         try:
-            value = from_json(call.function, known.data["result"], self._services.secrets.value)
+            value = from_json(call.function, known.data["result"], self._secret_value)
         except ValueError as error:
             park = Park(f"the recorded result of step {known.key!r} is not what the code now says it returns: {error}")
             raise self._journal.end(park) from None
@@ -121,6 +121,9 @@ class Steps:
             scope.saga.owe(known.seq, known.key, call, value)
         return value
 
+    def _secret_value(self, name: str) -> str:
+        return self._services.secrets.value_for(name, self._journal.tenant)
+
     def encode_result(self, scope: Scope, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
         """The value as a replay would see it, and the data of its record."""
         result = wire.encode(value, "its result")
@@ -129,7 +132,7 @@ class Steps:
         tail = b"}" if attempt == 1 and not call.mark else _encode_tail(call.mark, attempt)
         replayed = wire.same_as_recorded(value, result)
         if replayed is not value:
-            replayed = from_json(call.function, replayed, self._services.secrets.value)
+            replayed = from_json(call.function, replayed, self._secret_value)
         return replayed, head + result + tail
 
     async def handle_failure(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:

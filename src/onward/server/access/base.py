@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Any
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, READ, SUBMIT, Caller
@@ -17,6 +19,27 @@ from onward.service.messages import audit_event
 from onward.service.process_use import RateState
 from onward.service.service import Service
 from onward.service.submission import named
+from onward.store.port.tenancy import reads_for
+
+A = TypeVar("A", bound=type)
+
+
+def reads_for_its_tenant(access: A) -> A:
+    """A class decorator: every call of a public method reads for the tenant of the caller (`store/port/tenancy.py`)."""
+    for name in dir(access):
+        method = getattr(access, name)
+        if not name.startswith("_") and inspect.iscoroutinefunction(method):
+            setattr(access, name, _reading(method))
+    return access
+
+
+def _reading(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(method)
+    async def call(self: AccessBase, *args: Any, **named_args: Any) -> Any:
+        with reads_for(self.caller.tenant):
+            return await method(self, *args, **named_args)
+
+    return call
 
 
 class AccessBase:

@@ -7,6 +7,8 @@ Each method makes one of five checks: `_own` for a task, `_ask` for a question o
 `_check_no_tenant` for what belongs to no tenant, `need` with `caller.sees` for lists. Actions that control tasks, decide, or
 change the system are written to the audit log: decisions, budgets and keys in the same transaction; the others right before the
 action. So an audit entry says what was requested, and the journal what happened.
+
+Every call of a caller with a tenant also reads the database with the rights of that tenant, where it has row-level security.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from onward.core.views import (
     WorkerView,
 )
 from onward.errors import NoState
+from onward.server.access.base import reads_for_its_tenant
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
 from onward.service.keys import KeyList, NewKey
@@ -44,6 +47,7 @@ from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
 from onward.service.tenant_quotas import TenantUses
 from onward.store.port.listing import MAX_BYTES
+from onward.store.port.tenancy import each_for
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
@@ -57,6 +61,7 @@ Queues = list[Queue]
 Workers = list[WorkerView]
 
 
+@reads_for_its_tenant
 class AuthorizedService(Queries):
     """Everything that one caller may do."""
 
@@ -80,7 +85,7 @@ class AuthorizedService(Queries):
     async def tail(self, task_id: str, after: int = 0) -> AsyncIterator[Record]:
         """Every record after a number, as it is written, until the task has ended."""
         await self._own(READ, task_id)
-        return self.service.tail(task_id, after)
+        return each_for(self.caller.tenant, self.service.tail(task_id, after))
 
     async def state(self, task_id: str) -> AgentState:
         """The state of an agent. Raises NoState."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onward.core.clock import Clock, SystemClock
 from onward.errors import BadSetting, OnwardError, UsageError
+from onward.server.http.tls import certificate
 from onward.store.port.overview import QueueSnapshot, Unfinished
 from onward.telemetry import (
     COUNTER_METRICS,
@@ -87,14 +89,19 @@ class Metrics:
 
 
 @contextlib.asynccontextmanager
-async def exposed(read: ReadSnapshot, host: str, port: int) -> AsyncIterator[None]:
+async def exposed(
+    read: ReadSnapshot, host: str, port: int, tls_cert: str = "", tls_key: str = ""
+) -> AsyncIterator[None]:
     """Serve `GET /metrics` at this address while the block lasts, for processes that serve nothing else; with port 0, do
-    nothing. It runs in its own threads and calls the event loop of its caller."""
+    nothing. It runs in its own threads and calls the event loop of its caller. With a certificate it speaks TLS."""
     if not port:
         yield
         return
+    tls = certificate(tls_cert, tls_key)
     metrics, loop = Metrics(read), asyncio.get_running_loop()
-    from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 -- an extra
+    from prometheus_client import CollectorRegistry, make_wsgi_app  # noqa: PLC0415 -- an extra
+
+    from onward.server.http.metrics_port import MetricsServer  # noqa: PLC0415 -- few processes have one
 
     def collect() -> Iterable[Metric]:
         return asyncio.run_coroutine_threadsafe(metrics.families(), loop).result(SCRAPE_TIMEOUT_S)
@@ -104,9 +111,11 @@ async def exposed(read: ReadSnapshot, host: str, port: int) -> AsyncIterator[Non
     collector.collect = collect  # type: ignore[method-assign]
     registry.register(collector)
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = MetricsServer(host, port, make_wsgi_app(registry), SCRAPE_TIMEOUT_S, tls)
     except OSError as error:
         raise BadSetting("ONWARD_METRICS_PORT", port, f"a free port on {host} ({error})") from None
+    thread = threading.Thread(target=server.serve_forever, name="onward-metrics", daemon=True)
+    thread.start()
     try:
         yield
     finally:

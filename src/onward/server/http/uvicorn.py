@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from onward.server.http.sending import file_limit, hang_up
+from onward.server.http.tls import HANDSHAKE_TIMEOUT_S, Certificate
 from onward.server.live.websocket import MAX_MESSAGE_BYTES
 
 MAX_HEADER_BYTES = 65_536
@@ -50,9 +51,16 @@ UNSENT_BYTES = 131_072
 
 
 class Server(uvicorn.Server):
-    """A server that installs no signal handlers, and calls `ready` when it accepts requests."""
+    """A server that installs no signal handlers, and calls `ready` when it accepts requests. With a certificate it speaks TLS."""
 
-    def __init__(self, asgi: Any, *, grace: float, ready: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        asgi: Any,
+        *,
+        grace: float,
+        ready: Callable[[], None] = lambda: None,
+        certificate: Certificate | None = None,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 asgi,
@@ -67,7 +75,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(grace)),
             )
         )
-        self._asgi, self._ready = asgi, ready
+        self._asgi, self._ready, self._certificate = asgi, ready, certificate
         self._closing: dict[Any, float] = {}
         """Connections that wait for their clients to read the rest, and since when."""
 
@@ -77,7 +85,7 @@ class Server(uvicorn.Server):
         yield
 
     async def on_tick(self, counter: int) -> bool:
-        """Disconnect clients that do not read the rest of a closed connection."""
+        """Disconnect clients that do not read the rest of a closed connection. Load a renewed certificate."""
         if counter % SWEEP_TICKS == 0:
             now = asyncio.get_running_loop().time()
             closing = [each for each in self.server_state.connections if each.transport.is_closing()]
@@ -86,14 +94,32 @@ class Server(uvicorn.Server):
                 timeout_s = CLOSE_TIMEOUT_S if isinstance(connection, BoundedConnection) else WS_CLOSE_TIMEOUT_S
                 if now - since >= timeout_s:
                     hang_up(connection.transport)
+            if self._certificate is not None:
+                self._certificate.renew()
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then call `ready`."""
         for each in sockets or ():
             bound_unsent_bytes(each)
-        await super().startup(sockets)
+        if self._certificate is None:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            self.servers = [await self._listen(each, self._certificate) for each in sockets or ()]
         self._ready()
+
+    async def _listen(self, bound: socket.socket, certificate: Certificate) -> asyncio.Server:
+        """Accept TLS connections. (uvicorn itself bounds the time of a handshake by a minute, and cannot be told another.)"""
+        return await asyncio.get_running_loop().create_server(
+            lambda: self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            ),
+            sock=bound,
+            ssl=certificate.context,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            backlog=self.config.backlog,
+        )
 
     def stop_gracefully(self) -> None:
         """Accept no new requests, end streams and held responses, and finish the other requests."""

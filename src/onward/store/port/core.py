@@ -137,9 +137,10 @@ class Store(Protocol):
         """Close all connections. Safe to call twice, and before open."""
         ...
 
-    async def migrate(self, tell: Tell = silent) -> list[str]:
+    async def migrate(self, tell: Tell = silent, roles: str | None = None) -> list[str]:
         """Bring the tables up to date; the names of the migrations that ran. It is safe while workers run, which it does not hold up, and
-        when many call it at once. A migration that was interrupted goes on."""
+        when many call it at once. A migration that was interrupted goes on. `roles` is a prefix: roles whose names begin with it, and
+        row-level security, are set up too. Raises UsageError where that is not possible."""
         ...
 
     async def version(self) -> tuple[int, int]:

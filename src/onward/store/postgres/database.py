@@ -11,10 +11,12 @@ import asyncpg
 
 from onward.core.limit import LimitRow
 from onward.errors import StoreUnavailable
+from onward.store.port.tenancy import reading_tenant
 from onward.store.postgres import limits
 from onward.store.postgres.execute import S, tell_parents
 from onward.store.postgres.pool import Pool
 from onward.store.postgres.session import Loan, behind_a_pooler, connect, plain
+from onward.store.postgres.tenancy import OF_ALL_TENANTS, TenantLoan, TenantReads
 from onward.store.shared.database import ChildEnd, Job
 
 T = TypeVar("T")
@@ -68,6 +70,8 @@ class PostgresDatabase:
         self.pool: Pool | None = None
         self.pooled = False
         """Whether a transaction pooler stands between this process and the server."""
+        self.tenant_reads = TenantReads()
+        self._tenant_pool: Pool | None = None
 
     async def open(self) -> None:
         try:
@@ -77,37 +81,53 @@ class PostgresDatabase:
         self.pool = Pool(lambda: connect(self.url, pooled=self.pooled), self._max_connections)
 
     async def close(self) -> None:
-        if self.pool is not None:
-            pool, self.pool = self.pool, None
-            await pool.close()
+        pools, self.pool, self._tenant_pool = [self.pool, self._tenant_pool], None, None
+        for pool in pools:
+            if pool is not None:
+                await pool.close()
 
     def connection(self) -> Loan:
-        """A connection of asyncpg for the time of an `async with` block."""
+        """A connection of asyncpg for the time of an `async with` block, with the rights of this process."""
         if self.pool is None:
             raise StoreUnavailable(f"{self.where} is not open; use `async with app:` around what you do")
         return Loan(self.pool, self.where, pooled=self.pooled)
 
+    async def _reader(self) -> Loan | TenantLoan:
+        """A connection for a read: with the rights of a tenant, when this process reads for one and the tables have row-level security."""
+        if (tenant := reading_tenant()) is None:
+            return self.connection()
+        if self.tenant_reads.wants_look:
+            await self.tenant_reads.find(self.connection)
+        if self.tenant_reads.role is None:
+            return self.connection()
+        if self._tenant_pool is None:
+            self._tenant_pool = Pool(lambda: connect(self.url, pooled=self.pooled), self._max_connections)
+        return self.tenant_reads.loan(self._tenant_pool, self.where, tenant, pooled=self.pooled)
+
     async def fetch(self, name: str, /, **values: Any) -> list[Any]:
         statement = S[name]
-        async with self.connection() as connection:
+        async with self.connection() if name in OF_ALL_TENANTS else await self._reader() as connection:
             return await connection.fetch(statement.sql, *statement(**values))  # type: ignore[no-any-return]
 
     async def fetch_named(self, name: str, /, **values: Any) -> list[Any]:
         return await self.fetch(name, **values)
 
     async def write(self, name: str, /, **values: Any) -> list[Any]:
-        return await self.fetch(name, **values)
+        statement = S[name]
+        async with self.connection() as connection:
+            return await connection.fetch(statement.sql, *statement(**values))  # type: ignore[no-any-return]
 
     async def write_many(self, name: str, values: Sequence[Mapping[str, Any]]) -> None:
         async with self.connection() as connection:
             await connection.executemany(S[name].sql, [S[name](**value) for value in values])
 
     async def read(self, job: Job[T]) -> T:
-        async with self.connection() as connection:
+        async with await self._reader() as connection:
             return await job(PostgresConnection(connection))
 
     async def sequence(self, job: Job[T]) -> T:
-        return await self.read(job)
+        async with self.connection() as connection:
+            return await job(PostgresConnection(connection))
 
     async def transact(self, job: Job[T]) -> T:
         while True:

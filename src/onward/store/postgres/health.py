@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onward.store.port.health import Look
-from onward.store.postgres import snapshots
+from onward.store.postgres import roles, snapshots
 from onward.store.postgres.database import PostgresDatabase
 from onward.store.postgres.execute import S
 from onward.store.postgres.session import health
@@ -17,9 +17,15 @@ class PostgresHealth(Health):
 
     _db: PostgresDatabase
 
-    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:  # noqa: ARG002 -- the server checks its pages
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool | None, str]]:  # noqa: ARG002 -- the server checks its pages
         (row,) = await self._db.fetch("health")
-        return [*health(row, pooled=self._db.pooled), snapshots.check(await self._db.fetch("snapshots"))]
+        async with self._db.connection() as connection:
+            of_roles = await roles.check(connection)
+        return [
+            *health(row, pooled=self._db.pooled),
+            snapshots.check(await self._db.fetch("snapshots")),
+            of_roles,
+        ]
 
     async def scan(self, look: Look) -> None:
         async with self._db.connection() as connection, connection.transaction(readonly=True):

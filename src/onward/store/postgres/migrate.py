@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -32,6 +32,9 @@ from onward.store.migrate import (
     check_age,
     missing,
 )
+from onward.store.postgres import roles
+
+T = TypeVar("T")
 
 LOCK = 7_205_759_403
 """The advisory lock of a migration. Versions before this one use the same."""
@@ -81,14 +84,16 @@ class Migrator:
     def __init__(self, url: str, where: str, migrations: list[Migration], tell: Tell, *, pooled: bool) -> None:
         self._url, self._where, self._migrations, self._tell, self._pooled = url, where, migrations, tell, pooled
 
-    async def run(self) -> list[str]:
-        """Bring the tables up to date; the names of the migrations that ran."""
+    async def run(self, prefix: str | None = None) -> list[str]:
+        """Bring the tables up to date; the names of the migrations that ran. With a prefix, set up the roles of that name too."""
         async with self._connected() as guard:
             lock = await self._lock(guard)
             try:
                 async with self._connected() as connection, self._connected() as monitor:
                     self._connection, self._monitor = connection, monitor
-                    return await self._run()
+                    done = await self._run()
+                    await self._set_up_roles(prefix, tables_changed=bool(done))
+                    return done
             finally:
                 await lock.rollback()
 
@@ -124,6 +129,23 @@ class Migrator:
                 await self._run_one(migration, present)
         return [migration.name for migration in todo]
 
+    async def _set_up_roles(self, prefix: str | None, *, tables_changed: bool) -> None:
+        """Set up roles. Without a prefix: those that this database has, when it has new tables."""
+        if prefix is None and tables_changed:
+            async with self._connection.transaction():
+                prefix = await roles.prefix_of(self._connection)
+        if prefix is None:
+            return
+        wanted = prefix
+
+        async def job() -> None:
+            async with self._connection.transaction(isolation="read_committed"):
+                await self._limit_waits()
+                await roles.set_up(self._connection, wanted, self._where)
+
+        await self._with_locks("roles", job)
+        self._tell(Progress("roles", f"{', '.join(roles.names(prefix).values())}: done"))
+
     async def _run_one(self, migration: Migration, present: State) -> None:
         indexes = migration.indexes
         if present.scripted < migration.number:
@@ -140,10 +162,14 @@ class Migrator:
     async def _apply(self, scripts: Sequence[tuple[Migration, str]], done: Sequence[Migration]) -> None:
         """Run scripts and record them, in one transaction; try again when a lock is not free."""
         name = (scripts[-1][0] if scripts else done[-1]).name
+        await self._with_locks(name, lambda: self._transaction(scripts, done))
+
+    async def _with_locks(self, name: str, job: Callable[[], Awaitable[T]]) -> T:
+        """Run a job that takes locks on tables; try again when one is not free."""
         began, pause = time.monotonic(), LOCK_TIMEOUT_S
         while True:
             try:
-                return await self._transaction(scripts, done)
+                return await job()
             except BUSY:
                 waited = time.monotonic() - began
                 holder = await self._look(HOLDER)
@@ -160,8 +186,7 @@ class Migrator:
     async def _transaction(self, scripts: Sequence[tuple[Migration, str]], done: Sequence[Migration]) -> None:
         connection = self._connection
         async with connection.transaction(isolation="read_committed"):
-            await connection.execute(UNLIMIT, UNLIMITED)
-            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S * 1000:.0f}ms'")
+            await self._limit_waits()
             await connection.execute(TABLES)
             for migration, script in scripts:
                 await connection.execute(f"{script}\n;SELECT 1")  # asyncpg fails on a script that has only comments
@@ -171,6 +196,11 @@ class Migrator:
             for migration in done:
                 row = (migration.number, migration.name, migration.checksum)
                 await connection.execute("INSERT INTO onward_migrations VALUES ($1, $2, $3)", *row)
+
+    async def _limit_waits(self) -> None:
+        """Lift all limits of time for this transaction but the one for locks."""
+        await self._connection.execute(UNLIMIT, UNLIMITED)
+        await self._connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S * 1000:.0f}ms'")
 
     async def _mark(self, name: str, value: int) -> None:
         await self._connection.execute(

@@ -143,9 +143,9 @@ class PostgresNudges:
     async def _notify(self, channel: str, topics: Sequence[str]) -> None:
         """Notify outside of the transactions of the work: a NOTIFY inside one would make all commits queue behind each other."""
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):  # a hint may be lost
-            await self._db.fetch("notify", channel=channel, topics=list(topics))
+            await self._db.write("notify", channel=channel, topics=list(topics))
 
     async def _notify_workers(self, tasks: Iterable[str]) -> None:
         """Notify about as many workers as there is work, each on its own channel."""
         with contextlib.suppress(StoreUnavailable, asyncpg.PostgresError):
-            await self._db.fetch("notify_workers", ids=sorted(tasks), prefix=OWN_CHANNEL, spare=SPARE)
+            await self._db.write("notify_workers", ids=sorted(tasks), prefix=OWN_CHANNEL, spare=SPARE)

@@ -28,7 +28,7 @@ class PostgresOutbox(Outbox):
     async def watch(self, *, busy: bool) -> None:
         for _ in range(MAX_TRIES):
             try:
-                await self._db.fetch("watch", busy=busy)
+                await self._db.write("watch", busy=busy)
             except (
                 asyncpg.LockNotAvailableError
             ):  # a long transaction holds the table, and writers must not queue behind us
@@ -52,7 +52,7 @@ class PostgresOutbox(Outbox):
 
     async def take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
         values = {"lane": lane, "room": room, "holder": holder, "lease": lease, "wide": SEARCHED_ROWS}
-        taken_rows = [tuple(row) for row in await self._db.fetch("take_deliveries", **values)]
+        taken_rows = [tuple(row) for row in await self._db.write("take_deliveries", **values)]
         if not taken_rows or taken_rows[0][-1]:
             await self._db.write("line_up", lane=lane, wide=SEARCHED_ROWS)
         return [taken(row[:-1]) for row in taken_rows]

@@ -38,7 +38,6 @@ AGAIN = (
 REFUSED = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
-    asyncpg.InsufficientPrivilegeError,
 )
 # Every statement has one good plan for all parameters: to plan the larger ones again takes longer than to run them.
 # A client that vanishes in the middle of a transaction leaves its locks behind, and the writer of a worker would wait for them.
@@ -51,14 +50,17 @@ SESSION = {
     "idle_in_transaction_session_timeout": "5s",
 }
 
+SET_LOCAL = "".join(
+    f"SET LOCAL {name} = '{value}';" for name, value in SESSION.items() if name != "default_transaction_isolation"
+)
+"""The settings of a session, for one transaction."""
+
 
 class Pooled(asyncpg.Connection):  # type: ignore[misc]
     """A connection through a transaction pooler. It sends the settings of a session at the beginning of each transaction, in the same
     message: the next transaction may have another session, and without its limits a frozen client would keep its locks for ever."""
 
-    BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED;" + "".join(
-        f"SET LOCAL {name} = '{value}';" for name, value in SESSION.items() if name != "default_transaction_isolation"
-    )
+    BEGIN = f"BEGIN ISOLATION LEVEL READ COMMITTED;{SET_LOCAL}"
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
         """Run a statement."""
@@ -94,6 +96,10 @@ def plain(error: BaseException, where: str) -> BaseException:
             return InvalidInput(UNSTORABLE)
         case asyncpg.DataError(__cause__=UnicodeEncodeError()):
             return InvalidInput(UNSTORABLE)
+        case asyncpg.InsufficientPrivilegeError():
+            return StoreUnavailable(
+                f"{where} refuses ({error}); give the user in ONWARD_DB the role it needs: `onward doctor` says which roles there are"
+            )
         case _ if isinstance(error, REFUSED):
             return StoreUnavailable(
                 f"{where} refuses the connection ({error}); check user, password and database name in ONWARD_DB"
@@ -149,7 +155,7 @@ class Loan:
             raise error
 
 
-def health(row: Mapping[str, Any], *, pooled: bool) -> list[tuple[str, bool, str]]:
+def health(row: Mapping[str, Any], *, pooled: bool) -> list[tuple[str, bool | None, str]]:
     """The checks of `onward doctor`, from the section `health`: name, whether it is fine, and what it means."""
     return [
         (

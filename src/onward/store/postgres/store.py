@@ -102,10 +102,10 @@ class PostgresStore(SharedStore):
         async with self._db.connection() as connection:
             return await postgres_migrate.state(connection)
 
-    async def migrate(self, tell: Tell = silent) -> list[str]:
+    async def migrate(self, tell: Tell = silent, roles: str | None = None) -> list[str]:
         migrator = postgres_migrate.Migrator(self.url, self.where, self._migrations, tell, pooled=self._db.pooled)
         try:
-            return await migrator.run()
+            return await migrator.run(roles)
         except Exception as error:
             if (translated := plain(error, self.where)) is error:
                 raise
@@ -141,7 +141,7 @@ class PostgresStore(SharedStore):
             return {row[0] for row in await self._insert_many(new)}
         (task,) = new
         if task.key is not None or task.parent is not None:
-            return {row[0] for row in await self._db.fetch("submit_one", **task._asdict())}
+            return {row[0] for row in await self._db.write("submit_one", **task._asdict())}
         try:
             async with self._db.connection() as connection:
                 await connection.fetch(S["submit_new"].sql, *_SUBMIT_NEW(task))
@@ -213,12 +213,12 @@ class PostgresStore(SharedStore):
 
     async def _claim_unlimited(self, values: dict[str, Any]) -> list[Any]:
         if values["alone"]:
-            return await self._db.fetch("claim_suspect", **values)
+            return await self._db.write("claim_suspect", **values)
         queue, names, time = values["queue"], values["names"], asyncio.get_running_loop().time
         began = time()
         if marks := self._marks.of(queue, names, began):
-            return await self._db.fetch("claim_from", **values, **marks)
-        claimed = await self._db.fetch("claim", **values)
+            return await self._db.write("claim_from", **values, **marks)
+        claimed = await self._db.write("claim", **values)
         if self._marks.wants_survey(queue, time() - began, time()):
             began = time()
             fronts = await self._db.fetch("survey", queue=queue, names=names)

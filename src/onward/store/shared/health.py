@@ -42,8 +42,8 @@ class Health(OverDatabase, abc.ABC):
         return [(row[0], row[1]) for row in await self._db.fetch("census_lately", most=most)]
 
     @abc.abstractmethod
-    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:
-        """Checks of this database: name, whether it is fine, and what to do. `deep` also reads every page, where the database does not
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool | None, str]]:
+        """Checks of this database: name, whether it is fine (None: a note), and what to do. `deep` also reads every page, where the database does not
         check its pages by itself."""
 
     @abc.abstractmethod

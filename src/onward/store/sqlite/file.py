@@ -179,7 +179,7 @@ def sound_file(path: str, clock: Clock) -> tuple[str, bool, str]:
         connection.close()
 
 
-def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool, str]]:
+def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool | None, str]]:
     """The checks of `onward doctor`: name, whether it is fine, and what it means."""
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
     mode = next(connection.execute("PRAGMA journal_mode"))[0]

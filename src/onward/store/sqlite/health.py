@@ -18,7 +18,7 @@ class SqliteHealth(Health):
 
     _db: SqliteDatabase
 
-    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool, str]]:
+    async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool | None, str]]:
         path = self._db.path
         checks = await self._db.reading(lambda c: health(c, path))
         if deep and (path == MEMORY or self._db.inline):

@@ -18,7 +18,7 @@ from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.task import NEVER, NewTask
-from onward.errors import TaskNotFound
+from onward.errors import TaskNotFound, UsageError
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
 from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Submitted
@@ -89,7 +89,9 @@ class SqliteStore(SharedStore):
     def clone(self) -> Store:
         return self
 
-    async def migrate(self, tell: Tell = silent) -> list[str]:
+    async def migrate(self, tell: Tell = silent, roles: str | None = None) -> list[str]:
+        if roles is not None:
+            raise UsageError(f"{self.where} has no roles: the rights to it are those of its file; leave --roles out")
         names: list[str] = []
         while done := await self._db.writing(self._migrate_some):
             for name in done:
