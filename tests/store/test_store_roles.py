@@ -190,7 +190,7 @@ async def test_a_worker_cannot_create_a_key(worked: tuple[Onward, Onward]) -> No
     _, worker = worked
     event = AuditEvent("create_key", "k", None, None, "", {})
     with pytest.raises(StoreUnavailable, match="permission denied for table onward_keys"):
-        await worker.store.keys.add(KeyRow("k", b"", "", None, "", None, 0.0, None, None, None, 0.0), None, event)
+        await worker.store.keys.add(KeyRow("k", b"", "", None, "", None, None, 0.0, None, None, None, 0.0), None, event)
 
 
 async def test_doctor_says_who_is_connected(owner_url: str, postgres: Postgres) -> None:

@@ -62,7 +62,7 @@ QUEUE_VIEW = "onward_queue_of_tenant"
 _LOCKED_TASKS = f"{ADDS_AND_DROPS}, UPDATE (priority)"
 _LOCKED_OUTCOMES = f"{ADDS_AND_DROPS}, UPDATE (attempt)"
 _TRIMMED_JOURNAL = f"{ADDS_AND_DROPS}, UPDATE (kind, key, data)"
-_KEY_COLUMNS = "id, name, tenant, scopes, agent, created_at, expires_at, revoked_at, last_used_at, owner"
+_KEY_COLUMNS = "id, name, tenant, scopes, agent, created_at, expires_at, revoked_at, last_used_at"
 _SESSION_COLUMNS = "id, person, name, roles, tenant, created_at, last_used_at, idle_s, expires_at"
 
 TABLES: dict[str, Rights] = {
