@@ -167,6 +167,7 @@ class Onward(Events, Mcp, Registry, Queries):
             prune=self._pruning(),
             artifacts=self.service.artifacts,
             secrets=self.secrets,
+            running_limit=self.service.tenant_quotas.running_limit,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )
