@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import bare, growth, idle, report
+from bench import bare, growth, hostile, idle, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
@@ -82,7 +82,15 @@ def _idle(words: list[str]) -> int:
         return idle.run(options, {store: ground.pair(store) for store in options.store})
 
 
+def _hostile(words: list[str]) -> int:
+    options = hostile.parse(words)
+    with _ground(options.store) as ground:
+        return hostile.run(options, ground.empty)
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["hostile"]:
+        return _hostile(sys.argv[2:])
     if sys.argv[1:2] == ["growth"]:
         return _growth(sys.argv[2:])
     if sys.argv[1:2] == ["idle"]:

@@ -76,6 +76,11 @@ class Settings:
     quota_sessions: int = _QUOTA.sessions
     quota_queue_share: int = _QUOTA.queue_share
     quota_tasks: int = _QUOTA.tasks
+    quota_queues: int = _QUOTA.queues
+    quota_running: int = _QUOTA.running
+    quota_messages: int = _QUOTA.messages
+    quota_keys: int = _QUOTA.keys
+    quota_subscriptions: int = _QUOTA.subscriptions
     quota_priority: int = _QUOTA.priority
     quota_refused: int = _QUOTA.refused
 

@@ -289,6 +289,8 @@ class QuotaExceeded(OnwardError):
         whose: str,
         unit: str,
         rates: Sequence[Any] = (),
+        *,
+        remedy: str = "",
     ) -> None:
         self.tenant: str = tenant
         self.quota: str = quota
@@ -297,8 +299,8 @@ class QuotaExceeded(OnwardError):
         self.rates: tuple[Any, ...] = tuple(rates)
         advice = "an admin can raise it with `onward quotas set`" if tenant else "ONWARD_QUOTA_REQUESTS raises it"
         super().__init__(
-            f"{whose} has used up its quota {quota!r} ({limit:,} {unit}); nothing was done, come back in {math.ceil(retry_after)} s; "
-            f"{advice}"
+            f"{whose} has used up its quota {quota!r} ({limit:,} {unit}); nothing was done; "
+            f"{remedy or f'come back in {math.ceil(retry_after)} s'}; {advice}"
         )
 
 

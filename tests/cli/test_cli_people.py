@@ -90,6 +90,14 @@ def test_the_only_one_is_approved_without_an_id_after_it_was_shown(onward: Run, 
     assert result(onward, crew, task_id)["decision"] == "approve"
 
 
+def test_an_unknown_id_is_answered_with_the_list_of_approvals(onward: Run, crew: str):
+    for unknown in ("nothing", "nothing.3"):
+        output = onward("approve", unknown, "--db", crew)
+        assert output.status == 4
+        assert f"there is no approval {unknown!r}" in output.sentence
+        assert "`onward approvals` lists" in output.sentence
+
+
 def test_without_an_id_one_of_several_is_never_guessed(onward: Run, crew: str, waiting: Waiting):
     output = onward("approve", "--db", crew)
     assert output.status == 4

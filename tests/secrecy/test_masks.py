@@ -195,11 +195,25 @@ def pieces_of(text: str, sizes: list[int]) -> list[str]:
     return pieces
 
 
-@given(values, around, around, st.lists(st.integers(3, 30), min_size=1, max_size=5))
+streamed = st.lists(st.integers(3, 30), min_size=1, max_size=5)
+
+
+@given(values, around, around, streamed)
 @example(SECRET, "", " and more words that follow", [5])
 @example("sk_live_1234567890", "key: ", " end", [7])
 @settings(max_examples=5)
 def test_a_value_that_comes_in_pieces_is_masked(value: str, before: str, after: str, sizes: list[int]) -> None:
+    check_in_pieces(value, before, after, sizes)
+
+
+@pytest.mark.slow
+@given(values, around, around, streamed)
+@settings(max_examples=200, deadline=None)
+def test_many_values_that_come_in_pieces_are_masked(value: str, before: str, after: str, sizes: list[int]) -> None:
+    check_in_pieces(value, before, after, sizes)
+
+
+def check_in_pieces(value: str, before: str, after: str, sizes: list[int]) -> None:
     mask.clear()
     mask.learn("K", value)
     for how, form in everything_made_of(value).items():

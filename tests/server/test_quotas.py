@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -19,7 +20,8 @@ from onward.errors import BadSetting, PriorityTooHigh, QueueFull, QuotaExceeded,
 from onward.server.access.service import AuthorizedService
 from onward.server.http import bodies
 from onward.server.http.state import ServerState
-from onward.service.process_use import TURNS, ProcessUse
+from onward.service import process_use
+from onward.service.process_use import ALONE_AFTER_S, BUSIEST_TURNS, TURNS, ProcessUse
 from onward.service.submission import SubmitRequest
 from tests.kit import HandClock, calm, claim, eventually, join, not_memory, only_memory
 from tests.server.sse import served
@@ -152,7 +154,7 @@ async def test_a_large_body_counts_as_several_requests(app: Onward, door: Door) 
     await quotas(app, requests=10, key_requests=0)
     still(app)
     statuses = [
-        (await evil.post("/api/tasks", json={"task": "waits", "labels": {"n": "x" * 600_000}})).status_code
+        (await evil.post("/api/tasks", json={"task": "waits", "labels": {"n": "x" * 150_000}})).status_code
         for _ in range(4)
     ]
     assert statuses == [202, 202, 429, 429]
@@ -321,6 +323,105 @@ async def test_a_turn_of_a_call_that_was_given_up_goes_to_the_next(early: bool) 
     assert not process._waiting
 
 
+async def test_the_busiest_tenant_has_one_turn_while_others_are_there_and_all_turns_alone() -> None:
+    clock = HandClock()
+    process, evil, good = ProcessUse(clock), Caller(HOSTILE), Caller(OTHER)
+    gate, inside = asyncio.Event(), list[Caller]()
+
+    async def call(who: Caller) -> None:
+        async with process.request_turn(who):
+            inside.append(who)
+            await gate.wait()
+
+    async def at_once() -> int:
+        gate.clear()
+        inside.clear()
+        calls = [asyncio.ensure_future(call(evil)) for _ in range(6)]
+        await calm()
+        count = len(inside)
+        gate.set()
+        await asyncio.gather(*calls)
+        await eventually(idle)
+        return count
+
+    async def idle() -> bool:
+        return not process._turns
+
+    process._add_use(HOSTILE, 10.0)
+    assert await at_once() == TURNS, "no other tenant is there"
+    async with process.request_turn(good):
+        pass
+    assert await at_once() == BUSIEST_TURNS
+    process._add_use(OTHER, 30.0)
+    assert await at_once() == TURNS, "the other one is busier"
+    clock.jump(ALONE_AFTER_S + 1)
+    assert await at_once() == TURNS
+    assert not process._waiting
+
+
+async def test_a_turn_of_the_busiest_tenant_rests_after_each_call() -> None:
+    process, evil, good = ProcessUse(HandClock()), Caller(HOSTILE), Caller(OTHER)
+    async with process.stream_turn(good):
+        pass
+    process._add_use(HOSTILE, 10.0)
+    async with process.stream_turn(evil):
+        await asyncio.sleep(0.02)
+    assert process._turns, "it rests"
+    next_one = asyncio.ensure_future(process.stream_turn(evil).__aenter__())
+    await calm()
+    assert not next_one.done()
+    await asyncio.wait_for(next_one, 60)
+
+
+async def test_a_request_that_waits_for_long_hands_its_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_use, "MAX_TURN_S", 0.01)
+    process, gate, begun = ProcessUse(HandClock()), asyncio.Event(), list[int]()
+
+    async def call(number: int) -> None:
+        async with process.request_turn(Caller(HOSTILE)):
+            begun.append(number)
+            await gate.wait()
+
+    calls = [asyncio.ensure_future(call(number)) for number in range(3 * TURNS)]
+
+    async def all_begun() -> bool:
+        return len(begun) == 3 * TURNS
+
+    await eventually(all_begun)
+    gate.set()
+    await asyncio.gather(*calls)
+    assert not process._turns
+
+
+@only_memory
+async def test_responses_of_one_tenant_that_take_memory_wait_for_each_other(app: Onward, door: Door) -> None:
+    evil, good = await door.client(HOSTILE), await door.client(OTHER)
+    process = app.service.tenant_quotas.process
+    async with contextlib.AsyncExitStack() as held:
+        for _ in range(TURNS):
+            await held.enter_async_context(process.loading_turn(Caller(HOSTILE)))
+        waiting = asyncio.ensure_future(evil.get("/api/tasks"))
+
+        async def in_line() -> bool:
+            return ("loading", HOSTILE) in process._waiting
+
+        await eventually(in_line)
+        assert (await good.get("/api/tasks")).status_code == 200
+        assert not waiting.done()
+    assert (await waiting).status_code == 200
+
+
+@only_memory
+async def test_a_large_response_counts_as_several_requests(app: Onward, door: Door) -> None:
+    evil = await door.client(HOSTILE)
+    await caller(app, HOSTILE).submit([SubmitRequest("waits", labels={"n": "x" * 1000}) for _ in range(300)])
+    await quotas(app, requests=10, key_requests=0)
+    still(app)
+    answers = [await evil.get("/api/tasks?limit=300") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert len(answers[0].json()["tasks"]) == 300
+
+
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -412,6 +513,66 @@ async def test_many_queues_do_not_get_around_the_quota_of_tasks(app: Onward) -> 
         return False
 
     await eventually(room)
+
+
+@not_memory
+async def test_a_tenant_uses_few_queues(app: Onward) -> None:
+    await quotas(app, queues=3)
+    evil, good = caller(app, HOSTILE), caller(app, OTHER)
+    await evil.submit([SubmitRequest("work", queue=f"q{n}") for n in range(3)])
+    with pytest.raises(QuotaExceeded, match="submit to a queue that has tasks of this tenant already") as refused:
+        await evil.submit([SubmitRequest("work", queue="q3")])
+    assert refused.value.quota == "queues"
+    await evil.submit([SubmitRequest("work", queue="q0")])
+    await good.submit([SubmitRequest("work", queue="q3")])
+
+
+# ── keys, subscriptions, messages ────────────────────────────────────────────────────────────────────────────────────
+
+
+@not_memory
+async def test_a_tenant_has_a_bounded_number_of_valid_keys(app: Onward) -> None:
+    await quotas(app, keys=2)
+    evil, good = caller(app, HOSTILE), caller(app, OTHER)
+    first, _ = [await evil.create_key(f"key {n}", ["read"]) for n in range(2)]
+    with pytest.raises(QuotaExceeded, match="revoke a key") as refused:
+        await evil.create_key("one more", ["read"])
+    assert refused.value.quota == "keys"
+    await good.create_key("mine", ["read"])
+    await evil.revoke_key(first.key.id)
+    await evil.create_key("one more", ["read"])
+    await caller(app, None).create_key("of the operator", ["read"], tenant=HOSTILE)
+
+
+@not_memory
+async def test_a_tenant_has_a_bounded_number_of_subscriptions(url: str) -> None:
+    async with Onward(url, webhook_secret=f"whsec_{base64.b64encode(bytes(32)).decode()}") as app:
+        await quotas(app, subscriptions=2)
+        evil, good = caller(app, HOSTILE), caller(app, OTHER)
+        address = "https://example.com/hook"
+        first, _ = [await evil.subscribe(address, ["task.completed"]) for _ in range(2)]
+        with pytest.raises(QuotaExceeded, match="remove one") as refused:
+            await evil.subscribe(address, ["task.completed"])
+        assert refused.value.quota == "subscriptions"
+        await good.subscribe(address, ["task.completed"])
+        await evil.unsubscribe(first.id)
+        await evil.subscribe(address, ["task.completed"])
+
+
+@not_memory
+async def test_a_task_of_a_tenant_gets_a_bounded_number_of_messages(app: Onward) -> None:
+    await quotas(app, messages=3)
+    evil, good = caller(app, HOSTILE), caller(app, OTHER)
+    (task_id,) = await evil.submit([SubmitRequest("waits")])
+    (theirs,) = await good.submit([SubmitRequest("waits")])
+    for number in range(3):
+        await evil.signal(task_id, "x", number)
+    for refused in (evil.signal(task_id, "x"), evil.message(task_id, "hello")):
+        with pytest.raises(QuotaExceeded, match="messages to one task"):
+            await refused
+    for number in range(4):
+        await good.signal(theirs, "x", number)
+    assert len(await app.store.inbox(task_id)) == 3
 
 
 @not_memory

@@ -126,6 +126,18 @@ async def test_cancel(shop: Onward, server: Any) -> None:
     assert (await task.get()).state == "cancelled"
 
 
+async def test_a_decision_with_another_digest_is_refused_and_the_right_one_is_taken(shop: Onward, server: Any) -> None:
+    task = await shop.submit("asks")
+    passed: list[dict[str, Any]] = []
+    async with connect(address(server, task.id)) as socket:
+        asked = (await update(socket, passed, "go on?"))["ask_id"]
+        (ask,) = await shop.asks("approval")
+        refused = await say(socket, passed, type="approve", approval_id=asked, digest="0" * 64)
+        assert (refused["type"], refused["status"], refused["code"]) == ("error", 409, "stale_decision")
+        assert [other.id for other in await shop.asks("approval")] == [asked], "it is still open"
+        assert (await say(socket, passed, type="deny", approval_id=asked, digest=ask.digest))["type"] == "ack"
+
+
 async def test_approve_answer_priority_and_signal(shop: Onward, server: Any) -> None:
     task = await shop.submit("asks")
     passed: list[dict[str, Any]] = []

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from onward.core.audit import AuditEvent
+from onward.core.limit import Limit, LimitRow
 from onward.core.task import NewTask
 from onward.core.tenant_quota import turn_group, turn_groups
 from onward.store.port.core import Store
+from onward.store.shared import limits
 from tests.kit import claim, completion, join, new, sql, submit
 
 EVENT = AuditEvent("set_quota", "acme", "acme")
@@ -88,3 +90,29 @@ async def test_a_tenant_and_a_group_of_the_same_name_have_turns_of_their_own(sto
     await submit(store, group := new(group="acme"), of("acme"))
     assert (await sql(store, f"SELECT turn_group FROM onward_queue WHERE task_id = '{group.id}'")) == [(None,)]
     assert await store.tenant_quotas.depth(turn_groups("acme")) == {"default": 21}
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_a_claim_passes_over_tasks_of_some_tenants(store: Store, limited: bool) -> None:
+    if limited:
+        await store.queues.set_limits([LimitRow("task", "work", Limit(concurrency=100))])
+    await join(store, "w1")
+    await submit(store, *[of("evil", f"group {n}") for n in range(50)], *[of("evil") for _ in range(5)])
+    await submit(store, theirs := of("good"), none := new(group="evil"))
+    taken = await claim(store, room=20, without=["evil"])
+    assert {task.id for task in taken} == {theirs.id, none.id}
+    assert {task.tenant for task in taken} == {"good", None}
+    assert await claim(store, room=20, without=["evil"]) == []
+    assert {task.tenant for task in await claim(store, room=20)} == {"evil"}
+
+
+async def test_a_claim_that_passes_over_a_tenant_looks_at_few_of_its_tasks(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PASSED_OVER", 5)
+    await join(store, "w1")
+    await submit(store, *[of("evil") for _ in range(20)])
+    await submit(store, of("good", priority=-1))
+    assert await claim(store, room=1, without=["evil"]) == [], "it stands behind all of them by its priority"
+    assert len(await claim(store, room=20)) == 20
+    assert len(await claim(store, room=1, without=["evil"])) == 1

@@ -178,6 +178,7 @@ class Onward(Events, Mcp, Registry, Queries):
             artifacts=self.service.artifacts,
             secrets=self.secrets,
             approval_rules=self.approval_rules,
+            running_limit=self.service.tenant_quotas.running_limit,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,
         )

@@ -38,6 +38,16 @@ class TenantQuota:
     """Percent of the length of a queue (`ONWARD_QUEUE_LIMIT`) that its waiting tasks may fill."""
     tasks: int = 100_000
     """Unfinished tasks in all queues, without those that a worker holds."""
+    queues: int = 20
+    """Queues in which its unfinished tasks are, without those that a worker holds."""
+    running: int = 75
+    """Percent of the slots of each worker that its tasks may hold."""
+    messages: int = 10_000
+    """Messages that one of its tasks may get."""
+    keys: int = 100
+    """Valid keys."""
+    subscriptions: int = 100
+    """Subscriptions."""
     priority: int = 0
     """The highest priority that it may give a task."""
     refused: int = 60
@@ -50,8 +60,9 @@ class TenantQuota:
                 raise BadSetting(f"quota_{name}", value, f"a whole number up to {MAX_VALUE}")
             if value < 0 and name != "priority":
                 raise BadSetting(f"quota_{name}", value, "0 (no quota) or more")
-        if self.queue_share > 100:
-            raise BadSetting("quota_queue_share", self.queue_share, "a percentage, 0 to 100")
+        for name in PERCENTAGES:
+            if getattr(self, name) > 100:
+                raise BadSetting(f"quota_{name}", getattr(self, name), "a percentage, 0 to 100")
 
     def with_values(self, values: Mapping[str, Any]) -> TenantQuota:
         """The same with these values instead. Names that this version does not know are left out."""
@@ -61,7 +72,12 @@ class TenantQuota:
         """How many of its tasks may wait in a queue of this limit; 0 for no quota."""
         return max(1, queue_limit * self.queue_share // 100) if self.queue_share else 0
 
+    def running_tasks(self, slots: int) -> int:
+        """How many slots of a worker with so many its tasks may hold."""
+        return max(1, slots * self.running // 100) if self.running else slots
 
+
+PERCENTAGES = ("queue_share", "running")
 NAMES = tuple(field.name for field in dataclasses.fields(TenantQuota))
 
 

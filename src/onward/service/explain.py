@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from onward.core.journal.explain import Explanation, QueueFacts, why
@@ -13,8 +14,11 @@ RECENT_RECORDS = 100
 """Records of each task that are searched for its waits. Of a wait further back, the explanation has only the reason."""
 MAX_RECORD_BYTES = 16_000
 """Bytes of one of these records."""
-MAX_AHEAD = 1000
-"""How many tasks before another in its queue are counted."""
+MAX_AHEAD, MAX_PAGE_AHEAD = 1_000, 100_000
+"""How many tasks before another in its queue are counted, and how many of a whole page: of a long page fewer for each."""
+
+SLICE_TASKS = 50
+"""Tasks that are explained at once; other requests of a server go on in between."""
 
 NOT_IN_JOURNAL = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.CANCELLING, Reason.PAUSED})
 """Reasons that the journal does not explain further."""
@@ -33,19 +37,19 @@ class Explainer:
         attempts = await self._handlers.attempts(retrying) if retrying else {}
         ids = [task.task_id for task in tasks if not task.ended and task.reason not in NOT_IN_JOURNAL]
         records = await self._store.listing.recent_records(ids, RECENT_RECORDS, MAX_RECORD_BYTES) if ids else {}
-        return {
-            task.task_id: why(
-                task,
-                records.get(task.task_id, ()),
-                queue_facts.get(task.task_id) or QueueFacts(attempts=attempts.get(task.task)),
-            )
-            for task in tasks
-        }
+        explanations: dict[str, Explanation] = {}
+        for number, task in enumerate(tasks):
+            facts = queue_facts.get(task.task_id) or QueueFacts(attempts=attempts.get(task.task))
+            explanations[task.task_id] = why(task, records.get(task.task_id, ()), facts)
+            if number % SLICE_TASKS == SLICE_TASKS - 1:
+                await asyncio.sleep(0)
+        return explanations
 
     async def _queued(self, tasks: Sequence[Task]) -> dict[str, QueueFacts]:
         if not tasks:
             return {}
-        ahead = await self._store.listing.queue_positions([task.task_id for task in tasks], MAX_AHEAD)
+        most = min(MAX_AHEAD, MAX_PAGE_AHEAD // len(tasks))
+        ahead = await self._store.listing.queue_positions([task.task_id for task in tasks], most)
         paused = {queue for queue, (_, stopped) in (await self._store.queues.limits()).items() if stopped}
         now, _ = await self._store.overview.held()
         alive = [worker for worker in await self._store.workers.list() if worker.lease_until > now]
@@ -57,8 +61,8 @@ class Explainer:
 
         return {
             task.task_id: QueueFacts(
-                None if (before := ahead.get(task.task_id)) is None else min(before, MAX_AHEAD),
-                MAX_AHEAD,
+                None if (before := ahead.get(task.task_id)) is None else min(before, most),
+                most,
                 task.queue in paused,
                 served(task),
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,9 +18,22 @@ from onward.errors import QuotaExceeded
 MAX_BUCKETS = 10_000
 """Buckets that are kept at once. When there are more, the one that was not used for the longest time is dropped: it begins full again."""
 
-TURNS, FILE_TURNS = 4, 1
-"""Calls of one tenant that use the database at once; the second is for a file, which has one writer. Others wait for a turn, so that a call
-of another tenant finds at most so many calls of this one before it at the database, however many requests it sends at once."""
+TURNS, BUSIEST_TURNS = 4, 1
+"""Calls of one tenant that use the database, or the event loop, at once; the second is for the busiest tenant. Others wait for a turn, so
+that a call of another tenant finds at most so many calls of this one before it, however many requests it sends at once."""
+
+MAX_TURN_S = 0.1
+"""Seconds after which a request that waits for something else hands its turn on."""
+
+ALONE_AFTER_S = 10.0
+"""Seconds after which a tenant that has used the process no more counts as gone."""
+
+USE_DECAY_S = 2.0
+"""The time for which turns were held counts half as much after so many seconds."""
+
+REST_FACTOR, MAX_REST_S = 2, 1.0
+"""A turn of the busiest tenant rests after each call for so many times as long as the call held it, and for this time at most. So a tenant
+that always has calls in line leaves two thirds of the time to the others."""
 
 STREAM_RETRY_S = 5.0
 """Seconds after which a client may try again when too many streams or sessions of its tenant are open."""
@@ -28,10 +42,13 @@ PROMPT_REFUSALS, HELD_REFUSAL_S = 20, 1.0
 """So many refusals a second of a tenant are sent at once. The others are held back for this time: a client that sends requests in a loop
 and does not heed `Retry-After` would otherwise keep the process busy with refusals."""
 
-BODY_BYTES = 65_536
-"""Each further so many bytes of a body count as one more request."""
+BODY_BYTES = 16_384
+"""Each further so many bytes of a body, of a request or of its response, count as one more request."""
 
 MINUTE_S = 60.0
+
+Line = tuple[str, str]
+"""What calls wait in line for, and their tenant."""
 
 
 class RateState(NamedTuple):
@@ -57,15 +74,38 @@ class _Rate(NamedTuple):
         return max(1, round(self.per_s * BURST_S))
 
 
+class Decaying:
+    """A sum of which each part counts half as much after USE_DECAY_S."""
+
+    __slots__ = ("_at", "_sum")
+
+    def __init__(self) -> None:
+        self._at = self._sum = 0.0
+
+    def add(self, now: float, amount: float) -> None:
+        """Add to the sum."""
+        self._sum, self._at = self.value(now) + amount, now
+
+    def value(self, now: float) -> float:
+        """The sum now."""
+        return self._sum * math.exp2((self._at - now) / USE_DECAY_S)
+
+
 class ProcessUse:
     """Buckets of tenants, and of their keys and people; and open streams of tenants."""
 
-    def __init__(self, clock: Clock, turns: int = TURNS) -> None:
-        self._clock, self._max_turns = clock, turns
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._buckets: dict[tuple[str, str], Bucket] = {}
         self._streams: collections.Counter[str] = collections.Counter()
-        self._turns: collections.Counter[str] = collections.Counter()
-        self._waiting: dict[str, collections.deque[asyncio.Future[None]]] = {}
+        self._turns: collections.Counter[Line] = collections.Counter()
+        self._waiting: dict[Line, collections.deque[asyncio.Future[None]]] = {}
+        self._last_tenant: str | None = None
+        self._last_at = self._other_at = -math.inf
+        """When a turn was last asked for, and when by another tenant than that one."""
+        self._used: dict[str, Decaying] = {}
+        """For how long each tenant held turns."""
+        self._used_by_all = Decaying()
         self._dropped: dict[str, int] = {}
         """For each key, the refused calls that are not in the audit log."""
         self.sessions: Callable[[str], int] = lambda _tenant: 0
@@ -130,59 +170,115 @@ class ProcessUse:
         bucket = self._buckets.get(("tenant", tenant))
         return 0 if bucket is None else bucket.per_second(self._clock.monotonic())
 
-    # ── turns at the database ────────────────────────────────────────────────────────────────────────────────────
+    # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @contextlib.asynccontextmanager
-    async def turn(self, caller: Caller) -> AsyncIterator[None]:
+    def turn(self, caller: Caller) -> contextlib.AbstractAsyncContextManager[None]:
         """Hold one of the few turns of the caller's tenant while the block uses the database. First come, first served within the
         tenant. Never hold two, and never while waiting for a task."""
-        async with self._turn(caller.tenant, self._max_turns):
-            yield
+        return self._turn(caller.tenant, "database")
 
-    @contextlib.asynccontextmanager
-    async def loading_turn(self, caller: Caller) -> AsyncIterator[None]:
+    def request_turn(self, caller: Caller) -> contextlib.AbstractAsyncContextManager[None]:
+        """The same while the block works on a request: the event loop has one thread, as a file has one writer. A block that waits
+        for a task loses its turn after MAX_TURN_S, and goes on."""
+        return self._turn(caller.tenant, "request", MAX_TURN_S)
+
+    def stream_turn(self, caller: Caller) -> contextlib.AbstractAsyncContextManager[None]:
+        """The same while the block makes messages of a stream."""
+        return self._turn(caller.tenant, "stream", MAX_TURN_S)
+
+    def loading_turn(self, caller: Caller) -> contextlib.AbstractAsyncContextManager[None]:
         """The same for a response that is being made, before it takes memory: so one tenant does not hold all the memory for responses
         while its calls wait for each other."""
-        async with self._turn(None if caller.tenant is None else f"\n{caller.tenant}", TURNS):
-            yield
+        return self._turn(caller.tenant, "loading")
 
     @contextlib.asynccontextmanager
-    async def _turn(self, line: str | None, most: int) -> AsyncIterator[None]:
-        if line is None:
+    async def _turn(self, tenant: str | None, kind: str, max_s: float | None = None) -> AsyncIterator[None]:
+        self._note_use(tenant)
+        if tenant is None:
             yield
             return
-        await self._take_turn(line, most)
+        line = kind, tenant
+        await self._take_turn(line)
+        loop = asyncio.get_running_loop()
+        began, ended = loop.time(), False
+
+        def end() -> None:
+            nonlocal ended
+            if ended:
+                return
+            ended = True
+            held_s = loop.time() - began
+            self._add_use(tenant, held_s)
+            if self._is_busiest(tenant):
+                loop.call_later(min(REST_FACTOR * held_s, MAX_REST_S), self._end_turn, line)
+            else:
+                self._end_turn(line)
+
+        timer = None if max_s is None else loop.call_later(max_s, end)
         try:
             yield
         finally:
-            self._end_turn(line)
+            if timer is not None:
+                timer.cancel()
+            end()
 
-    async def _take_turn(self, tenant: str, most: int) -> None:
-        if self._turns[tenant] < most:
-            self._turns[tenant] += 1
+    def _add_use(self, tenant: str, seconds: float) -> None:
+        now = self._clock.monotonic()
+        self._used_by_all.add(now, seconds)
+        used = self._used.pop(tenant, None) or Decaying()
+        used.add(now, seconds)
+        self._used[tenant] = used  # the last one now
+        if len(self._used) > MAX_BUCKETS:
+            del self._used[next(iter(self._used))]
+
+    def _is_busiest(self, tenant: str) -> bool:
+        """Whether others have used this process lately, and this tenant held turns for longer than all of them together."""
+        if self._is_alone(tenant):
+            return False
+        now, used = self._clock.monotonic(), self._used.get(tenant)
+        return used is not None and used.value(now) > self._used_by_all.value(now) / 2
+
+    def _note_use(self, tenant: str | None) -> None:
+        """Remember that this tenant, or the operator, uses the process now."""
+        if tenant != self._last_tenant:
+            self._last_tenant, self._other_at = tenant, self._last_at
+        self._last_at = self._clock.monotonic()
+
+    def _is_alone(self, tenant: str) -> bool:
+        """Whether no other tenant has used this process lately."""
+        other_at = self._other_at if tenant == self._last_tenant else self._last_at
+        return self._clock.monotonic() - other_at > ALONE_AFTER_S
+
+    def _max_turns(self, line: Line) -> int:
+        return BUSIEST_TURNS if self._is_busiest(line[1]) else TURNS
+
+    async def _take_turn(self, line: Line) -> None:
+        if self._turns[line] < self._max_turns(line):
+            self._turns[line] += 1
             return
         place = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(tenant, collections.deque())
+        waiting = self._waiting.setdefault(line, collections.deque())
         waiting.append(place)
         try:
             await place  # the caller that ends its turn hands it on
         except asyncio.CancelledError:
             if not place.cancelled():
-                self._end_turn(tenant)  # its turn had come already
+                self._end_turn(line)  # its turn had come already
             elif place in waiting:
                 waiting.remove(place)
             raise
 
-    def _end_turn(self, tenant: str) -> None:
-        waiting = self._waiting.get(tenant)
-        while waiting:
+    def _end_turn(self, line: Line) -> None:
+        self._turns[line] -= 1
+        waiting, most = self._waiting.get(line), self._max_turns(line)
+        while waiting and self._turns[line] < most:
             if not (place := waiting.popleft()).done():  # a cancelled one is still there for a moment
+                self._turns[line] += 1
                 place.set_result(None)
-                return
-        self._waiting.pop(tenant, None)
-        self._turns[tenant] -= 1
-        if not self._turns[tenant]:
-            del self._turns[tenant]
+        if not waiting:
+            self._waiting.pop(line, None)
+        if not self._turns[line]:
+            del self._turns[line]
 
     # ── streams and sessions ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -21,7 +21,7 @@ from onward.core.task import NewTask
 from onward.core.tenant_quota import NAMES, TenantQuota, check_names, turn_groups
 from onward.core.views import QuotaUse, TenantUse
 from onward.errors import PriorityTooHigh, QuotaExceeded, StoreUnavailable
-from onward.service.process_use import FILE_TURNS, TURNS, ProcessUse, RateState
+from onward.service.process_use import ProcessUse, RateState
 from onward.service.submission import named
 from onward.store.port.core import Store
 
@@ -37,6 +37,9 @@ MAX_GAUGES = 10_000
 ROOM_RETRY_S = 5.0
 """Seconds after which a client may submit again when its tenant has as many tasks as it may."""
 
+LASTING_RETRY_S = 60.0
+"""The same for quotas that stay used up until the tenant removes something."""
+
 TenantUses = list[TenantUse]
 
 
@@ -49,7 +52,7 @@ class TenantQuotas:
         self._quotas: dict[str, TenantQuota] = {}
         self._read_at = -math.inf
         self._gauges: dict[str, _TaskGauge] = {}
-        self.process: ProcessUse = ProcessUse(clock, FILE_TURNS if store.one_machine else TURNS)
+        self.process: ProcessUse = ProcessUse(clock)
 
     # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,6 +114,7 @@ class TenantQuotas:
             "sessions": self.process.sessions(tenant),
             "queue_share": math.ceil(100 * fullest / self._queue_limit) if self._queue_limit else None,
             "tasks": sum(depth.values()),
+            "queues": len(depth),
         }
         uses = [QuotaUse(name, getattr(quota, name), used.get(name), name in own) for name in NAMES]
         return TenantUse(tenant, tuple(uses))
@@ -121,9 +125,35 @@ class TenantQuotas:
         """Count a request of this caller; the rates that hold for it. Raises QuotaExceeded."""
         return () if caller.tenant is None else self.process.take_request(caller, await self.of(caller.tenant))
 
+    async def running_limit(self, tenant: str | None, slots: int) -> int:
+        """How many slots of a worker with so many a tenant may hold; with None, a tenant without quotas of its own."""
+        return (self._defaults if tenant is None else await self.of(tenant)).running_tasks(slots)
+
     def known(self, caller: Caller) -> TenantQuota:
         """The quotas of the caller's tenant as they were read last: `admit` has read them for its request."""
         return self._quotas.get(caller.tenant or "", self._defaults)
+
+    async def check_message(self, tenant: str | None, task_id: str) -> None:
+        """Raises QuotaExceeded when a task has as many messages as a task of this tenant may get."""
+        most = 0 if tenant is None else (await self.of(tenant)).messages
+        if tenant is not None and most and await self._store.inbox(task_id, most - 1, 1):
+            whose, unit = f"task {task_id} of tenant {tenant!r:.80}", "messages to one task"
+            remedy = "send further messages to another task"
+            raise QuotaExceeded(tenant, "messages", most, LASTING_RETRY_S, whose, unit, remedy=remedy)
+
+    async def check_key(self, tenant: str | None) -> None:
+        """Raises QuotaExceeded when the tenant has as many valid keys as it may."""
+        most = 0 if tenant is None else (await self.of(tenant)).keys
+        if tenant is not None and 0 < most <= sum(row.valid for row in await self._store.keys.list(tenant)):
+            whose, remedy = f"tenant {tenant!r:.80}", "revoke a key that is not in use (`onward keys revoke`)"
+            raise QuotaExceeded(tenant, "keys", most, LASTING_RETRY_S, whose, "valid keys", remedy=remedy)
+
+    async def check_subscription(self, tenant: str | None) -> None:
+        """Raises QuotaExceeded when the tenant has as many subscriptions as it may."""
+        most = 0 if tenant is None else (await self.of(tenant)).subscriptions
+        if tenant is not None and 0 < most <= len(await self._store.outbox.subscriptions(tenant=tenant, limit=most)):
+            whose, remedy = f"tenant {tenant!r:.80}", "remove one with `DELETE /api/subscriptions/ID`"
+            raise QuotaExceeded(tenant, "subscriptions", most, LASTING_RETRY_S, whose, "subscriptions", remedy=remedy)
 
     async def check_priority(self, tenant: str | None, priority: int | None) -> None:
         """Raises PriorityTooHigh for a priority that the tenant may not give."""
@@ -143,7 +173,7 @@ class TenantQuotas:
         """Count new tasks of a tenant, by queue. Raises QuotaExceeded. The tasks are counted now and then, and other processes count for
         themselves: the quota protects others, and need not be exact."""
         quota = await self.of(tenant)
-        if not quota.tasks and not quota.queue_share:
+        if not quota.tasks and not quota.queue_share and not quota.queues:
             return
         gauge = self._gauges.pop(tenant, None) or _TaskGauge()
         self._gauges[tenant] = gauge
@@ -155,6 +185,10 @@ class TenantQuotas:
         whose = f"tenant {tenant!r:.80}"
         if 0 < quota.tasks < sum(gauge.tasks.values()) + sum(queues.values()):
             raise QuotaExceeded(tenant, "tasks", quota.tasks, ROOM_RETRY_S, whose, "unfinished tasks")
+        named_queues = {queue for queue, tasks in gauge.tasks.items() if tasks > 0}
+        if 0 < quota.queues < len(named_queues | queues.keys()) and not named_queues >= queues.keys():
+            unit, remedy = "queues with unfinished tasks", "submit to a queue that has tasks of this tenant already"
+            raise QuotaExceeded(tenant, "queues", quota.queues, ROOM_RETRY_S, whose, unit, remedy=remedy)
         share = quota.queue_tasks(self._queue_limit)
         for queue, count in queues.items():
             if 0 < share < gauge.tasks[queue] + count:

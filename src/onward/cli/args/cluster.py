@@ -172,6 +172,11 @@ def quotas(commands: Commands) -> None:
         ("sessions", "MCP sessions"),
         ("queue-share", "percent of the length of a queue that its tasks may fill"),
         ("tasks", "unfinished tasks in all queues"),
+        ("queues", "queues in which its unfinished tasks are"),
+        ("running", "percent of the slots of each worker that its tasks may hold"),
+        ("messages", "messages that one of its tasks may get"),
+        ("keys", "valid keys"),
+        ("subscriptions", "subscriptions"),
         ("priority", "the highest priority that it may give a task"),
         ("refused", "refused calls of one key that the audit log records in a minute"),
     ):

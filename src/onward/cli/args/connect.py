@@ -133,7 +133,12 @@ async def resolve_ask(app: Onward, given: str | None, kind: str, command: str) -
         return await app.service.messages.ask(f"{task_id}.{number}")
     asks = await app.asks(kind)
     if given is not None:
-        task_id = await resolve_task_id(app.service, given)
+        try:
+            task_id = await resolve_task_id(app.service, given)
+        except TaskNotFound:
+            raise NotFound(
+                f"there is no {kind} {given!r}, and no task of this id; `onward {kind}s` lists those that are open"
+            ) from None
         asks = [ask for ask in asks if ask.task_id == task_id]
     if not asks:
         whose = "" if given is None else f" of task {given!r}"

@@ -16,7 +16,7 @@ from onward.core.view_json import to_json
 from onward.core.views import QuotaUse, TenantUse
 
 COLUMNS = (Column("TENANT"), fixed("QUOTA"), fixed("USED"), fixed("LIMIT"), Column("FROM", drop=1))
-IN_DATABASE = frozenset({"queue_share", "tasks"})
+IN_DATABASE = frozenset({"queue_share", "tasks", "queues"})
 """Quotas whose use the database has. Each server process counts the others for itself: `GET /api/quotas` shows them."""
 
 

@@ -200,6 +200,11 @@ const QUOTAS = {
   sessions: "MCP sessions",
   queue_share: "% of its fullest queue",
   tasks: "unfinished tasks",
+  queues: "queues with unfinished tasks",
+  running: "% of the slots of each worker",
+  messages: "messages to one task",
+  keys: "valid keys",
+  subscriptions: "subscriptions",
   priority: "highest priority",
   refused: "refused calls a minute in the audit log, each key",
 };

@@ -9,8 +9,9 @@ Without any nudge, a look at every poll still finds every task.
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onward.engine.handlers import Handler
@@ -63,6 +64,12 @@ class Claiming:
         self._handlers, self._queues, self._poll = handlers, queues, poll
         self._known = list(dict.fromkeys(queues or [handler.queue for handler in handlers.values()]))
         """The queues that the worker claims from, in the order of its next round."""
+        self._own_queues = frozenset(self._known)
+        self._passed: set[str] = set()
+        """Queues in which the last claim found nothing but tasks of tenants without a free slot; such a claim is not repeated before the
+        next look or nudge."""
+        self._passed_over: list[str] = []
+        """The tenants for which that holds."""
         self._unknown_held: frozenset[str] = frozenset()
         """Tasks that the store says this worker holds, and that it does not run."""
         self._unknown_held_at = 0.0
@@ -113,11 +120,13 @@ class Claiming:
         if self._look is not None and not hints:
             return False  # the look says where work is
         if self._room() <= 0:
+            self._learn_queues(hints - {""})
             self._pass_on(hints)
             return False
         if self._look is not None and self._makes_room():
             self._hints |= hints
             return False  # the look finds the suspect for which this worker made room
+        self._passed -= hints
         named = bool(hints) and "" not in hints
         if named:
             self._learn_queues(hints)
@@ -132,11 +141,12 @@ class Claiming:
     async def _claim_after_look(self, outlook: Outlook, hints: set[str]) -> bool:
         """Claims where the look found work, and where a nudge came while it was under way. The first look claims everywhere, so that the
         database has planned the statement when it matters."""
+        self._passed.clear()
+        self._learn_queues(hints - {""})
         if self._room() <= 0:
             self._pass_on(hints)
             return False
         everywhere, self._first = self._first or "" in hints, False
-        self._learn_queues(hints - {""})
         ready = {*outlook.queues, *hints}
         claimed, full = await self._claim_from([queue for queue in self._known if everywhere or queue in ready])
         self._pause = (
@@ -211,25 +221,53 @@ class Claiming:
         return self._clock.monotonic() < self._quiet_until
 
     async def _claim_from(self, queues: list[str]) -> tuple[bool, bool]:
-        """Claim from these queues; returns whether a claim brought tasks, and whether one was answered in full."""
+        """Claim from these queues; returns whether a claim brought tasks, and whether one was answered in full. A queue that a nudge names
+        meanwhile comes first: a tenant may have tasks in many queues, and the others must not wait for claims from all of them."""
         some = full = False
-        for queue in queues:
+        self._known.append(self._known.pop(0))  # so that no queue is always served last
+        line = collections.deque(queues)
+        while line:
             if (room := self._room()) <= 0:
                 break
-            claimed = await self._claim(queue, room)
+            if names := self._take_named_hints():
+                self._passed.difference_update(names)
+                line = collections.deque([*names, *[queue for queue in line if queue not in names]])
+            queue = line.popleft()
+            room, full_tenants = await self._worker.shares.bound(room)
+            if full_tenants and full_tenants != self._passed_over:
+                self._passed_over = full_tenants
+                self._passed.clear()
+            if full_tenants and queue in self._passed:
+                continue
+            claimed = await self._claim(queue, room, without=full_tenants)
             self._worker.begin(claimed)
             some, full = some or bool(claimed), full or len(claimed) == room
-        self._known.append(self._known.pop(0))  # so that no queue is always served last
+            if not claimed:
+                self._found_nothing(queue, bool(full_tenants))
         return some, full
 
-    async def _claim(self, queue: str, room: int, *, alone: bool = False) -> list[Claimed]:
+    def _take_named_hints(self) -> list[str]:
+        """The queues of this worker that nudges have named since the round began."""
+        self._learn_queues(self._hints - {""})
+        names = [queue for queue in self._hints if queue in self._known]
+        self._hints.difference_update(names)
+        return names
+
+    def _found_nothing(self, queue: str, beside: bool) -> None:
+        """A claim from this queue found nothing, or (`beside`) nothing but tasks of tenants without a free slot."""
+        if beside:
+            self._passed.add(queue)
+        elif queue not in self._own_queues and queue in self._known:
+            self._known.remove(queue)  # a nudge or a look names it again when it has tasks
+
+    async def _claim(self, queue: str, room: int, *, alone: bool = False, without: Sequence[str] = ()) -> list[Claimed]:
         me = self._worker.id
         if self._worker.stopping:
             return []
         self._claims_sent += 1
         try:
             claimed = await self._keep_unless_stopping(
-                me, await self._store.claim(me, queue, list(self._handlers), room, alone=alone)
+                me, await self._store.claim(me, queue, list(self._handlers), room, alone=alone, without=without)
             )
             self._max_claim = min(self._max_claim * 2, MAX_CLAIM)
         except TooSlow:  # the inputs may be large, and the connection slow: claim fewer at a time
@@ -323,11 +361,11 @@ class Claiming:
         """Whether the worker claims nothing more now."""
         return len(self._worker.held) >= self._worker.slots or self._alone or self._quiet_until > 0
 
-    def slot_freed(self, *, was_full: bool) -> None:
-        """A shift has ended."""
+    def slot_freed(self, *, awaited: bool) -> None:
+        """A shift has ended. `awaited`: the worker was full, or its tenant had no slot left."""
         if not self._worker.held:
             self._alone = False
-        if was_full:
+        if awaited:
             self.wake()
 
     def due(self, moment: float, *, quietly: bool = False) -> None:

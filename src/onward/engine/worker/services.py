@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from onward.core.clock import Clock
 from onward.engine.worker.lease import Lease
+from onward.engine.worker.shares import TenantShares
 from onward.store.port.core import Claimed, Store
 
 
@@ -38,6 +39,8 @@ class ClaimServices(ChoreServices, Protocol):
     slots: int
     held: AbstractSet[str]
     """The tasks that the worker does now."""
+    shares: TenantShares
+    """The slots that each tenant holds."""
     stopping: bool
     """Whether nothing new may begin."""
 

@@ -37,6 +37,7 @@ from onward.engine.worker.lease import Heartbeat, Lease
 from onward.engine.worker.maintenance import CancelChildren, Maintenance
 from onward.engine.worker.presence import machine_id
 from onward.engine.worker.relay import Relay
+from onward.engine.worker.shares import RunningLimit, TenantShares, no_limit
 from onward.engine.worker.ticker import Ticker
 from onward.engine.worker.watchdog import Watchdog, release_stuck_tasks
 from onward.errors import OnwardError
@@ -97,6 +98,7 @@ class Worker:
         artifacts: Artifacts | None = None,
         secrets: Secrets | None = None,
         approval_rules: Sequence[ApprovalRule] = (),
+        running_limit: RunningLimit = no_limit,
         spawn: Spawn = spawn,
     ) -> None:
         self.store: Store = store
@@ -104,6 +106,7 @@ class Worker:
         self.rng: random.Random = rng
         self.threads: Threads = Threads()
         self.slots: int = slots
+        self.shares: TenantShares = TenantShares(slots, running_limit)
         self.finished: int = 0
         self.id: str = ""
         self._handlers, self._queues, self._version = handlers, queues, version
@@ -302,9 +305,10 @@ class Worker:
             # Under limits a claim is several commits, each at its time.
             shift.hold.claim = (self._claims, task.claimed_at)
             self._shifts[task.id] = shift
-            self.spawn(self._run_shift(shift), f"onward-task-{task.id}")
+            self.shares.take(task.tenant)
+            self.spawn(self._run_shift(shift, task.tenant), f"onward-task-{task.id}")
 
-    async def _run_shift(self, shift: Shift) -> None:
+    async def _run_shift(self, shift: Shift, tenant: str | None) -> None:
         try:
             await shift.work()
         except OnwardError as error:
@@ -314,7 +318,7 @@ class Worker:
             self.finished += 1
             if self._shifts.get(shift.task_id) is shift:
                 del self._shifts[shift.task_id]
-            self._claiming.slot_freed(was_full=was_full)
+            self._claiming.slot_freed(awaited=self.shares.free(tenant) or was_full)
 
     # ── heartbeat ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -68,6 +68,10 @@ class AccessBase:
         """Count a stream while the block lasts."""
         return self.service.tenant_quotas.process.stream(self.caller)
 
+    def stream_turn(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Hold the turn of the caller's tenant at making messages of streams."""
+        return self.service.tenant_quotas.process.stream_turn(self.caller)
+
     def _database_turn(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Hold a turn of the caller's tenant at the database while the block lasts (`ProcessUse.turn`)."""
         return self.service.tenant_quotas.process.turn(self.caller)
@@ -99,6 +103,13 @@ class AccessBase:
         Raises Forbidden; TaskNotFound also for a task of another tenant."""
         self.need(scope)
         return await self.service.get(task_id, self.caller.sees, most=most)
+
+    async def _own_with_room(self, task_id: str) -> Task:
+        """The task, if this caller may send it a message. Raises Forbidden, TaskNotFound, and QuotaExceeded when the task has too many
+        messages."""
+        task = await self._own(SUBMIT, task_id)
+        await self.service.tenant_quotas.check_message(self.caller.tenant, task_id)
+        return task
 
     async def _ask(self, scope: str, ask_id: str) -> Ask:
         """The question or approval, if this caller may use it with this scope. Raises Forbidden and NotFound."""

@@ -187,13 +187,13 @@ class AuthorizedService(Queries):
 
     async def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002
         """Send a signal to a task. Two signals with the same `id` count as one."""
-        await self._own(SUBMIT, task_id)
+        await self._own_with_room(task_id)
         async with self._database_turn():
             await self.service.messages.signal(task_id, name, value, id=id, asker=self.caller.principal)
 
     async def message(self, task_id: str, text: str, *, id: str | None = None) -> Task:  # noqa: A002
         """Send a message to an unfinished task. Two messages with the same `id` count as one. Raises StateConflict."""
-        await self._own(SUBMIT, task_id)
+        await self._own_with_room(task_id)
         async with self._database_turn():
             await self.service.messages.message(task_id, text, id=id, asker=self.caller.principal)
         return self.shown(await self.service.get(task_id))
@@ -207,7 +207,7 @@ class AuthorizedService(Queries):
     ) -> AgentState | None:
         """Change the state of a task. Returns the new state if the caller may read it and the agent has begun one. Raises
         StateConflict, NoState."""
-        await self._own(SUBMIT, task_id)
+        await self._own_with_room(task_id)
         await self.service.agent_states.patch(task_id, change, by=self.caller.name, id=id, asker=self.caller.principal)
         if READ not in self.caller.scopes:
             return None
@@ -324,6 +324,7 @@ class AuthorizedService(Queries):
         if own_tenant is not None and tenant not in {None, own_tenant}:
             raise self._beyond_tenant(f"the events of tenant {tenant!r:.80}", own_tenant)
         self.service.subscriptions.check(url, types)
+        await self.service.tenant_quotas.check_subscription(own_tenant)
         async with self._audited_subscription("subscribe", url.partition("?")[0], types=list(types)):
             return await self.service.subscriptions.make(url, types, tenant=own_tenant or tenant)
 
@@ -374,6 +375,7 @@ class AuthorizedService(Queries):
         own_tenant = self.caller.tenant
         if own_tenant is not None and tenant not in {None, own_tenant}:
             raise self._beyond_tenant(f"a key of tenant {tenant!r:.80}", own_tenant)
+        await self.service.tenant_quotas.check_key(own_tenant)
         return await self.service.keys.create(
             name, scopes, tenant=own_tenant or tenant, agent=agent, expires=expires, by=self.caller
         )

@@ -169,11 +169,13 @@ class _Endpoint:
         if route.scopes:
             service.need_any(route.scopes)
         query = None if route.query is None else bodies.validate(route.query, _query(request, route.query), "the query")
+        turn = server.service.tenant_quotas.process.request_turn
         if route.body is None:
-            return await self._make(route, service, query, None, request)
+            async with turn(service.caller):
+                return await self._make(route, service, query, None, request)
         data = await server.body_limiter.read(request, server.body_limit, service.caller.tenant)
         service.count_body(len(data))
-        async with server.body_limiter.processing(len(data)):
+        async with turn(service.caller), server.body_limiter.processing(len(data)):
             body = await bodies.parse_body(data, route.body, request.headers.get("content-type", ""))
             return await self._make(route, service, query, body, request)
 
@@ -191,12 +193,37 @@ class _Endpoint:
             api_response = await route.handler(context)
             if api_response.response is not None:
                 return api_response.response
-            data = wire.encode(api_response.value, "the answer", most=_NO_LIMIT)
+            data = await _encode(api_response.value)
+            service.count_body(len(data))
             return await body_response(data, api_response.status, api_response.headers, "application/json")
 
 
 _NO_LIMIT = 1 << 40
 """A response may be as large as the values in the store."""
+
+_SLICE_ITEMS = 20
+"""Items of a list that are encoded at once; other requests go on in between."""
+
+
+async def _encode(value: Any) -> bytes:
+    """The JSON of a response; a long list in it in slices."""
+    if not isinstance(value, dict) or not any(isinstance(v, list) and len(v) > _SLICE_ITEMS for v in value.values()):
+        return wire.encode(value, "the answer", most=_NO_LIMIT)
+    fields = []
+    for name, field in value.items():
+        data = (
+            await _encode_list(field) if isinstance(field, list) else wire.encode(field, "the answer", most=_NO_LIMIT)
+        )
+        fields.append(b"%s:%s" % (wire.encode(name), data))
+    return b"{%s}" % b",".join(fields)
+
+
+async def _encode_list(items: list[Any]) -> bytes:
+    slices = []
+    for begin in range(0, len(items), _SLICE_ITEMS):
+        slices.append(wire.encode(items[begin : begin + _SLICE_ITEMS], "the answer", most=_NO_LIMIT)[1:-1])
+        await asyncio.sleep(0)
+    return b"[%s]" % b",".join(slices)
 
 
 def _query(request: Request, shape: type[Shape]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,6 +46,10 @@ WS_PING_S = 10.0
 """Seconds between two pings of a WebSocket, and in which the client must answer one."""
 SWEEP_TICKS = 10
 """Ticks of uvicorn, of 0.1 s, between two looks at closed connections."""
+
+SWITCH_INTERVAL_S = 0.0001
+"""Seconds after which Python switches to another thread that is ready: the event loop must not wait behind the thread that parses a large
+body for Python's default of 5 ms."""
 
 UNSENT_BYTES = 131_072
 """Unsent bytes of a connection that the kernel holds. Without this limit it takes megabytes for a client that reads nothing."""
@@ -100,6 +105,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then call `ready`."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         for each in sockets or ():
             bound_unsent_bytes(each)
         if self._certificate is None:

@@ -47,6 +47,8 @@ HEADERS = {
 StillAllowed = Callable[[], Awaitable[bool]]
 """Whether the caller's key is still valid."""
 
+Turn = Callable[[], contextlib.AbstractAsyncContextManager[None]]
+
 
 @dataclasses.dataclass(slots=True)
 class Pace:
@@ -205,11 +207,12 @@ async def pump(
     out: Sink,
     clock: Clock,
     still_allowed: StillAllowed,
+    turn: Turn,
     *,
     heartbeat: bytes = b"",
     new_tasks: _NewTasks | None = None,
 ) -> None:
-    """Send what happens, until all tasks have ended. Raises Revoked and Closed."""
+    """Send what happens, until all tasks have ended. It holds a `turn` while it makes messages. Raises Revoked and Closed."""
     check = look = existence = clock.monotonic()
     while new_tasks is not None or not (view.over and follower.idle):
         await out.put(list(view.texts()))
@@ -225,13 +228,18 @@ async def pump(
         if new_tasks is not None and now - look >= PACE.look:
             look = now
             with contextlib.suppress(StoreUnavailable):
-                await new_tasks.look(follower)
+                async with turn():
+                    await new_tasks.look(follower)
         if heartbeat and now - out.last >= PACE.heartbeat:
             await out.put([heartbeat])
             continue
         until = min(out.last + PACE.heartbeat, check + PACE.check) if heartbeat else check + PACE.check
         until = until if new_tasks is None else min(until, look + PACE.look)
-        await out.put(_encode(view, await follower.next(max(until - now, 0))))
+        tails = await follower.next(max(until - now, 0))
+        if tails:
+            async with turn():
+                pieces = _encode(view, tails)
+            await out.put(pieces)
 
 
 def _encode(view: View, tails: Sequence[Tail]) -> list[bytes]:
@@ -298,6 +306,7 @@ class EventsResponse(Response):
                 out,
                 self._feed.clock,
                 self._still_allowed,
+                self._service.stream_turn,
                 heartbeat=b": still here\n\n",
                 new_tasks=self._new_tasks,
             )

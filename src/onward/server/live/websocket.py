@@ -240,7 +240,7 @@ class Sockets:
         out = _SocketSink(socket, feed.clock)
         async with counters.client("websocket"), feed.follow(view.cursors) as follower:
             receiving = asyncio.ensure_future(_receive_messages(socket, service, out, allowed))
-            updating = asyncio.ensure_future(_send_updates(follower, view, out, allowed, reset))
+            updating = asyncio.ensure_future(_send_updates(follower, view, out, allowed, service.stream_turn, reset))
             try:
                 await asyncio.wait({receiving, updating}, return_when=asyncio.FIRST_COMPLETED)
                 done = receiving if receiving.done() else updating
@@ -255,12 +255,17 @@ class Sockets:
 
 
 async def _send_updates(
-    follower: Any, view: render.View, out: _SocketSink, allowed: sse.StillAllowed, reset: Mapping[str, Any] | None
+    follower: Any,
+    view: render.View,
+    out: _SocketSink,
+    allowed: sse.StillAllowed,
+    turn: sse.Turn,
+    reset: Mapping[str, Any] | None,
 ) -> tuple[int, str]:
     if reset is not None:
         await out.put([view.encoder.reset(reset, view.cursor)])
     try:
-        await sse.pump(follower, view, out, out.clock, allowed)
+        await sse.pump(follower, view, out, out.clock, allowed, turn)
     except Closed:
         return GOING_AWAY, "the server stops; reconnect after the last seq"
     except sse.Revoked:

@@ -84,7 +84,7 @@ class Endpoint:
             if not data:
                 await self._serve(scope, receive, send, caller)
                 return
-            async with self._body_limiter.processing(len(data)):
+            async with self._quotas.process.request_turn(caller), self._body_limiter.processing(len(data)):
                 await self._serve(scope, _replay_body(data, receive), send, caller)
 
     def _check_quotas(self, request: Request, caller: Caller) -> None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import threading
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
+from pydantic._internal._model_construction import ModelMetaclass
 
 S = TypeVar("S", bound="Shape")
 
+_building = threading.RLock()
+"""Held while a model is built. pydantic parses the source of the class for the docstrings of its fields, and in Python 3.11 two threads that
+parse at once may get `SystemError: AST constructor recursion depth mismatch`."""
 
-class Shape(BaseModel):
+
+class _OneAtATime(ModelMetaclass):
+    """Builds one model at a time."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        with _building:
+            return super().__new__(cls, *args, **options)
+
+
+class Shape(BaseModel, metaclass=_OneAtATime):
     """Base class of all request and response models. Unknown fields are refused, so that the caller learns of a misspelled
     name."""
 

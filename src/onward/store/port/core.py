@@ -247,11 +247,19 @@ class Store(Protocol):
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def claim(
-        self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
+        self,
+        worker: str,
+        queue: str,
+        names: Sequence[str],
+        room: int,
+        *,
+        alone: bool = False,
+        without: Sequence[str] = (),
     ) -> list[Claimed]:
         """Take up to `room` ready tasks of the queue whose handler is among `names`, by priority and then in the order of submission, but
         groups by turns. Each gets its record `shift.started`. The claim never takes a task that another worker holds, and takes
         nothing for a worker whose lease has ended. `alone` takes a suspect instead. The list is empty when nothing is ready.
+        A claim `without` some tenants passes over their tasks; it may then miss tasks that stand far behind those.
 
         The limits of queue and groups hold for all workers together. A task whose limit is reached waits (reason `quota`) outside of the
         ready rows. It is ready again when another task of its group is released, in the same commit, or when the rate allows

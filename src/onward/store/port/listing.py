@@ -13,7 +13,7 @@ MAX_BYTES = 2**31 - 1
 PAGE_BYTES = 4_000_000
 """Bytes of the inputs and last records of a page of tasks, about."""
 
-SLICE_TASKS = 100
+SLICE_TASKS = 50
 """Tasks of a bounded page that one statement reads."""
 
 SMALL_BYTES, TINY_BYTES = 8_000, 200

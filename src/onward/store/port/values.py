@@ -44,6 +44,7 @@ class Claimed(NamedTuple):
     """How many messages it has."""
     gate: str | None = None
     """The key of the limit under which it is held; empty when it is the limit of its queue alone; None without a limit."""
+    tenant: str | None = None
 
 
 class End(NamedTuple):

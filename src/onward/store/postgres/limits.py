@@ -23,7 +23,7 @@ async def claim(connection: Any, values: dict[str, Any], rules: Rules, most: int
         most = min(most, rules.queue - held)
         if most <= 0:
             return Round([])
-    line_name = "line_of_suspects" if values["alone"] else "line"
+    line_name = "line_of_suspects" if values["alone"] else "line_beside" if values["without"] else "line"
     rows = await fetch(connection, line_name, **values | {"room": max(most, wide)})
     line = [rules.candidate(row["task_id"], row["task"], row["grp"], fresh=row["fresh"]) for row in rows]
     rooms = await _rooms(

@@ -18,6 +18,7 @@ import asyncpg
 from onward.core.crash import crashpoint
 from onward.core.record import Entry, Record
 from onward.core.task import NewTask
+from onward.core.tenant_quota import turn_groups
 from onward.errors import TaskNotFound
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
@@ -195,9 +196,24 @@ class PostgresStore(SharedStore):
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def claim(
-        self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
+        self,
+        worker: str,
+        queue: str,
+        names: Sequence[str],
+        room: int,
+        *,
+        alone: bool = False,
+        without: Sequence[str] = (),
     ) -> list[Claimed]:
-        values = {"worker": worker, "queue": queue, "names": list(names), "room": room, "alone": alone}
+        values = {
+            "worker": worker,
+            "queue": queue,
+            "names": list(names),
+            "room": room,
+            "alone": alone,
+            "without": [group for tenant in without for group in turn_groups(tenant)],
+            "scan": shared_limits.scan_of(room),
+        }
         if queue not in self._limited:
             mark = json.dumps({"worker": worker}).encode()
             claimed_rows = await self._claim_unlimited(values | {"data": mark})
@@ -209,11 +225,13 @@ class PostgresStore(SharedStore):
         )
         if queue in self._limited:
             return claimed
-        return await self.claim(worker, queue, names, room, alone=alone)  # there is no limit any more
+        return await self.claim(worker, queue, names, room, alone=alone, without=without)  # there is no limit any more
 
     async def _claim_unlimited(self, values: dict[str, Any]) -> list[Any]:
         if values["alone"]:
             return await self._db.write("claim_suspect", **values)
+        if values["without"]:
+            return await self._db.write("claim_beside", **values)
         queue, names, time = values["queue"], values["names"], asyncio.get_running_loop().time
         began = time()
         if marks := self._marks.of(queue, names, began):

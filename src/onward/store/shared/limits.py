@@ -19,6 +19,9 @@ from onward.store.port.values import Claimed
 WIDE_ROUND = 500
 """Ready tasks that a round looks at, once a task has been refused."""
 
+MAX_PASSED_OVER = 100
+"""Ready tasks of each handler that a claim without some tenants looks at, beside those that it may take."""
+
 MAX_ROUNDS = 200
 """Rounds of one claim."""
 
@@ -58,6 +61,11 @@ class Round:
     claimed: list[Claimed]
     again: bool = False
     news: bool = False
+
+
+def scan_of(room: int) -> int:
+    """How many ready tasks of each handler a claim without some tenants looks at."""
+    return room + MAX_PASSED_OVER
 
 
 def rules(rows: Iterable[Sequence[Any]], queue: str, names: Sequence[str]) -> Rules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -41,13 +42,25 @@ class Listing(OverDatabase):
 
     async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
         """Tasks below the id `before`, the newest first. A search for a text reads all tasks between `before` and `since`."""
+        page_bytes = which.get("page_bytes")
+        if page_bytes is None:
 
-        async def job(connection: Connection) -> Tasks:
-            if (page_bytes := which.get("page_bytes")) is None:
+            async def job(connection: Connection) -> Tasks:
                 return [rows.task(row) for row in await _newest(connection, limit, before, which)]
-            return await _bounded_page(connection, limit, before, which, page_bytes)
 
-        return await self._db.read(job)
+            return await self._db.read(job)
+        tasks: Tasks = []
+        room: int = page_bytes
+        while len(tasks) < limit:  # each slice by itself: other callers read in between
+            part = functools.partial(
+                _slice, wanted=min(limit - len(tasks), SLICE_TASKS), before=before, which=which, room=room
+            )
+            page, room, more = await self._db.read(part)
+            tasks += page
+            if not more:
+                break
+            before = page[-1].task_id
+        return tasks
 
     async def floor(self, before: str | None, count: int, whose: str | None = None) -> str | None:
         """The id of the task that has `count` others between it and `before`; None when there are fewer."""
@@ -95,23 +108,19 @@ async def _newest(connection: Connection, limit: int, before: str | None, which:
     return sorted(itertools.chain.from_iterable(parts), key=lambda row: str(row["id"]), reverse=True)[:limit]
 
 
-async def _bounded_page(connection: Connection, limit: int, before: str | None, which: Which, room: int) -> Tasks:
-    """Tasks whose inputs and last records have `room` bytes, about. It reads a slice of the page with small values, then larger values
-    of that slice as long as there is room, then the next slice."""
-    tasks: Tasks = []
+async def _slice(
+    connection: Connection, *, wanted: int, before: str | None, which: Which, room: int
+) -> tuple[Tasks, int, bool]:
+    """A slice of a page whose inputs and last records have about `room` bytes together: its tasks, the room that is left, and whether
+    there may be more tasks. It reads small values, then larger ones as long as there is room."""
     most = which.get("most") or MAX_BYTES
-    while len(tasks) < limit:
-        wanted = min(limit - len(tasks), SLICE_TASKS)
-        small = min(most, SMALL_BYTES if room > 0 else TINY_BYTES)
-        page = await _newest(connection, wanted, before, {**which, "most": small})
-        room -= sum(len(row["input"] or b"") + len(row["ending"] or b"") for row in page)
-        larger = await _larger_values(connection, page, most, room) if small < most and room > 0 else {}
-        room -= sum(size for size, _ in larger.values())
-        tasks += [rows.task(larger[row["id"]][1] if row["id"] in larger else row) for row in page]
-        if len(page) < wanted:
-            break
-        before = str(page[-1]["id"])
-    return tasks
+    small = min(most, SMALL_BYTES if room > 0 else TINY_BYTES)
+    page = await _newest(connection, wanted, before, {**which, "most": small})
+    room -= sum(len(row["input"] or b"") + len(row["ending"] or b"") for row in page)
+    larger = await _larger_values(connection, page, most, room) if small < most and room > 0 else {}
+    room -= sum(size for size, _ in larger.values())
+    tasks = [rows.task(larger[row["id"]][1] if row["id"] in larger else row) for row in page]
+    return tasks, room, len(page) == wanted
 
 
 async def _larger_values(

@@ -22,9 +22,9 @@ def claim(connection: apsw.Connection, values: dict[str, Any], rules: Rules, mos
         most = min(most, rules.queue - next(run(connection, "behind_queue", queue=values["queue"]))[0])
         if most <= 0:
             return Round([])
-    line_name = "line_of_suspects" if values["alone"] else "line"
+    line_name = "line_of_suspects" if values["alone"] else "line_beside" if values["without"] != "[]" else "line"
     rows = {row[0]: row for row in run(connection, line_name, **values | {"room": max(most, wide)})}
-    line = [rules.candidate(row[0], row[3], row[10], fresh=row[9] == 1) for row in rows.values()]
+    line = [rules.candidate(row[0], row[3], row[11], fresh=row[9] == 1) for row in rows.values()]
     rooms: dict[str, Room] = {}
     for gate in {candidate.gate for candidate in line if candidate.gate is not None}:
         ((held, full_at),) = run(connection, "behind_gate", gate=gate)
@@ -52,8 +52,11 @@ def _take(
 
 def claimed(row: tuple[Any, ...], now: float, gate: str | None = None) -> Claimed:
     """A task from a row of `ready` or `line`."""
-    task_id, attempt, crashes, task, input_, options, created_at, parent, inbox, head = row[:10]
-    return Claimed(task_id, task, input_, options, head + 1, attempt, crashes, created_at, now, parent, inbox, gate)
+    task_id, attempt, crashes, task, input_, options, created_at, parent, inbox, head, tenant = row[:11]
+    shift = head + 1
+    return Claimed(
+        task_id, task, input_, options, shift, attempt, crashes, created_at, now, parent, inbox, gate, tenant
+    )
 
 
 def release(connection: apsw.Connection, gates: Iterable[str]) -> None:

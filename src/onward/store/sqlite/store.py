@@ -18,6 +18,7 @@ from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
 from onward.core.record import SHIFT, Entry, Record
 from onward.core.task import NEVER, NewTask
+from onward.core.tenant_quota import turn_groups
 from onward.errors import TaskNotFound, UsageError
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
@@ -187,13 +188,29 @@ class SqliteStore(SharedStore):
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def claim(
-        self, worker: str, queue: str, names: Sequence[str], room: int, *, alone: bool = False
+        self,
+        worker: str,
+        queue: str,
+        names: Sequence[str],
+        room: int,
+        *,
+        alone: bool = False,
+        without: Sequence[str] = (),
     ) -> list[Claimed]:
-        values = {"worker": worker, "queue": queue, "names": json.dumps(list(names)), "room": room, "alone": alone}
+        values = {
+            "worker": worker,
+            "queue": queue,
+            "names": json.dumps(list(names)),
+            "room": room,
+            "alone": alone,
+            "without": json.dumps([group for tenant in without for group in turn_groups(tenant)]),
+            "scan": shared_limits.scan_of(room),
+        }
+        statement = "ready_suspect" if alone else "ready_beside" if without else "ready"
 
         def job(connection: apsw.Connection) -> list[Claimed]:
             now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
-            ready = list(run(connection, "ready_suspect" if alone else "ready", **values))
+            ready = list(run(connection, statement, **values))
             if not ready and shared_limits.rules(run(connection, "limits"), queue, names):
                 self._limited.add(queue)
                 return []

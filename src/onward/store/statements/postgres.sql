@@ -116,6 +116,28 @@ WITH me AS MATERIALIZED (
 {ready_from}
 ), {begin_shifts}
 
+-- name: claim_beside
+-- The same without the tasks of some tenants (see `ready_beside`).
+WITH me AS MATERIALIZED (
+{unlimited_worker}
+), ready AS MATERIALIZED (
+{ready_beside}
+), {begin_shifts}
+
+-- name: ready_beside
+-- As `ready_by_name`, without some turn groups. It looks at the first `scan` ready tasks of each handler and no further: a tenant whose
+-- tasks are passed over may have very many, and tasks of others get turns near the front.
+SELECT r.task_id, r.task, r.grp, r.priority, r.turn FROM (
+    SELECT i.task_id FROM unnest(:names::text[]) AS n(name) CROSS JOIN LATERAL (
+        SELECT q.task_id, q.turn_group, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+        WHERE q.queue || chr(10) || q.task = :queue || chr(10) || n.name AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3
+        ORDER BY q.priority DESC, COALESCE(q.turn, q.position) LIMIT :scan) i
+    WHERE EXISTS (SELECT 1 FROM me) AND (i.turn_group IS NULL OR i.turn_group <> ALL(:without::text[]))
+    ORDER BY i.priority DESC, i.turn LIMIT :room) s
+CROSS JOIN LATERAL (
+    SELECT q.task_id, q.task, q.grp, q.priority, COALESCE(q.turn, q.position) AS turn FROM onward_queue q
+    WHERE q.task_id = s.task_id AND q.worker IS NULL AND q.due_at IS NULL AND q.crashes < 3 LIMIT 1 FOR UPDATE OF q SKIP LOCKED) r
+
 -- name: ready_from
 -- As `ready_by_name`, for pairs of a handler and a priority, each from a place on: dead entries before it are not read.
 SELECT r.task_id, r.task, r.grp, r.priority, r.turn FROM (
@@ -200,7 +222,7 @@ shift AS (
     UPDATE onward_queue SET worker = :worker, reason = 'running' WHERE task_id = ANY(ARRAY(SELECT task_id FROM shift))
     RETURNING task_id, attempt, crashes, inbox, priority, COALESCE(turn, position) AS turn, position
 )
-SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now(), t.parent, k.inbox, NULL
+SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now(), t.parent, k.inbox, NULL, t.tenant
 FROM taken k JOIN shift s ON s.task_id = k.task_id
 CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = k.task_id LIMIT 1) t
 ORDER BY k.priority DESC, k.turn, k.position
@@ -211,6 +233,16 @@ WITH me AS MATERIALIZED (
     SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now() FOR KEY SHARE
 ), ready AS MATERIALIZED (
 {ready_by_name}
+)
+SELECT r.task_id, r.task, r.grp, NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = r.task_id AND j.seq = 2) AS fresh FROM ready r
+ORDER BY r.priority DESC, r.turn
+
+-- name: line_beside
+-- The same without the tasks of some tenants.
+WITH me AS MATERIALIZED (
+    SELECT id FROM onward_workers WHERE id = :worker AND lease_until > onward_now() FOR KEY SHARE
+), ready AS MATERIALIZED (
+{ready_beside}
 )
 SELECT r.task_id, r.task, r.grp, NOT EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = r.task_id AND j.seq = 2) AS fresh FROM ready r
 ORDER BY r.priority DESC, r.turn
@@ -251,7 +283,7 @@ WITH wanted AS MATERIALIZED (
     WHERE q.task_id = w.id AND q.task_id = ANY(ARRAY(SELECT task_id FROM shift))
     RETURNING q.task_id, q.attempt, q.crashes, q.inbox, q.gate, w.place
 )
-SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now(), t.parent, k.inbox, k.gate
+SELECT t.id, t.task, t.input, t.options, s.seq, k.attempt, k.crashes, t.created_at, onward_now(), t.parent, k.inbox, k.gate, t.tenant
 FROM taken k JOIN shift s ON s.task_id = k.task_id
 CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = k.task_id LIMIT 1) t
 ORDER BY k.place

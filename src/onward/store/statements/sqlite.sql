@@ -34,10 +34,26 @@ FROM ({first_suspects}) f
 WHERE {unlimited_worker}
 ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
 
+-- name: ready_beside
+-- The same without the tasks of some tenants (see `first_beside`).
+{ready_columns}
+FROM ({first_beside}) f
+{ready_tables}
+WHERE {unlimited_worker}
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
+
 -- name: line
 -- The first ready tasks of a queue, with the columns of `ready` and their groups.
 {ready_columns}, q.grp
 FROM ({first_ready}) f
+{ready_tables}
+WHERE EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
+ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
+
+-- name: line_beside
+-- The same without the tasks of some tenants.
+{ready_columns}, q.grp
+FROM ({first_beside}) f
 {ready_tables}
 WHERE EXISTS (SELECT 1 FROM onward_workers WHERE id = :worker AND lease_until > onward_now())
 ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
@@ -53,7 +69,7 @@ ORDER BY q.priority DESC, COALESCE(q.turn, q.position)
 -- name: ready_columns
 -- The columns of a ready task.
 SELECT q.task_id, q.attempt, q.crashes, t.task, t.input, t.options, t.created_at, t.parent, q.inbox,
-       (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head
+       (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) AS head, t.tenant
 
 -- name: ready_tables
 -- The tables of these columns.
@@ -65,6 +81,16 @@ SELECT c.position FROM json_each(:names) n CROSS JOIN onward_queue c ON c.positi
     SELECT i.position FROM onward_queue i
     WHERE i.queue = :queue AND i.task = n.value AND i.worker IS NULL AND i.due_at IS NULL AND i.crashes < 3
     ORDER BY i.priority DESC, COALESCE(i.turn, i.position) LIMIT :room)
+ORDER BY c.priority DESC, COALESCE(c.turn, c.position) LIMIT :room
+
+-- name: first_beside
+-- As `first_ready`, without some turn groups. It looks at the first `scan` ready tasks of each handler and no further: a tenant whose tasks
+-- are passed over may have very many, and tasks of others get turns near the front.
+SELECT c.position FROM json_each(:names) n CROSS JOIN onward_queue c ON c.position IN (
+    SELECT i.position FROM onward_queue i
+    WHERE i.queue = :queue AND i.task = n.value AND i.worker IS NULL AND i.due_at IS NULL AND i.crashes < 3
+    ORDER BY i.priority DESC, COALESCE(i.turn, i.position) LIMIT :scan)
+WHERE c.turn_group IS NULL OR c.turn_group NOT IN (SELECT value FROM json_each(:without))
 ORDER BY c.priority DESC, COALESCE(c.turn, c.position) LIMIT :room
 
 -- name: first_suspects

@@ -31,6 +31,16 @@ class NewQuota(Shape):
     """Percent of the length of a queue that its waiting tasks may fill."""
     tasks: Number | None = None
     """Unfinished tasks in all queues, without those that a worker holds."""
+    queues: Number | None = None
+    """Queues in which its unfinished tasks are, without those that a worker holds."""
+    running: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Percent of the slots of each worker that its tasks may hold."""
+    messages: Number | None = None
+    """Messages that one of its tasks may get."""
+    keys: Number | None = None
+    """Valid keys."""
+    subscriptions: Number | None = None
+    """Subscriptions."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
     """The highest priority that it may give a task."""
     refused: Number | None = None

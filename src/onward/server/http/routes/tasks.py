@@ -32,6 +32,9 @@ MAX_WAIT_S = 60.0
 MAX_TASK_BYTES = 2 * wire.LIMIT
 """Bytes of the input and the result of one task."""
 
+SLICE_TASKS = 20
+"""Tasks of a page that are put into JSON at once; other requests go on in between."""
+
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 TASK = {200: ("The task.", shapes.TaskShape)}
@@ -272,7 +275,11 @@ async def message(context: RequestContext) -> ApiResponse:
 
 async def _page(context: RequestContext, tasks: Tasks, cursor: str | None) -> ApiResponse:
     explanations = await context.server.service.explainer.of(tasks)
-    return ApiResponse({"tasks": [_task_with_why(task, explanations) for task in tasks], "next": cursor})
+    shown = []
+    for begin in range(0, len(tasks), SLICE_TASKS):
+        shown += [_task_with_why(task, explanations) for task in tasks[begin : begin + SLICE_TASKS]]
+        await asyncio.sleep(0)
+    return ApiResponse({"tasks": shown, "next": cursor})
 
 
 def _task_with_why(task: Task, explanations: Mapping[str, Explanation]) -> dict[str, Any]:
