@@ -169,12 +169,13 @@ async def test_a_code_counts_once_and_only_with_the_verifier_of_its_browser(brow
     refused(await browser.client.get("/api/sign-in/callback", params=again), "does not accept the code")
 
 
-@pytest.mark.parametrize(
-    "cookie", ["", "a", "a.b.c", "a.b.c.!", "a.b.c.d.e", "...", "a.b.c.\xff", "a.b.c." + "x" * 9000, "a.b.c.4pyTIA"]
-)
-async def test_a_cookie_of_somebodys_own_making(browser: Browser, cookie: str) -> None:
-    headers = [("Cookie", f"__Host-onward-login={cookie}".encode("latin-1"))]
-    refused(await browser.client.get("/api/sign-in/callback?state=a&code=c", headers=headers), "sign in", 403)
+COOKIES = ["", "a", "a.b.c", "a.b.c.!", "a.b.c.d.e", "...", "a.b.c.\xff", "a.b.c." + "x" * 9000, "a.b.c.4pyTIA"]
+
+
+async def test_a_cookie_of_somebodys_own_making(browser: Browser) -> None:
+    for cookie in COOKIES:
+        headers = [("Cookie", f"__Host-onward-login={cookie}".encode("latin-1"))]
+        refused(await browser.client.get("/api/sign-in/callback?state=a&code=c", headers=headers), "sign in")
 
 
 PAGES = [
@@ -196,14 +197,15 @@ def test_after_the_sign_in_comes_a_page_of_the_console() -> None:
         assert f"{PUBLIC}/#{local_page(page)}".startswith(f"{PUBLIC}/#/"), "whatever it is, it stands behind the #"
 
 
-@pytest.mark.parametrize("page", PAGES)
-async def test_no_page_leads_away(browser: Browser, page: str) -> None:
-    begun = await browser.client.get("/api/sign-in", params={"next": page})
-    if begun.status_code == 422:
-        return
-    query = parse_qs(urlsplit(begun.headers["location"]).query)
-    back = await browser.come_back({name: values[0] for name, values in query.items()})
-    assert back.headers["location"].startswith(f"{PUBLIC}/#/")
+async def test_no_page_leads_away(browser: Browser) -> None:
+    for page in PAGES:
+        begun = await browser.client.get("/api/sign-in", params={"next": page})
+        if begun.status_code == 303:
+            query = parse_qs(urlsplit(begun.headers["location"]).query)
+            back = await browser.come_back({name: values[0] for name, values in query.items()})
+            assert back.headers["location"].startswith(f"{PUBLIC}/#/")
+        else:
+            assert begun.status_code == 422
 
 
 async def test_who_has_no_role_or_no_tenant_is_told_so(url: str, clock: HandClock, fake: FakeProvider) -> None:
