@@ -11,7 +11,7 @@ from onward import ApprovalRule, Context, Denied, Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import event as events
 from onward.core import record as r
-from onward.core.approval import MAX_NAMES, MAX_VOTES
+from onward.core.approval import MAX_NAMES, MAX_VOTES, StoredVote, read_votes
 from onward.core.caller import ANONYMOUS, ANYBODY, SCOPES, Caller
 from onward.core.event import Origin
 from onward.core.task import Message
@@ -517,3 +517,13 @@ async def test_decisions_answers_and_verdicts_in_python_are_audited(shop: Lab) -
         ("answer", question.id, "python"),
         ("approve", ask.id, "python:Lin"),
     ]
+
+
+def test_only_votes_on_this_approval_count() -> None:
+    """A fork has copies of the messages of its origin, also of votes on a record of the same number."""
+    vote = {"voter": "person:a", "by": "a", "decision": "approve", "digest": "of the origin"}
+    stored = [
+        StoredVote("t", 3, json.dumps({**vote, "digest": shown}).encode(), 1.0) for shown in ("of the origin", "d")
+    ]
+    assert len(read_votes(stored, "d")) == len(read_votes(stored, "of the origin")) == 1
+    assert read_votes(stored[:1], "d") == ()
