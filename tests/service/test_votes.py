@@ -11,7 +11,8 @@ from onward import ApprovalRule, Context, Denied, Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import event as events
 from onward.core import record as r
-from onward.core.approval import MAX_NAMES, MAX_VOTES
+from onward.core.approval import MAX_NAMES, MAX_VOTES, StoredVote, read_votes
+from onward.core.audit import AuditKey
 from onward.core.caller import ANONYMOUS, ANYBODY, SCOPES, Caller
 from onward.core.event import Origin
 from onward.core.task import Message
@@ -27,6 +28,7 @@ from onward.errors import (
     UsageError,
 )
 from onward.server.access.service import AuthorizedService
+from onward.service import messages
 from onward.service.submission import SubmitRequest
 from onward.testing import drain, memory_app
 from tests.docs.test_guides import code_of
@@ -315,8 +317,6 @@ async def test_a_rule_of_a_newer_version_is_not_guessed(shop: Lab) -> None:
     ask = await approval(shop, await submit(shop, ANN))
     records = await shop.store.journal(ask.task_id, ask.seq - 1, 1)
     newer = {**records[0].value, "rule": {**records[0].value["rule"], "hours": "9-17"}}
-    from onward.service import messages
-
     read = messages._ask(ask.task_id, ask.task, ask.seq, r.APPROVAL, newer, 0.0)
     assert read.rule is not None
     with pytest.raises(NotApprover, match="cannot read all of it"):
@@ -487,8 +487,6 @@ async def test_votes_do_not_stop_the_clock(shop: Lab) -> None:
 
 async def test_a_vote_that_cannot_be_audited_is_not_written(shop: Lab) -> None:
     ask = await approval(shop, await submit(shop, ANN))
-    from onward.core.audit import AuditKey
-
     shop.store.audit.keys = (AuditKey(b"k" * 32),)
     await act(shop, ANN).prioritize(ask.task_id, 3)
     shop.store.audit.keys = ()
@@ -517,3 +515,13 @@ async def test_decisions_answers_and_verdicts_in_python_are_audited(shop: Lab) -
         ("answer", question.id, "python"),
         ("approve", ask.id, "python:Lin"),
     ]
+
+
+def test_only_votes_on_this_approval_count() -> None:
+    """A fork has copies of the messages of its origin, also of votes on a record of the same number."""
+    vote = {"voter": "person:a", "by": "a", "decision": "approve", "digest": "of the origin"}
+    stored = [
+        StoredVote("t", 3, json.dumps({**vote, "digest": shown}).encode(), 1.0) for shown in ("of the origin", "d")
+    ]
+    assert len(read_votes(stored, "d")) == len(read_votes(stored, "of the origin")) == 1
+    assert read_votes(stored[:1], "d") == ()
