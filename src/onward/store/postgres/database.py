@@ -21,6 +21,9 @@ from onward.store.shared.database import ChildEnd, Job
 
 T = TypeVar("T")
 
+MAX_ATTEMPTS = 1_000
+"""Attempts of a transaction whose rows another transaction wrote first. A row that can never be written ends here."""
+
 
 class PostgresConnection:
     """See `shared.database.Connection`."""
@@ -130,12 +133,16 @@ class PostgresDatabase:
             return await job(PostgresConnection(connection))
 
     async def transact(self, job: Job[T]) -> T:
-        while True:
+        for _ in range(MAX_ATTEMPTS):
             try:
-                async with self.connection() as connection, connection.transaction():
-                    return await job(PostgresConnection(connection))
+                return await self._transact_once(job)
             except asyncpg.UniqueViolationError:  # a worker was quicker with the next number of a journal: look again
                 await asyncio.sleep(0)
+        return await self._transact_once(job)
+
+    async def _transact_once(self, job: Job[T]) -> T:
+        async with self.connection() as connection, connection.transaction():
+            return await job(PostgresConnection(connection))
 
 
 def count(tag: str) -> int:
