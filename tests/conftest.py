@@ -26,7 +26,7 @@ from onward.store.sqlite.store import SqliteStore
 from onward.telemetry import counters
 from rig.postgres import Postgres
 from rig.server import Unavailable
-from tests.kit import KINDS, HandClock, Lab, Time
+from tests.kit import KINDS, TEST_KEYS, HandClock, Lab, Time, encrypt
 
 settings.register_profile(
     "onward",
@@ -133,10 +133,22 @@ def at_length(prove: bool) -> None:
         pytest.skip("tried at a smaller size, or on one store; the whole of it is for `make prove`")
 
 
+ENCRYPTED = bool(os.environ.get("ONWARD_TEST_ENCRYPTION"))
+"""Whether all tests run with payloads encrypted."""
+
+
+@pytest.fixture
+def encrypted() -> bool:
+    """Whether the test runs with payloads encrypted. `tests/encryption` replaces it, and runs a part of the suites so."""
+    return ENCRYPTED
+
+
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, encrypted: bool) -> None:
     for name in [name for name in os.environ if name.startswith("ONWARD_")]:
         monkeypatch.delenv(name)
+    if encrypted:
+        monkeypatch.setenv("ONWARD_ENCRYPTION_KEYS", TEST_KEYS)
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +186,7 @@ class Recycled:
 
     TABLES = (
         "onward_tasks, onward_queue, onward_journal, onward_outcomes, onward_inbox, onward_workers, onward_handlers, "
-        "onward_schedules, onward_limits, onward_buckets, onward_quotas, onward_tenant_quotas, onward_subscriptions, onward_outbox, onward_keys, onward_audit, "
+        "onward_schedules, onward_limits, onward_buckets, onward_quotas, onward_tenant_quotas, onward_subscriptions, onward_outbox, onward_keys, onward_audit, onward_data_keys, "
         "hand_clock"
     )
     CLOCK = """
@@ -256,12 +268,14 @@ def time(clock: HandClock, kind: str, url: str, request: pytest.FixtureRequest) 
 
 
 @pytest.fixture
-async def open_another(url: str, clock: HandClock) -> AsyncIterator[Any]:
+async def open_another(url: str, clock: HandClock, encrypted: bool) -> AsyncIterator[Any]:
     """A function that opens one more store on the same database. (In memory that is a database of its own.)"""
     opened: list[Store] = []
 
     async def another(**options: Any) -> Store:
         store = open_store(url, clock)
+        if encrypted:
+            encrypt(store)
         opened.append(store)
         await store.open(**options)
         return store
@@ -296,9 +310,11 @@ async def lab(clock: HandClock) -> AsyncIterator[Lab]:
 
 
 @pytest.fixture
-async def inline_store(clock: HandClock) -> AsyncIterator[SqliteStore]:
+async def inline_store(clock: HandClock, encrypted: bool) -> AsyncIterator[SqliteStore]:
     """SQLite in memory inside the test's own loop: no threads, and time moved by hand."""
     store = SqliteStore(":memory:", clock=clock, inline=True)
+    if encrypted:
+        encrypt(store)
     await store.open()
     yield store
     await store.close()

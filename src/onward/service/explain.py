@@ -16,7 +16,7 @@ MAX_RECORD_BYTES = 16_000
 MAX_AHEAD = 1000
 """How many tasks before another in its queue are counted."""
 
-NOT_IN_JOURNAL = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.CANCELLING, Reason.PAUSED})
+NOT_IN_JOURNAL = frozenset({Reason.QUEUED, Reason.CANCELLING, Reason.PAUSED})
 """Reasons that the journal does not explain further."""
 
 

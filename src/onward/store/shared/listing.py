@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from onward.core.encryption import record_place
 from onward.core.record import Record
+from onward.core.sealed import CODECS, is_sealed
 from onward.core.task import Tasks
 from onward.store.port.listing import (
     HEAD_BYTES,
@@ -20,6 +22,7 @@ from onward.store.port.listing import (
     Which,
 )
 from onward.store.shared import rows
+from onward.store.shared.codec import Codec, Item
 from onward.store.shared.database import Connection, OverDatabase, seen_by
 from onward.store.shared.search import IDS_STATEMENTS, listings, newest_ids
 
@@ -42,12 +45,12 @@ class Listing(OverDatabase):
     async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
         """Tasks below the id `before`, the newest first. A search for a text reads all tasks between `before` and `since`."""
 
-        async def job(connection: Connection) -> Tasks:
+        async def job(connection: Connection) -> list[Row]:
             if (page_bytes := which.get("page_bytes")) is None:
-                return [rows.task(row) for row in await _newest(connection, limit, before, which)]
+                return await _newest(connection, limit, before, which)
             return await _bounded_page(connection, limit, before, which, page_bytes)
 
-        return await self._db.read(job)
+        return [rows.task(row) for row in await rows.opened(self._db.codec, await self._db.read(job))]
 
     async def floor(self, before: str | None, count: int, whose: str | None = None) -> str | None:
         """The id of the task that has `count` others between it and `before`; None when there are fewer."""
@@ -61,12 +64,28 @@ class Listing(OverDatabase):
     async def offspring(self, parents: Sequence[str], most: int) -> Sequence[Child]:
         """The children of these tasks, ended or not; at most `most`."""
         matching = await self._db.fetch("offspring", parents=[*parents], most=most, head=HEAD_BYTES)
-        return [Child(id_, task, bool(ended), head or b"") for id_, task, ended, head in matching]
+        children = [Child(id_, task, bool(ended), head or b"") for id_, task, ended, head in matching]
+        codec = self._db.codec
+        return children if codec is None else await self._with_heads(codec, children)
+
+    async def _with_heads(self, codec: Codec, children: Sequence[Child]) -> Sequence[Child]:
+        """Children with the beginnings of their last records opened. A sealed record can only be opened as a whole."""
+        sealed = [child.id for child in children if is_sealed(child.head)]
+        heads: dict[str, bytes] = {}
+        for start in range(0, len(sealed), SLICE_TASKS):
+            whole = await self._db.fetch("last_records", ids=sealed[start : start + SLICE_TASKS])
+            pairs = [(row[0], Record(*row[1:])) for row in whole]
+            heads |= {task_id: record.data[:HEAD_BYTES] for task_id, record in await codec.tails(pairs)}
+        return [child._replace(head=heads.get(child.id, child.head)) for child in children]
 
     async def asks(self, task_id: str | None = None, whose: str | None = None) -> Sequence[Ask]:
         """Open questions and approvals of unfinished tasks, or of one of them, the oldest first; each with the time now."""
         name = "asks_of" if task_id else "asks"
-        return [Ask(*row) for row in await self._db.fetch(name, id=task_id, **seen_by(whose))]
+        asks = [Ask(*row) for row in await self._db.fetch(name, id=task_id, **seen_by(whose))]
+        if (codec := self._db.codec) is None:
+            return asks
+        items = [Item(ask.task_id, record_place(*ask[:4]), ask.data, ask.kind) for ask in asks]
+        return [ask._replace(data=data) for ask, data in zip(asks, await codec.open(items), strict=True)]
 
     async def doubts(self) -> Sequence[str]:
         """Tasks that wait because of an effect in doubt."""
@@ -74,7 +93,10 @@ class Listing(OverDatabase):
 
     async def model_calls(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
         """The ids of the tasks and the data of those of their steps that may have called a model."""
-        return [(row[0], row[1]) for row in await self._db.fetch("model_calls", ids=[*task_ids])]
+        pairs = [(row[0], Record(*row[1:])) for row in await self._db.fetch("model_calls", ids=[*task_ids])]
+        if (codec := self._db.codec) is not None:
+            pairs = [(id_, record) for id_, record in await codec.tails(pairs) if record.data[:1] not in CODECS]
+        return [(task_id, record.data) for task_id, record in pairs]
 
     async def queue_positions(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
         """For each of these tasks that could be started now, how many tasks of its queue come before it: counted up to `most` of a
@@ -85,8 +107,11 @@ class Listing(OverDatabase):
         """The last `back` records of each of these tasks that is unfinished, without progress records. Only records that say what a
         task waits for have their data, and only when it is not longer than `most` bytes."""
         matching = await self._db.fetch("lately", ids=[*task_ids], back=back, most=most)
-        by_task = itertools.groupby(matching, key=lambda row: str(row[0]))
-        return {task_id: [Record(*record) for _, *record in group] for task_id, group in by_task}
+        pairs = [(str(task_id), Record(*record)) for task_id, *record in matching]
+        if (codec := self._db.codec) is not None:
+            pairs = await codec.tails(pairs)
+        by_task = itertools.groupby(pairs, key=lambda pair: pair[0])
+        return {task_id: [record for _, record in group] for task_id, group in by_task}
 
 
 async def _newest(connection: Connection, limit: int, before: str | None, which: Which) -> list[Row]:
@@ -95,10 +120,10 @@ async def _newest(connection: Connection, limit: int, before: str | None, which:
     return sorted(itertools.chain.from_iterable(parts), key=lambda row: str(row["id"]), reverse=True)[:limit]
 
 
-async def _bounded_page(connection: Connection, limit: int, before: str | None, which: Which, room: int) -> Tasks:
-    """Tasks whose inputs and last records have `room` bytes, about. It reads a slice of the page with small values, then larger values
+async def _bounded_page(connection: Connection, limit: int, before: str | None, which: Which, room: int) -> list[Row]:
+    """The rows of tasks whose inputs and last records have `room` bytes, about. It reads a slice of the page with small values, then larger values
     of that slice as long as there is room, then the next slice."""
-    tasks: Tasks = []
+    tasks: list[Row] = []
     most = which.get("most") or MAX_BYTES
     while len(tasks) < limit:
         wanted = min(limit - len(tasks), SLICE_TASKS)
@@ -107,7 +132,7 @@ async def _bounded_page(connection: Connection, limit: int, before: str | None, 
         room -= sum(len(row["input"] or b"") + len(row["ending"] or b"") for row in page)
         larger = await _larger_values(connection, page, most, room) if small < most and room > 0 else {}
         room -= sum(size for size, _ in larger.values())
-        tasks += [rows.task(larger[row["id"]][1] if row["id"] in larger else row) for row in page]
+        tasks += [larger[row["id"]][1] if row["id"] in larger else row for row in page]
         if len(page) < wanted:
             break
         before = str(page[-1]["id"])
