@@ -143,6 +143,13 @@ def encrypted() -> bool:
     return ENCRYPTED
 
 
+@pytest.fixture
+def plain_payloads(encrypted: bool) -> None:
+    """Skips a test that changes payloads by SQL, or looks for the message of an error, when payloads are encrypted."""
+    if encrypted:
+        pytest.skip("it needs payloads that are not encrypted")
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, encrypted: bool) -> None:
     for name in [name for name in os.environ if name.startswith("ONWARD_")]:

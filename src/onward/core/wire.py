@@ -186,7 +186,7 @@ def decode(data: bytes) -> Any:
     if data in _COMMON:
         return _COMMON[data]()
     if data[:1] < b" ":
-        if data[:1] in sealed.CODECS:
+        if sealed.is_sealed(data) or data[:1] == sealed.UNREADABLE:
             raise sealed.unreadable(data)
         raise InvalidInput(
             f"a payload has the codec {data[:1]!r}, which this version of Onward does not know; upgrade it"

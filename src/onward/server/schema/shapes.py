@@ -165,7 +165,7 @@ class TaskFilter(Shape):
     q: Annotated[str, Field(max_length=MAX_SEARCH_CHARS)] | None = Field(
         None,
         description="A search text: in the name, the key, the labels or the beginning of the input, upper or lower case; or the "
-        "beginning or end of the id.",
+        "beginning or end of the id. Inputs that are encrypted are not searched.",
     )
 
     def to_filter(self) -> dict[str, Any]:
