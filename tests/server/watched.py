@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import resource
 import socket
@@ -80,6 +81,9 @@ class Watch:
         self.pause = self.busy = 0.0
         self.idle = psutil.Process().memory_info().rss
         self.at, self.where = time.monotonic(), ["", ""]
+        self.collecting = self.collected = 0.0
+        """When the present garbage collection began, and the seconds of the longest one."""
+        gc.callbacks.append(self._on_collection)
         threading.Thread(target=self._look, args=[threading.get_ident()], daemon=True).start()
 
     def _look(self, loop: int) -> None:
@@ -88,6 +92,12 @@ class Watch:
             time.sleep(TICK)
             if time.monotonic() - self.at > 10 * TICK:
                 self.where[1] = "".join(traceback.format_stack(sys._current_frames()[loop], 12)[-9:])
+
+    def _on_collection(self, phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            self.collecting = time.thread_time()
+        else:
+            self.collected = max(self.collected, time.thread_time() - self.collecting)
 
     async def forever(self) -> None:
         while True:
@@ -100,7 +110,8 @@ class Watch:
 
     async def told(self, _request: Request) -> JSONResponse:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return JSONResponse({"pause": self.pause, "busy": self.busy, "grown": peak - self.idle, "where": self.where[0]})
+        values = {"pause": self.pause, "busy": self.busy, "collection": self.collected, "grown": peak - self.idle}
+        return JSONResponse(values | {"where": self.where[0]})
 
 
 def plant() -> None:
