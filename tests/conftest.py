@@ -27,7 +27,7 @@ from onward.store.sqlite.store import SqliteStore
 from onward.telemetry import counters
 from rig.postgres import Postgres
 from rig.server import Unavailable
-from tests.kit import KINDS, HandClock, Lab, Time
+from tests.kit import KINDS, TEST_KEYS, HandClock, Lab, Time, encrypt
 from tests.roled import as_user, roled
 
 settings.register_profile(
@@ -139,10 +139,29 @@ def at_length(prove: bool) -> None:
         pytest.skip("tried at a smaller size, or on one store; the whole of it is for `make prove`")
 
 
+ENCRYPTED = bool(os.environ.get("ONWARD_TEST_ENCRYPTION"))
+"""Whether all tests run with payloads encrypted."""
+
+
+@pytest.fixture
+def encrypted() -> bool:
+    """Whether the test runs with payloads encrypted. `tests/encryption` replaces it, and runs a part of the suites so."""
+    return ENCRYPTED
+
+
+@pytest.fixture
+def plain_payloads(encrypted: bool) -> None:
+    """Skips a test that changes payloads by SQL, or looks for the message of an error, when payloads are encrypted."""
+    if encrypted:
+        pytest.skip("it needs payloads that are not encrypted")
+
+
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, encrypted: bool) -> None:
     for name in [name for name in os.environ if name.startswith("ONWARD_")]:
         monkeypatch.delenv(name)
+    if encrypted:
+        monkeypatch.setenv("ONWARD_ENCRYPTION_KEYS", TEST_KEYS)
 
 
 @pytest.fixture(autouse=True)
@@ -286,12 +305,14 @@ def time(clock: HandClock, kind: str, url: str, request: pytest.FixtureRequest) 
 
 
 @pytest.fixture
-async def open_another(url: str, clock: HandClock) -> AsyncIterator[Any]:
+async def open_another(url: str, clock: HandClock, encrypted: bool) -> AsyncIterator[Any]:
     """A function that opens one more store on the same database. (In memory that is a database of its own.)"""
     opened: list[Store] = []
 
     async def another(**options: Any) -> Store:
         store = open_store(url, clock)
+        if encrypted:
+            encrypt(store)
         opened.append(store)
         await store.open(**options)
         return store
@@ -326,9 +347,11 @@ async def lab(clock: HandClock) -> AsyncIterator[Lab]:
 
 
 @pytest.fixture
-async def inline_store(clock: HandClock) -> AsyncIterator[SqliteStore]:
+async def inline_store(clock: HandClock, encrypted: bool) -> AsyncIterator[SqliteStore]:
     """SQLite in memory inside the test's own loop: no threads, and time moved by hand."""
     store = SqliteStore(":memory:", clock=clock, inline=True)
+    if encrypted:
+        encrypt(store)
     await store.open()
     yield store
     await store.close()

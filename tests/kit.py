@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import heapq
 import itertools
@@ -16,6 +17,7 @@ import pytest
 
 from onward import Onward
 from onward.core import record as r
+from onward.core.encryption import parse_keys
 from onward.core.ids import Ids
 from onward.core.record import Entry
 from onward.core.task import NewTask, State, Task
@@ -39,6 +41,17 @@ _numbers = itertools.count(1)
 SEEDS = itertools.count(1)
 """For apps that share a store and a clock: two with the same seed would give two tasks the same id. Here and not in a `conftest.py`,
 which is loaded once as a plugin and once by each import."""
+
+
+# ── encryption ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TEST_KEYS = "k1=" + base64.b64encode(bytes(range(32))).decode()
+"""The setting `encryption_keys` of tests that run encrypted."""
+
+
+def encrypt(store: Store, keys: str = TEST_KEYS, **options: Any) -> None:
+    """Make a store encrypt its payloads, as the settings of an app do."""
+    store.data_keys.use(parse_keys(keys), inline=store.inline, **options)
 
 
 # ── the store's values ───────────────────────────────────────────────────────────────────────────────────────────────

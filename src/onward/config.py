@@ -70,6 +70,9 @@ class Settings:
     audit_key: str = dataclasses.field(default="", repr=False)
     audit_heads: str = dataclasses.field(default="", repr=False)
     audit_heads_s: float = 60.0
+    encryption_keys: str = dataclasses.field(default="", repr=False)
+    encryption_label: str = ""
+    encryption_plain: str = "accept"
     quota_requests: int = _QUOTA.requests
     quota_key_requests: int = _QUOTA.key_requests
     quota_streams: int = _QUOTA.streams
@@ -93,6 +96,8 @@ class Settings:
             raise BadSetting("connections", self.connections, f"{RESERVED_CONNECTIONS + 2} or more")
         if self.audit_heads_s <= 0:
             raise BadSetting("audit_heads_s", self.audit_heads_s, "more than 0")
+        if self.encryption_plain not in {"accept", "refuse"}:
+            raise BadSetting("encryption_plain", self.encryption_plain, "accept or refuse")
         if self.log not in {"text", "json"}:
             raise BadSetting("log", self.log, "text or json")
         if not 0 <= self.metrics_port < 65536:

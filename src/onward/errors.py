@@ -23,6 +23,8 @@
     ├── AlreadyDecided        another person was quicker to decide, or (AskExpired) its time was up
     ├── Withdrawn             the task no longer waits for this question or approval; StaleDecision: it is another one
     ├── AuditKeyMissing       the audit log is keyed, and this process has no key to write to it
+    ├── EncryptionKeyMissing  a payload is encrypted, and this process has not its key; DataErased: its key was destroyed;
+    │                         PayloadDamaged: it was changed; StillNeeded: unfinished tasks need data that is to be erased
     ├── DeadlineExceeded      why a task failed that took, or (Expired) waited, too long
     ├── UnfitCheckpoint       why a task parked: it cannot continue from its last checkpoint
     └── Fatal                 for handlers to raise: no retry can heal this; RetryLater: a retry can, but not before a time
@@ -637,6 +639,61 @@ class Withdrawn(OnwardError):
             f"task {task_id} no longer waits for {what}: it is being cancelled, or has undone the step that asked; "
             "nothing was written"
         )
+
+
+class EncryptionKeyMissing(OnwardError):
+    """A payload is encrypted, and this process has not the key to read it."""
+
+    code = "encryption_key_missing"
+    status = 503
+    exit_status = 2
+
+    def __init__(self, key_id: str, what: str = "a payload") -> None:
+        self.key_id: str = key_id
+        super().__init__(
+            f"{what} is encrypted with the key {key_id!r}, and this process has not that key; set it in ONWARD_ENCRYPTION_KEYS as in the "
+            "other processes"
+        )
+
+
+class DataErased(OnwardError):
+    """The key of a payload was destroyed (`onward erase`): no process can read it any more."""
+
+    code = "erased"
+    status = 410
+
+    def __init__(self, what: str = "the payload") -> None:
+        super().__init__(f"{what} was erased: its key was destroyed, and no process can read it any more")
+
+
+class PayloadDamaged(OnwardError):
+    """A payload was changed, or copied from another row; or it is plain where plain payloads are refused."""
+
+    code = "payload_damaged"
+
+    def __init__(self, what: str = "a payload") -> None:
+        super().__init__(
+            f"{what} cannot be trusted: it was changed where it is stored or copied from another place, or it is not encrypted though "
+            "ONWARD_ENCRYPTION_PLAIN is 'refuse'; restore it from a backup"
+        )
+
+
+class StillNeeded(OnwardError):
+    """Data cannot be erased, because unfinished tasks need it."""
+
+    code = "still_needed"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, subject: str, task_ids: list[str], count: int, *, undoing: bool = False) -> None:
+        self.task_ids: list[str] = task_ids
+        advice = (
+            "they undo their steps first; try again when they have ended"
+            if undoing
+            else "wait for them, or cancel them with --force"
+        )
+        shown = ", ".join(task_ids[:5]) + (" …" if count > 5 else "")
+        super().__init__(f"{subject} has {count:,} unfinished task{'' if count == 1 else 's'} ({shown}); {advice}")
 
 
 class AuditKeyMissing(OnwardError):

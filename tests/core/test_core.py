@@ -445,7 +445,7 @@ def test_settings_that_make_no_sense(
 def test_every_setting_has_a_variable() -> None:
     for field in dataclasses.fields(Settings):
         assert variable(field.name) == f"ONWARD_{field.name.upper()}"
-        given = {"log": "json", "public_url": "https://a.example"}.get(field.name, "4")
+        given = {"log": "json", "public_url": "https://a.example", "encryption_plain": "refuse"}.get(field.name, "4")
         if field.name == "oidc_issuer":
             continue  # it needs others beside it: tests/core/test_identity.py
         settings = load({}, {variable(field.name): given} | {"ONWARD_LEASE_S": "9"}, pathlib.Path("/nonexistent"))

@@ -379,6 +379,7 @@ async def test_a_checkpoint_that_cannot_be_read_parks(lab: Lab, data: str, sente
         ('"pages":', '"papers":', "it is not an agent's"),
     ],
 )
+@pytest.mark.usefixtures("plain_payloads")
 async def test_an_agents_state_that_does_not_fit_parks(lab: Lab, old: str, new: str, sentence: str) -> None:
     @tool
     async def look() -> str:

@@ -77,6 +77,7 @@ async def test_two_relays_share_the_work_and_keep_the_order(office: Office) -> N
     assert ears.in_order()
 
 
+@pytest.mark.usefixtures("plain_payloads")
 async def test_one_that_fails_holds_up_its_own_task_and_no_other(office: Office) -> None:
     heard: list[tuple[str, int]] = []
     bad = ""

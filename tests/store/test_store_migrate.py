@@ -15,7 +15,7 @@ from onward.store import migrate
 from onward.store.port.core import Store
 from tests.kit import join, new, not_memory, only_file, only_postgres, row, sql, submit
 
-NEXT = len(migrate.load("sqlite")) + 1
+NEXT = migrate.load("sqlite")[-1].number + 1
 """The number of the migration after the last."""
 
 

@@ -26,6 +26,8 @@ from onward.core.budget import Budget
 from onward.core.caller import KEYLESS, in_python
 from onward.core.clock import Clock, SystemClock
 from onward.core.durations import Duration, seconds
+from onward.core.encryption import MasterKeys
+from onward.core.encryption import parse_keys as parse_encryption_keys
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.record import Record
@@ -69,7 +71,8 @@ class Onward(Events, Mcp, Registry, Queries):
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
 
     Every setting of `onward.config.Settings` can be given by name and overrides file and environment. `approval_rules` say who may decide
-    the approvals that tasks of this app ask for; the first rule that matches holds.
+    the approvals that tasks of this app ask for; the first rule that matches holds. `encryption` takes the master keys of payloads from a key
+    management service, in place of the setting `encryption_keys`.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Onward(Events, Mcp, Registry, Queries):
         store: Store | None = None,
         secrets: Source | None = None,
         approval_rules: Sequence[ApprovalRule] = (),
+        encryption: MasterKeys | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -90,6 +94,7 @@ class Onward(Events, Mcp, Registry, Queries):
         self.approval_rules: tuple[ApprovalRule, ...] = tuple(approval_rules)
         for rule in self.approval_rules:
             check_rule(rule)
+        self._master_keys = encryption or _master_keys(self.settings)
         self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
 
@@ -97,6 +102,10 @@ class Onward(Events, Mcp, Registry, Queries):
         self.store: Store = store
         if self.settings.audit_key:
             store.audit.keys = parse_keys(read_secret("audit_key", self.settings.audit_key))
+        if self._master_keys is not None:
+            refuse = self.settings.encryption_plain == "refuse"
+            label = self.settings.encryption_label
+            store.data_keys.use(self._master_keys, label=label, refuse_plain=refuse, inline=store.inline)
         self.service: Service = Service(
             store,
             self._handler_specs,
@@ -519,6 +528,13 @@ class Handle(Generic[T_co]):
 
 def _askers(asker: str | None) -> tuple[str, ...]:
     return () if asker is None else (named("asker", asker),)
+
+
+def _master_keys(settings: Settings) -> MasterKeys | None:
+    """The master keys of the settings; None when payloads are not encrypted."""
+    if not settings.encryption_keys:
+        return None
+    return parse_encryption_keys(read_secret("encryption_keys", settings.encryption_keys))
 
 
 def open_store(url: str, clock: Clock | None = None, connections: int = DEFAULT_CONNECTIONS) -> Store:

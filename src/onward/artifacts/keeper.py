@@ -76,8 +76,18 @@ class Artifacts:
             # A commit of its own: in a shared commit, the steps of other tasks would wait for these bytes.
             await self._store.save("", Batch(contents=[Content(task_id, name, data)]))
         else:
-            await asyncio.to_thread(self._shelf.put, _check_task_id(task_id), name, data)
+            await self._put_on_shelf(self._shelf, task_id, name, data)
         return name
+
+    async def _put_on_shelf(self, shelf: Shelf, task_id: str, name: str, data: bytes) -> None:
+        codec = self._store.codec
+        stored = data if codec is None else await codec.sealed_content(_check_task_id(task_id), name, data)
+        await asyncio.to_thread(shelf.put, _check_task_id(task_id), name, stored)
+
+    async def _get_from_shelf(self, shelf: Shelf, task_id: str, name: str) -> bytes | None:
+        codec = self._store.codec
+        data = await asyncio.to_thread(shelf.get, _check_task_id(task_id), name)
+        return data if data is None or codec is None else (await codec.contents(task_id, {name: data}))[name]
 
     async def get(self, task_id: str, artifact_id: str) -> bytes:
         """The bytes that a task stored under this id. Raises ArtifactNotFound, and ArtifactDamaged if they have another hash."""
@@ -91,7 +101,7 @@ class Artifacts:
 
     async def _load(self, task_id: str, name: str) -> bytes | None:
         if self._shelf is not None:
-            data = await asyncio.to_thread(self._shelf.get, _check_task_id(task_id), name)
+            data = await self._get_from_shelf(self._shelf, task_id, name)
             if data is not None:
                 return data
         # The database also has the artifacts from before the shelf was set up.
@@ -130,10 +140,12 @@ class Artifacts:
         the database.)"""
         if self._shelf is None:
             return
+        if (codec := self._store.codec) is not None:
+            await codec.key_for_fork(task_id, origin)  # so that it knows the subject of the fork
         for ref in await self.of(origin, until):
-            data = await asyncio.to_thread(self._shelf.get, origin, ref.artifact_id)
+            data = await self._get_from_shelf(self._shelf, origin, ref.artifact_id)
             if data is not None:
-                await asyncio.to_thread(self._shelf.put, _check_task_id(task_id), ref.artifact_id, data)
+                await self._put_on_shelf(self._shelf, task_id, ref.artifact_id, data)
 
     async def drop(self, task_id: str) -> None:
         """Delete what a task has on the shelf, after the task was pruned. (The store deletes what is in the database.)"""

@@ -53,6 +53,8 @@ FAILED: Final = "task.failed"
 CANCELLED: Final = "task.cancelled"
 
 ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
+ENDS_BY_STATE: Final = {"completed": COMPLETED, "failed": FAILED, "cancelled": CANCELLED}
+"""The kind of the last record of a task, by the state in which it ended."""
 NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, STEP_WAITS, ARTIFACT, PROGRESS})
 """Kinds that only report. A shift that wrote no other records made no progress."""
 

@@ -155,7 +155,10 @@ class Task:
     partial: Any = None
     """Of a task that failed: the best result that it had by then, which is not finished. Agents have one."""
     left_out: tuple[str, ...] = ()
-    """In a list: which of `input`, `result` and `error` are None only because they are large. `get` returns them."""
+    """Which of `input`, `result` and `error` are None only because they are large (in a list; `get` returns them), or because this process
+    has not the key to read them, or because they were erased."""
+    erased: bool = False
+    """Whether the values of the task were erased: the key that encrypted them was destroyed."""
 
     @property
     def ended(self) -> bool:

@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from onward.core import mask
+from onward.core import mask, sealed
 from onward.errors import InvalidInput
 
 LIMIT = 16 * 1024 * 1024
@@ -186,6 +186,8 @@ def decode(data: bytes) -> Any:
     if data in _COMMON:
         return _COMMON[data]()
     if data[:1] < b" ":
+        if sealed.is_sealed(data) or data[:1] == sealed.UNREADABLE:
+            raise sealed.unreadable(data)
         raise InvalidInput(
             f"a payload has the codec {data[:1]!r}, which this version of Onward does not know; upgrade it"
         )

@@ -20,7 +20,7 @@ MAX_AHEAD, MAX_PAGE_AHEAD = 1_000, 100_000
 SLICE_TASKS = 50
 """Tasks that are explained at once; other requests of a server go on in between."""
 
-NOT_IN_JOURNAL = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.CANCELLING, Reason.PAUSED})
+NOT_IN_JOURNAL = frozenset({Reason.QUEUED, Reason.CANCELLING, Reason.PAUSED})
 """Reasons that the journal does not explain further."""
 
 

@@ -12,7 +12,7 @@ from onward.core.ids import Ids
 from onward.core.journal.cuts import Again, Cuts
 from onward.core.record import Record
 from onward.core.task import SAME, Task
-from onward.errors import CannotFork, TaskNotFound, UsageError
+from onward.errors import CannotFork, DataErased, EncryptionKeyMissing, TaskNotFound, UsageError
 from onward.service.askers import Askers
 from onward.store.port.core import Store
 from onward.store.port.paging import whole_journal
@@ -78,7 +78,7 @@ class Forks:
         inherit approvals: it asks again. `agent` is the agent that forks with its own key, and `asker` the principal that forks: it and the askers of
         the origin are those of the fork."""
         plan = await self.plan(task_id, at, input=input)
-        value = plan.origin.input if input is SAME else input
+        value = own_input(plan.origin) if input is SAME else input
         data = wire.encode(value, f"the input of task {plan.origin.task!r}")
         if input is not SAME:
             self._check(plan.origin.task, wire.decode(data))
@@ -115,3 +115,12 @@ class Forks:
             if task is not None and task.parent == task_id:
                 children.add(child)
         return frozenset(children)
+
+
+def own_input(task: Task) -> Any:
+    """The input of a task that was read as a whole. Raises DataErased and EncryptionKeyMissing when this process cannot read it."""
+    if task.erased:
+        raise DataErased(f"the input of task {task.task_id}")
+    if "input" in task.left_out:
+        raise EncryptionKeyMissing("of its data key", f"the input of task {task.task_id}")
+    return task.input

@@ -32,6 +32,7 @@ from onward.errors import (
     UsageError,
     Withdrawn,
 )
+from onward.service.forks import own_input
 from onward.service.shared_read import SharedRead
 from onward.service.votes import Votes
 from onward.store.port import listing as port
@@ -332,7 +333,7 @@ class Messages:
         if task is None:
             raise TaskNotFound(task_id)
         undo = self._ids() if message.name == "undo" else None
-        data = wire.encode(task.input, f"the input of task {task.task!r}")
+        data = b"" if undo is None else wire.encode(own_input(task), f"the input of task {task.task!r}")
         sent = await self._store.resolve_ended(task_id, message, event, undo=undo, input=data)
         if sent.number is None:
             raise StateConflict(task_id, task.state, "told anything", "it was just resumed; ask again")

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from onward.artifacts.keeper import Artifacts, run_off_loop
 from onward.core import mask, wire
 from onward.core import record as r
+from onward.core.sealed import is_sealed
 from onward.errors import ArtifactDamaged, ArtifactNotFound, SecretMissing, UnfitSecret
 from onward.store.port.core import Store
 
@@ -53,6 +54,8 @@ class ScanResult:
     more: int = 0
     """Leaks beyond those in `leaks`."""
     rows: int = 0
+    sealed: int = 0
+    """Payloads that are encrypted. The scan does not look into them."""
     secrets: list[str] = dataclasses.field(default_factory=list)
     unknown: dict[str, str] = dataclasses.field(default_factory=dict)
     """Secrets that were not searched for, and why."""
@@ -79,9 +82,10 @@ async def find(store: Store, artifacts: Artifacts, secrets: SecretValues) -> Sca
     def scan_row(table: str, row: Mapping[str, Any]) -> None:
         result.rows += 1
         for column, value in row.items():
+            result.sealed += isinstance(value, bytes) and is_sealed(value)
             if (name := _name_in(value)) is not None:
                 result.add(Leak(name, _task(table, row), _where(table, row, column)))
-        if row.get("kind") == r.ARTIFACT and table == "onward_journal":
+        if row.get("kind") == r.ARTIFACT and table == "onward_journal" and not is_sealed(row["data"]):
             kept.append((row["task_id"], wire.decode(row["data"])["artifact_id"]))
 
     if result.secrets:

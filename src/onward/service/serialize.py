@@ -13,6 +13,7 @@ from onward.core.journal.explain import Explanation
 from onward.core.journal.turns import OUTPUT
 from onward.core.record import Record
 from onward.core.record import payload as payload
+from onward.core.sealed import ERASED
 from onward.core.task import Task
 from onward.core.text import iso as iso
 from onward.core.usage import Usage
@@ -24,8 +25,12 @@ queue_json = worker_json = stats_json = ask_json = schedule_json = turn_json = d
 """Names that the command line has for `to_json`."""
 
 
+ERASED_VALUE = {"erased": True}
+"""Stands in a record for data that was erased."""
+
+
 def task_json(task: Task) -> dict[str, Any]:
-    """A task. `in_flight` and `left_out` are there only where they are set."""
+    """A task. `in_flight`, `left_out` and `erased` are there only where they are set."""
     document = to_json(task)
     del document["by"]
     if task.usage is not None:
@@ -34,6 +39,8 @@ def task_json(task: Task) -> dict[str, Any]:
         del document["in_flight"]
     if not task.left_out:
         del document["left_out"]
+    if not task.erased:
+        del document["erased"]
     return document
 
 
@@ -63,7 +70,7 @@ def record_json(record: Record) -> dict[str, Any]:
         "key": record.key,
         "shift": record.shift,
         "at": iso(record.at),
-        "data": payload(record),
+        "data": ERASED_VALUE if record.data == ERASED else payload(record),
     }
 
 

@@ -19,12 +19,15 @@ from onward.core import wire
 from onward.core.clock import Clock
 from onward.core.ids import Ids
 from onward.core.record import DOUBTED, ENDS, PARKED, QUARANTINED, Record, payload
+from onward.core.sealed import unreadable
 from onward.core.task import NEEDS_A_PERSON, NewTask, Reason, State, Task
 from onward.core.tenant_quota import TenantQuota
 from onward.core.views import UsageReport
 from onward.errors import (
+    DataErased,
     InvalidInput,
     KeyConflict,
+    OnwardError,
     QueueFull,
     QuotaExceeded,
     ResultTimeout,
@@ -41,6 +44,7 @@ from onward.service.audit import Audit
 from onward.service.budgets import Budgets
 from onward.service.bulk import Bulk
 from onward.service.cluster import Cluster
+from onward.service.encryption import Encryption
 from onward.service.explain import Explainer
 from onward.service.forks import Forks
 from onward.service.handlers import Handlers
@@ -125,6 +129,7 @@ class Service(Listing):
         self.pruner: Pruner = Pruner(store, self.artifacts, clock)
         self.bulk: Bulk = Bulk(self, self.pruner)
         self.health: Doctor = Doctor(store, clock, self.cluster, queue_limit)
+        self.encryption: Encryption = Encryption(store, clock, self.cancel)
         self.usage_reports: UsageReports = UsageReports(store, self.is_agent)
         self.tenant_quotas: TenantQuotas = TenantQuotas(store, tenant_quota or TenantQuota(), clock, queue_limit)
 
@@ -210,7 +215,8 @@ class Service(Listing):
         """Whether all of these were submitted before, so that none would be added. Raises KeyConflict when a key belongs to a task with
         other content."""
         keys = [task.key for task in new if task.key is not None]
-        submitted = await self._store.by_key(keys) if keys else {}
+        fingerprints = {task.key: task.fingerprint for task in new if task.key is not None}
+        submitted = await self._store.by_key(keys, fingerprints) if keys else {}
         for task in new:
             if task.key in submitted:
                 _check_conflict(task, submitted[task.key])
@@ -356,6 +362,12 @@ class Service(Listing):
                 await asyncio.wait_for(ended.wait(), min(pause, left))
             pause = min(pause * 1.2, 0.25)
 
+    async def _unreadable_result(self, task_id: str) -> OnwardError:
+        """Why this process cannot read the last record of a task."""
+        head = (await self._store.tails.heads([task_id]))[task_id]
+        (last,) = await self._store.journal(task_id, head.seq - 1, 1)
+        return unreadable(last.data, f"the result of task {task_id}")
+
     async def result(self, task_id: str, timeout: float | None = None, *, partial: bool = False) -> Any:
         """Wait for the result; with `partial`, a task that failed gives the best result that it had by then. Raises TaskFailed,
         TaskCancelled or ResultTimeout, and its subclass TaskParked as soon as the task is parked or quarantined."""
@@ -366,6 +378,10 @@ class Service(Listing):
             raise TaskFailed(task.task_id, task.task, task.error or {}, task.partial)
         if task.state is State.CANCELLED:
             raise TaskCancelled(task.task_id, task.task)
+        if task.erased:
+            raise DataErased(f"the result of task {task_id}")
+        if "result" in task.left_out:  # nothing is left out for its size here
+            raise await self._unreadable_result(task_id)
         return task.result
 
     # ── control ──────────────────────────────────────────────────────────────────────────────────────────────────

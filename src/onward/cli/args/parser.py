@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from onward.cli.args import cluster, people, tasks
+from onward.cli.args import cluster, encryption, people, tasks
 from onward.cli.args.common import Commands, Help, Parser, common, label, names, of_app, port, positive
 
 EPILOG = """\
@@ -85,6 +85,8 @@ def build() -> Parser:
         cluster.sessions,
         cluster.quotas,
         cluster.audit,
+        encryption.encryption,
+        encryption.erase,
     ):
         add(Commands(commands))
     for add in (_check, _replay, _fork, _migrate, _doctor, cluster.completion):

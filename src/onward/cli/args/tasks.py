@@ -37,7 +37,7 @@ def filters(parser: Parser) -> None:
     group.add_argument(
         "--text",
         metavar="TEXT",
-        help="tasks with this string in the name, id, key, labels or the beginning of the input",
+        help="tasks with this string in the name, id, key, labels or the beginning of the input; encrypted inputs are not searched",
     )
 
 

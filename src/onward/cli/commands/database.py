@@ -155,5 +155,7 @@ def _print_leaks(screen: Screen, report: secret_scan.ScanResult) -> None:
     searched = f"{count(report.rows, 'row')} searched for {', '.join(map(safe, report.secrets))}"
     if report.secrets:
         screen.say((searched if report.leaks else f"{searched}: none is there", "dim"))
+    if report.sealed:
+        screen.say((f"{count(report.sealed, 'payload')} encrypted, and not searched", "yellow"))
     if report.leaks:
         screen.say("Change these secrets: everyone who can read the database may have read them.")

@@ -210,6 +210,7 @@ def print_task(
                     ("id", task.task_id),
                     ("input", _value(task.input)),
                     ("result", _value(task.result)),
+                    ("values", _unreadable(task)),
                     ("error", Text(safe(f"{error.get('type')}: {error.get('message')}"), "red") if error else None),
                     ("unfinished", _value(task.partial)),
                     ("undone", keys.get("undone")),
@@ -228,6 +229,13 @@ def print_task(
             )
         )
     )
+
+
+def _unreadable(task: Task) -> Text | None:
+    """Why values of a task are not shown."""
+    if task.erased:
+        return Text("erased: the key that encrypted them was destroyed", "yellow")
+    return Text("encrypted: this process has not the key (ONWARD_ENCRYPTION_KEYS)", "yellow") if task.left_out else None
 
 
 def _usage(usage: Usage) -> str:

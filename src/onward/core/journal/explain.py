@@ -13,6 +13,7 @@ from onward.core import record as r
 from onward.core.journal.open_waits import Open, OpenWaits, child_name, plain_key
 from onward.core.record import Record
 from onward.core.record import payload as payload_of
+from onward.core.sealed import NO_KEY
 from onward.core.task import Reason, State, Task
 from onward.core.text import count, short
 from onward.errors import BUDGET_OPTIONS
@@ -69,7 +70,7 @@ def why(task: Task, records: Sequence[Record], facts: QueueFacts) -> Explanation
             text = f"{task.reason}: {detail}" if detail else str(task.reason)
             return _explanation(text, last.at if last else None, detail=detail)
         case Reason.DELAYED:
-            return Explanation("not due yet", task.created_at, until)
+            return _delayed(task, records, until)
         case Reason.CANCELLING:
             return Explanation("being cancelled: what it did is undone first", task.updated_at)
         case Reason.PAUSED:
@@ -109,6 +110,14 @@ def _error_parts(error: Mapping[str, Any]) -> tuple[str, str]:
 
 def _error(error: Mapping[str, Any]) -> str:
     return f"{error.get('type')}: {error.get('message')}"
+
+
+def _delayed(task: Task, records: Sequence[Record], until: float | None) -> Explanation:
+    last = _last(records, {r.HANDED_BACK})
+    if last is None or _payload(last).get("reason") != NO_KEY:
+        return Explanation("not due yet", task.created_at, until)
+    key = str(_payload(last).get("key", ""))
+    return _explanation(f"no worker with the encryption key {key} took it", last.at, until, subject=key)
 
 
 def _queued(task: Task, facts: QueueFacts) -> Explanation:

@@ -22,6 +22,7 @@ from onward.core import secret, wire
 from onward.core.approval import decision_of
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend, Unheard
 from onward.core.journal.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
+from onward.core.sealed import ENCRYPTED_TEXT, NO_KEY
 from onward.core.task import NEVER, SAID, Reason, State
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
@@ -44,6 +45,7 @@ from onward.engine.shift.waits import WaitRequest, Waits
 from onward.errors import (
     DeadlineExceeded,
     Denied,
+    EncryptionKeyMissing,
     Expired,
     OnwardError,
     StepFailed,
@@ -66,6 +68,9 @@ MAX_CONCURRENT_SUBMITS = 100
 
 PARTIAL_RESULT_TIMEOUT_S = 30.0
 """Seconds in which an agent whose deadline has passed reads its journal for the best result so far."""
+
+KEY_RETRY_S = 30.0
+"""Seconds after which a task is tried again whose payloads the worker could not decrypt."""
 
 _FAILURES = frozenset({r.FAILED, r.RETRY})
 
@@ -304,6 +309,8 @@ class Shift(TaskResources):
                 return r.HANDED_BACK, {"reason": error.reason}, wait
             case HandBack():
                 return r.HANDED_BACK, {"reason": "handed back"}, Wait(self.task_id, None, Reason.QUEUED, self.attempt)
+            case EncryptionKeyMissing():
+                return self._leave_to_others(error)
             case Park() | UnfitCheckpoint() if (
                 isinstance(self._journal.interruption, DeadlineExceeded) and not self._journal.sagas
             ):
@@ -311,7 +318,8 @@ class Shift(TaskResources):
             case Park() | UnfitCheckpoint():
                 return self._wait_for_person(r.PARKED, Reason.PARKED, str(error))
             case Doubt():
-                log.warning("task %s: it is unknown whether step %r happened: %s", self.task_id, error.key, error.why)
+                why = self._may_log(error.why)
+                log.warning("task %s: it is unknown whether step %r happened: %s", self.task_id, error.key, why)
                 until = self._deadline_at() if self._journal.recorded_stop is None else NEVER
                 wait = Wait(self.task_id, until, Reason.IN_DOUBT, self.attempt, error.inbox)
                 return r.DOUBTED, {"step": error.key, "reason": error.why}, wait
@@ -330,7 +338,7 @@ class Shift(TaskResources):
         """How a shift ends that only undoes an effect in doubt of another task, which has ended. Its handler always leaves by an
         exception, because nothing new begins in it."""
         replay = self._journal.replay
-        if isinstance(error, Control) and not isinstance(error, Cancel):
+        if isinstance(error, EncryptionKeyMissing) or (isinstance(error, Control) and not isinstance(error, Cancel)):
             return self._ending_for(error)
         if replay.undone:
             result = {"undone": replay.undone, "of": replay.origin}
@@ -361,13 +369,23 @@ class Shift(TaskResources):
             Wait(self.task_id, due, Reason.RETRYING, self.attempt + 1),
         )
 
+    def _leave_to_others(self, error: EncryptionKeyMissing) -> Ending:
+        """The task waits for a worker that has the key of its payloads, and has not failed."""
+        log.error("task %s waits: this worker has not the encryption key %r", self.task_id, error.key_id)
+        wait = Wait(self.task_id, self.now() + KEY_RETRY_S, Reason.DELAYED, self.attempt)
+        return r.HANDED_BACK, {"reason": NO_KEY, "key": error.key_id}, wait
+
+    def _may_log(self, text: str) -> str:
+        """A string that may quote values of the task, for a log line: no line has such values when payloads are encrypted."""
+        return text if self._services.store.codec is None else ENCRYPTED_TEXT
+
     def _undo_data(self) -> dict[str, Any]:
         """The steps that sagas of this shift have undone, and those that they could not undo."""
         data = {"undone": self._journal.undone, "not_undone": self._journal.not_undone}
         return {name: keys for name, keys in data.items() if keys}
 
     def _wait_for_person(self, kind: str, reason: Reason, why: str) -> Ending:
-        log.warning("task %s is %s: %s", self.task_id, reason, why)
+        log.warning("task %s is %s: %s", self.task_id, reason, self._may_log(why))
         return kind, {"reason": why}, Wait(self.task_id, NEVER, reason, self.attempt)
 
     def _end(self, state: State, inbox: int | None = None) -> End:
@@ -413,7 +431,7 @@ class Shift(TaskResources):
                 self._handler.name,
                 what,
                 error["type"],
-                error["message"],
+                self._may_log(error["message"]),
             )
 
     # ── the Host under ctx (steps, waits and branches have their own modules) ────────────────────────────────────

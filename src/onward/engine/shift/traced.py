@@ -16,6 +16,7 @@ from typing import Any
 from onward import telemetry
 from onward.core import record as r
 from onward.core.control import Doubt, Fenced, Suspend
+from onward.core.sealed import ENCRYPTED_TEXT
 from onward.core.task import NEVER, Reason
 from onward.engine.context.call import Call
 from onward.engine.handlers import Handler
@@ -95,6 +96,7 @@ class ShiftTrace:
         self._claimed, self._handler, self._name = claimed, handler, handler.name
         self._worker = getattr(services, "id", None)
         self._monotonic = services.clock.monotonic
+        self._encrypted = services.store.codec is not None
         self._span = NO_SPAN
         self._outcome: str | None = None
         """What became of the task, once that is durable."""
@@ -150,7 +152,11 @@ class ShiftTrace:
         else:
             self._report_wait(kind, ending)
         if "error" in data:
-            self._span.fail(data["error"]["type"], data["error"]["message"])
+            self._span.fail(data["error"]["type"], self._may_export(data["error"]["message"]))
+
+    def _may_export(self, message: str) -> str:
+        """The message of an error for a span: no span has one when payloads are encrypted."""
+        return ENCRYPTED_TEXT if self._encrypted else message
 
     def _report_wait(self, kind: str, wait: Wait) -> None:
         handed_back = wait.reason == Reason.QUEUED
@@ -198,7 +204,7 @@ class ShiftTrace:
                 if outcome == LOST:
                     step.fail(Fenced.__name__, "its record was refused: another worker went on with the task")
                 elif isinstance(error, StepFailed):
-                    step.fail(error.kind, error.message)
+                    step.fail(error.kind, self._may_export(error.message))
                 raise
             finally:
                 if outcome:

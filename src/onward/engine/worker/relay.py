@@ -20,6 +20,7 @@ from onward.core.clock import Clock
 from onward.core.crash import crashpoint
 from onward.core.event import Event, body, event, type_of
 from onward.core.ids import Ids
+from onward.core.sealed import CODECS, ENCRYPTED_TEXT, LOCKED, unreadable
 from onward.core.shutdown import end_tasks
 from onward.engine.background import Spawn
 from onward.engine.context.arguments import is_async
@@ -33,6 +34,9 @@ log = logging.getLogger("onward.relay")
 
 ATTEMPT_DELAYS_S = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
 """Seconds before each attempt, after the one before it: three days in all. Then the delivery has failed."""
+
+KEY_RETRY_S = 60.0
+"""Seconds after which an event is tried again whose payload the relay could not decrypt."""
 
 JITTER = 0.1
 """The share by which these delays vary at random."""
@@ -311,6 +315,9 @@ class Relay:
         settled: list[Settled] = []
         new: list[tuple[Key, bytes]] = []
         for row in taken:
+            if (without_sending := self._unreadable(row)) is not None:
+                settled.append(without_sending)
+                continue
             kind = type_of(row.types, row.record, first=row.origin.first)
             if row.attempts > len(ATTEMPT_DELAYS_S):
                 settled.append(
@@ -339,6 +346,16 @@ class Relay:
             await self._store.outbox.keep_bodies(holder, new)
         return ready, settled
 
+    @staticmethod
+    def _unreadable(row: Taken) -> Settled | None:
+        """The result for an event whose payload cannot be opened: erased ones have failed, others wait for a relay with the key."""
+        data = row.record.data if row.body is None or row.record.data[:1] in CODECS else row.body
+        if data[:1] not in CODECS:
+            return None
+        if data.startswith(LOCKED):
+            return Settled(row.key, row.attempts, PENDING, KEY_RETRY_S, "this relay has not its encryption key")
+        return Settled(row.key, row.attempts, FAILED, 0.0, str(unreadable(data, "the event")))
+
     async def _extend_lease(self, holder: str, keys: list[Key]) -> None:
         """Extend the lease of taken rows: a function may take its time."""
         while True:
@@ -365,8 +382,12 @@ class Relay:
             else:
                 await self._threads.run(function, event_)
         except Exception as error:
+            kind = type(error).__name__
+            if self._store.codec is not None:  # its message may quote values that are encrypted in the journal
+                log.warning("%s of task %s: %s %s", event_.type, event_.task_id, kind, ENCRYPTED_TEXT)
+                return SendResult(False, kind)
             log.warning("%s of task %s: %r", event_.type, event_.task_id, error, exc_info=True)
-            return SendResult(False, mask.text(f"{type(error).__name__}: {error}")[:300])
+            return SendResult(False, mask.text(f"{kind}: {error}")[:300])
         return SendResult(True, "done")
 
     def _to_settled(self, row: Taken, result: SendResult) -> Settled:

@@ -16,6 +16,7 @@ from typing import Any
 from onward.core.clock import Clock
 from onward.core.ids import Ids
 from onward.core.schedule import ScheduleRow, due
+from onward.core.sealed import CODECS, unreadable
 from onward.engine.background import Spawn, spawn
 from onward.errors import OnwardError, StoreUnavailable
 from onward.store.port.core import Store
@@ -119,6 +120,9 @@ class Ticker:
         assert row.next_at is not None
         if row.next_at > now:
             return row.next_at
+        if row.input[:1] in CODECS:
+            self._skip(row, unreadable(row.input, f"the input of schedule {row.name}"))
+            return None
         try:
             ticks, next_at = due(row.rhythm, row.missed, row.next_at, now, alive_since)
         except OnwardError as error:  # a time zone that this machine does not know: another worker may

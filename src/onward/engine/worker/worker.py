@@ -158,6 +158,7 @@ class Worker:
         young, *older = gc.get_threshold()
         if 0 < young < GC_THRESHOLD:  # with 0 the collector is off, and stays off
             gc.set_threshold(GC_THRESHOLD, *older)
+        await self.store.data_keys.check()
         handlers = self._handlers.values()
         await self.store.handlers.register(
             [(handler.name, json.dumps(handler.registration()).encode()) for handler in handlers]

@@ -135,7 +135,11 @@ class TaskShape(Shape):
     left_out: list[Literal["input", "result", "error"]] = Field(
         [],
         description=f"The fields of a list that are null only because they are large: with `brief`, or beyond the {PAGE_BYTES:,} bytes "
-        "of inputs and results that a page has. The task alone has them.",
+        "of inputs and results that a page has. The task alone has them. Also those that were erased, or for which the server has no "
+        "encryption key.",
+    )
+    erased: bool = Field(
+        False, description="Whether the key that encrypted its values was destroyed: they cannot be read."
     )
 
 
@@ -161,7 +165,7 @@ class TaskFilter(Shape):
     q: Annotated[str, Field(max_length=MAX_SEARCH_CHARS)] | None = Field(
         None,
         description="A search text: in the name, the key, the labels or the beginning of the input, upper or lower case; or the "
-        "beginning or end of the id.",
+        "beginning or end of the id. Inputs that are encrypted are not searched.",
     )
 
     def to_filter(self) -> dict[str, Any]:

@@ -47,6 +47,8 @@ from onward.store.port.workers import Workers
 from onward.store.shared.approvals import Approvals
 from onward.store.shared.audit import Audit
 from onward.store.shared.budgets import Budgets
+from onward.store.shared.codec import Codec
+from onward.store.shared.data_keys import DataKeys
 from onward.store.shared.health import Health
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
@@ -93,6 +95,11 @@ class Store(Protocol):
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
 
     @property
+    def codec(self) -> Codec | None:
+        """Seals and opens payloads; None when they are stored as they are."""
+        ...
+
+    @property
     def receives_nudges(self) -> bool:
         """Whether nudges of other processes reach every listener of this one. Where they do not, a caller that waits has to poll."""
         ...
@@ -102,6 +109,7 @@ class Store(Protocol):
     approvals: Approvals
     audit: Audit
     budgets: Budgets
+    data_keys: DataKeys
     handlers: Handlers
     keys: Keys
     listing: Listing
@@ -159,7 +167,9 @@ class Store(Protocol):
         answer was lost is sent again. With `connection`, it is part of the caller's own transaction."""
         ...
 
-    async def by_key(self, keys: Sequence[str]) -> dict[str, Submitted]:
+    async def by_key(
+        self, keys: Sequence[str], fingerprints: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, Submitted]:
         """The tasks that these keys belong to; unknown keys are missing."""
         ...
 

@@ -19,6 +19,10 @@ ALL_MESSAGES = 2**31 - 1
 """No limit on the messages that are read at once."""
 
 
+ChildEnd = tuple[str, str, str, bytes]
+"""The end of a child as a message to its parent: parent, id of the message, child, data."""
+
+
 class Submitted(NamedTuple):
     """The answer to a submit. `created` is False when the key or id was taken; `fingerprint` is that of the task in the store."""
 
@@ -123,6 +127,8 @@ class Batch:
     """Records that must be in the journal, or nothing is written (see `shared/predecessor.py`); without any, the predecessor of each task."""
     patience: float = 1.0
     """By which factor the commit may take longer than usual."""
+    child_ends: list[ChildEnd] | None = None
+    """The messages to parents, where the payloads of the batch are sealed; None: they are made of its records."""
 
     @property
     def bytes(self) -> int:
@@ -142,6 +148,10 @@ class Batch:
             parts[task_id].gates[task_id] = gate
         for task_id in parts.keys() & self.known.keys():
             parts[task_id].known[task_id] = self.known[task_id]
+        for part in parts.values() if self.child_ends is not None else ():
+            part.child_ends = []
+        for child_end in self.child_ends or ():
+            parts[child_end[2]].child_ends.append(child_end)  # type: ignore[union-attr]
         for content in self.contents:
             parts.get(content.task_id, next(iter(parts.values()))).contents.append(content)
         return parts.values()

@@ -12,12 +12,14 @@ import asyncpg
 from onward.core.limit import LimitRow
 from onward.errors import StoreUnavailable
 from onward.store.port.tenancy import reading_tenant
+from onward.store.port.values import ChildEnd
 from onward.store.postgres import limits
 from onward.store.postgres.execute import S, tell_parents
 from onward.store.postgres.pool import Pool
 from onward.store.postgres.session import Loan, behind_a_pooler, connect, plain
 from onward.store.postgres.tenancy import OF_ALL_TENANTS, TenantLoan, TenantReads
-from onward.store.shared.database import ChildEnd, Job
+from onward.store.shared.codec import Codec
+from onward.store.shared.database import Job
 
 T = TypeVar("T")
 
@@ -70,6 +72,7 @@ class PostgresDatabase:
         parts = urllib.parse.urlsplit(url)
         self.url, self._max_connections = url, connections
         self.where = f"PostgreSQL {parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+        self.codec: Codec | None = None
         self.pool: Pool | None = None
         self.pooled = False
         """Whether a transaction pooler stands between this process and the server."""

@@ -11,8 +11,8 @@ from onward.core.control import Unheard
 from onward.core.record import Entry
 from onward.store import statements
 from onward.store.port.core import End
+from onward.store.port.values import ChildEnd
 from onward.store.shared import predecessor
-from onward.store.shared.database import ChildEnd
 from onward.store.shared.predecessor import Witness
 
 S = statements.load("postgres")

@@ -50,7 +50,7 @@ class PostgresOutbox(Outbox):
                     await run(connection, "subscribe_task", id=task.id, now=now, **task.webhook._asdict())
         return created
 
-    async def take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
+    async def _take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
         values = {"lane": lane, "room": room, "holder": holder, "lease": lease, "wide": SEARCHED_ROWS}
         taken_rows = [tuple(row) for row in await self._db.write("take_deliveries", **values)]
         if not taken_rows or taken_rows[0][-1]:

@@ -80,6 +80,7 @@ TABLES: dict[str, Rights] = {
     ),
     "onward_sessions": Rights(CHANGES, NO_RIGHTS, BY_COLUMN, reader=f"SELECT ({_SESSION_COLUMNS})"),
     "onward_askers": Rights(ADDS_AND_DROPS, ADDS_AND_DROPS, BY_TASK),
+    "onward_data_keys": Rights(CHANGES, CHANGES, reader=NO_RIGHTS),
     "onward_audit": Rights(ADDS, READS, BY_COLUMN),
     "onward_tenant_quotas": Rights(CHANGES, READS, BY_COLUMN),
     "onward_schedules": Rights(CHANGES, CHANGES),

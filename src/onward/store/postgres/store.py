@@ -37,6 +37,7 @@ from onward.store.postgres.session import MIN_BYTES_PER_S, STATEMENT_TIMEOUT_S, 
 from onward.store.postgres.workers import PostgresWorkers
 from onward.store.shared import limits as shared_limits
 from onward.store.shared import predecessor, rows
+from onward.store.shared.codec import Codec
 from onward.store.shared.database import Connection
 from onward.store.shared.external_transaction import ON_POSTGRES, submit_through
 from onward.store.shared.follow import Tails
@@ -56,6 +57,7 @@ class PostgresStore(SharedStore):
     inline = False
     out_of_process = True
     one_machine = False
+    libraries = ON_POSTGRES
 
     _db: PostgresDatabase
 
@@ -97,7 +99,9 @@ class PostgresStore(SharedStore):
         await self._db.close()
 
     def clone(self) -> Store:
-        return PostgresStore(self.url, connections=1)
+        clone = PostgresStore(self.url, connections=1)
+        clone._db.codec = self._db.codec
+        return clone
 
     async def _state(self) -> State:
         async with self._db.connection() as connection:
@@ -120,7 +124,7 @@ class PostgresStore(SharedStore):
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
+    async def _insert_tasks(self, new: Sequence[NewTask], connection: Any) -> list[Submitted]:
         if connection is not None:
             (row,) = await self._db.fetch("now")
             return await submit_through(connection, new, row[0], ON_POSTGRES)
@@ -186,7 +190,7 @@ class PostgresStore(SharedStore):
     ) -> bool:
         try:
             async with asyncio.timeout(seconds), self._db.connection() as connection, connection.transaction():
-                await _append_with(connection, body, known)
+                await _append_with(connection, body, known, self._db.codec)
         except _Refused:
             return False
         except Foreign as foreign:
@@ -195,7 +199,7 @@ class PostgresStore(SharedStore):
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def claim(
+    async def _claim(
         self,
         worker: str,
         queue: str,
@@ -225,7 +229,7 @@ class PostgresStore(SharedStore):
         )
         if queue in self._limited:
             return claimed
-        return await self.claim(worker, queue, names, room, alone=alone, without=without)  # there is no limit any more
+        return await self._claim(worker, queue, names, room, alone=alone, without=without)  # there is no limit any more
 
     async def _claim_unlimited(self, values: dict[str, Any]) -> list[Any]:
         if values["alone"]:
@@ -251,7 +255,7 @@ class PostgresStore(SharedStore):
         self._limited.discard(values["queue"])
         return shared_limits.Round([])
 
-    async def save(self, worker: str, batch: Batch) -> set[str]:
+    async def _save(self, worker: str, batch: Batch) -> set[str]:
         crashpoint("save.before")
         try:
             await self._write_batch(batch)
@@ -279,7 +283,7 @@ class PostgresStore(SharedStore):
         async with self._db.connection() as connection:
             await write(connection, batch)
 
-    async def journal(
+    async def _journal(
         self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
     ) -> list[Record]:
         records: list[Record] = []
@@ -335,12 +339,15 @@ class _Refused(Exception):
     """The record of a transaction is refused: its number is taken, or its predecessor is gone."""
 
 
-async def _append_with(connection: Any, body: Callable[[Any], Awaitable[Entry]], known: float | None) -> None:
+async def _append_with(
+    connection: Any, body: Callable[[Any], Awaitable[Entry]], known: float | None, codec: Codec | None
+) -> None:
     """Run the body, and append the record that it returns."""
     try:
         entry = await body(connection)
     except Exception as error:
         raise Foreign(error) from error
+    entry = entry if codec is None else await codec.sealed_entry(entry)
     try:
         await connection.execute(S["save"].sql, *S["save"](**records([entry], [], {entry[0]: known})))
     except REFUSED:

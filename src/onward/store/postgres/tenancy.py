@@ -27,6 +27,8 @@ from onward.store.postgres.session import SET_LOCAL, SLOW, STATEMENT_TIMEOUT_S, 
 OF_ALL_TENANTS = frozenset(
     {
         "ahead",
+        "data_keys",
+        "data_keys_of",
         "depth",
         "has_keys",
         "limits",

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from onward.core.approval import StoredVote
+from onward.core.approval import VOTE, StoredVote
 from onward.core.audit import AuditEvent
 from onward.core.task import Message
 from onward.store.shared.audit import Audit
+from onward.store.shared.codec import Item, message_item
 from onward.store.shared.database import Connection, Database, OverDatabase
 from onward.store.shared.tasks import post_message, sent_before
 
@@ -48,32 +49,59 @@ class Approvals(OverDatabase):
     async def vote(self, task_id: str, seq: int, vote: Message, count: Count) -> Voted:
         """Add a vote on the approval of record `seq`, and the decision and the audit event that `count` makes of it; all or nothing. An
         approval that is decided, or has expired, takes no vote. `count` is called inside the transaction, and may be called again."""
+        codec = self._db.codec
+        seal = None if codec is None else await codec.message_sealer(task_id)
 
         async def job(connection: Connection) -> Voted:
             await connection.lock("lock_rows", ids=[task_id])
             if (sent := await sent_before(connection, task_id, vote._replace(ref=seq))) is not None:
                 return Voted(True, sent.there)
-            counted = count([row for row in await _votes(connection, [task_id]) if row.seq == seq])
+            rows = [row for row in await _votes(connection, [task_id]) if row.message.name == str(seq)]
+            datas = [row.message.data for row in rows] if codec is None else codec.open_now(_items(rows))
+            counted = count([row.opened(data) for row, data in zip(rows, datas, strict=True)])
             if counted.repeated:
                 return Voted(True, counted=counted)
             for message in (vote, counted.decision):
-                if message is not None and await post_message(connection, task_id, message) is None:
+                stored = message if message is None or seal is None else seal(message)
+                if stored is not None and await post_message(connection, task_id, stored) is None:
                     return Voted(False)
             if counted.event is not None:
                 await self._audit.append_within(connection, counted.event)
             return Voted(True, counted=counted)
 
-        return await self._db.transact(job)
+        if codec is None:
+            return await self._db.transact(job)
+        voted = await codec.with_keys(lambda: self._db.transact(job))
+        return voted if voted.there is None else voted._replace(there=(await codec.messages(task_id, [voted.there]))[0])
 
     async def votes(self, task_ids: Sequence[str]) -> Sequence[StoredVote]:
         """The votes on all approvals of these tasks."""
-        return await self._db.read(lambda connection: _votes(connection, task_ids))
+        rows = await self._db.read(lambda connection: _votes(connection, task_ids))
+        codec = self._db.codec
+        datas = [row.message.data for row in rows] if codec is None else await codec.open(_items(rows))
+        return [row.opened(data) for row, data in zip(rows, datas, strict=True)]
 
     async def askers(self, task_ids: Sequence[str]) -> frozenset[str]:
         """The principals that resumed one of these tasks, or sent it something."""
         return frozenset(row[0] for row in await self._db.fetch("askers", ids=[*task_ids]))
 
 
-async def _votes(connection: Connection, task_ids: Sequence[str]) -> list[StoredVote]:
+class _Row(NamedTuple):
+    """A vote as it is stored."""
+
+    task_id: str
+    message: Message
+    at: float
+
+    def opened(self, data: bytes) -> StoredVote:
+        """The vote with its data opened."""
+        return StoredVote(self.task_id, int(self.message.name), data, self.at)
+
+
+async def _votes(connection: Connection, task_ids: Sequence[str]) -> list[_Row]:
     rows = await connection.fetch("votes", ids=[*task_ids])
-    return [StoredVote(task_id, int(seq), data, at) for task_id, seq, data, at in rows]
+    return [_Row(task_id, Message(id_, VOTE, seq, None, data), at) for task_id, id_, seq, data, at in rows]
+
+
+def _items(rows: Sequence[_Row]) -> list[Item]:
+    return [message_item(row.task_id, row.message) for row in rows]

@@ -14,11 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from onward.core.limit import LimitRow
+from onward.store.port.values import ChildEnd
+from onward.store.shared.codec import Codec
 
 T = TypeVar("T")
-
-ChildEnd = tuple[str, str, str, bytes]
-"""The end of a child as a message to its parent: parent, id of the message, child, data."""
 
 UNSTORABLE = "a name, an id or a filter has a character that the database cannot store (NUL, or half of a surrogate pair); leave it out"
 """The sentence for a string that a driver or a server refuses. Most callers check their strings before; this is for the rest."""
@@ -72,6 +71,8 @@ class Database(Protocol):
     """A database that runs statements by their names."""
 
     where: str
+    codec: Codec | None
+    """Seals and opens payloads; None when payloads are stored as they are."""
 
     async def fetch(self, name: str, /, **values: Any) -> list[Any]:
         """The rows of one statement that only reads."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core.task import NEVER, NewTask
@@ -32,6 +32,7 @@ _INSERTS = (
 _TURN = statements.text("turn")
 _WEBHOOK = statements.text("subscribe_task")
 _BORN_PAUSED = statements.text("born_paused")
+ADD_DATA_KEY = statements.text("data_key_add_through")
 _SUBMITTED = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
 _PARAMETER = re.compile(r":([a-z_]+)")
 _OWN = "onward"
@@ -46,7 +47,7 @@ async def submit_through(
     connection: Any, new: Sequence[NewTask], now: float, allowed: tuple[str, ...]
 ) -> list[Submitted]:
     """Submit with the caller's connection, which must be of an allowed library."""
-    _check_library(connection, allowed)
+    check_library(connection, allowed)
     submitted = []
     for task in new:
         values = task._asdict() | {
@@ -57,19 +58,19 @@ async def submit_through(
             "turn": None,
         }
         task_row, *others = _INSERTS
-        await _run(connection, task_row, values)
+        await run_through(connection, task_row, values)
         if (
             task.group is not None
         ):  # not before the first write: SQLite would refuse to write in a transaction that began with a read
-            (row,) = await _run(connection, _TURN, values, rows=True)
+            (row,) = await run_through(connection, _TURN, values, rows=True)
             (values["turn"],) = row.values() if isinstance(row, dict) else row
         for statement in others:
-            await _run(connection, statement, values)
+            await run_through(connection, statement, values)
         if task.parent is not None:
-            await _run(connection, _BORN_PAUSED, values | {"never": NEVER})
+            await run_through(connection, _BORN_PAUSED, values | {"never": NEVER})
         if task.webhook is not None:
-            await _run(connection, _WEBHOOK, values | task.webhook._asdict())
-        (row,) = await _run(connection, _SUBMITTED, values, rows=True)
+            await run_through(connection, _WEBHOOK, values | task.webhook._asdict())
+        (row,) = await run_through(connection, _SUBMITTED, values, rows=True)
         task_id, fingerprint = row.values() if isinstance(row, dict) else row  # the caller may have set a row factory
         submitted.append(Submitted(task_id, task_id == task.id, fingerprint))
     return submitted
@@ -81,7 +82,8 @@ def _library(connection: Any) -> str:
     return next((name for name in modules if name in {*ON_POSTGRES, *ON_SQLITE, "sqlite3"}), "")
 
 
-def _check_library(connection: Any, allowed: tuple[str, ...]) -> None:
+def check_library(connection: Any, allowed: tuple[str, ...]) -> None:
+    """Raise UsageError unless the connection is of an allowed library."""
     library = _library(connection)
     if library in allowed:
         return
@@ -95,7 +97,8 @@ def _check_library(connection: Any, allowed: tuple[str, ...]) -> None:
     raise UsageError(f"submit(connection=…) takes a connection of {names} here, not {type(connection).__name__}")
 
 
-async def _run(connection: Any, sql: str, values: dict[str, Any], *, rows: bool = False) -> list[Any]:
+async def run_through(connection: Any, sql: str, values: Mapping[str, Any], *, rows: bool = False) -> list[Any]:
+    """Run a statement with the caller's connection, which has an allowed library."""
     library = _library(connection)
     names = _PARAMETER.findall(sql)
     ordered = [values[name] for name in names]

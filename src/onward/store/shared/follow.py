@@ -29,7 +29,10 @@ class Tails(OverDatabase):
     async def read(self, after: Mapping[str, int], limit: int = PAGE_RECORDS) -> list[Tail]:
         cursors = {"after": dict(after), "ids": list(after), "afters": list(after.values())}
         rows = await self._db.fetch("tails", **cursors, each=PAGE_RECORDS_EACH, limit=limit, bytes=PAGE_BYTES)
-        return [Tail(task_id, Record(*record)) for task_id, *record in rows]
+        pairs = [(task_id, Record(*record)) for task_id, *record in rows]
+        if (codec := self._db.codec) is not None:
+            pairs = await codec.tails(pairs)
+        return [Tail(*pair) for pair in pairs]
 
     async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
         return {task_id: Head(seq, kind) for task_id, seq, kind in await self._db.fetch("heads", ids=list(ids))}
@@ -37,7 +40,11 @@ class Tails(OverDatabase):
     async def lead(self, task_id: str, seq: int) -> Lead:
         if seq <= 0:
             return Lead()
-        return await self._db.read(lambda c: _lead(c, task_id, seq))
+        lead = await self._db.read(lambda c: _lead(c, task_id, seq))
+        if (codec := self._db.codec) is None or lead.last is None:
+            return lead
+        last, *lately = await codec.records(task_id, [lead.last, *lead.lately])
+        return lead._replace(last=last, lately=tuple(lately))
 
 
 async def _lead(connection: Connection, task_id: str, seq: int) -> Lead:

@@ -7,7 +7,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from onward.core.encryption import record_place
 from onward.core.record import Record
+from onward.core.sealed import CODECS, is_sealed
 from onward.core.task import Tasks
 from onward.store.port.listing import (
     HEAD_BYTES,
@@ -21,7 +23,8 @@ from onward.store.port.listing import (
     Which,
 )
 from onward.store.shared import rows
-from onward.store.shared.database import Connection, OverDatabase, seen_by
+from onward.store.shared.codec import Codec, Item
+from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
 from onward.store.shared.search import IDS_STATEMENTS, listings, newest_ids
 
 Row = Mapping[str, Any]
@@ -45,22 +48,13 @@ class Listing(OverDatabase):
         page_bytes = which.get("page_bytes")
         if page_bytes is None:
 
-            async def job(connection: Connection) -> Tasks:
-                return [rows.task(row) for row in await _newest(connection, limit, before, which)]
+            async def job(connection: Connection) -> list[Row]:
+                return await _newest(connection, limit, before, which)
 
-            return await self._db.read(job)
-        tasks: Tasks = []
-        room: int = page_bytes
-        while len(tasks) < limit:  # each slice by itself: other callers read in between
-            part = functools.partial(
-                _slice, wanted=min(limit - len(tasks), SLICE_TASKS), before=before, which=which, room=room
-            )
-            page, room, more = await self._db.read(part)
-            tasks += page
-            if not more:
-                break
-            before = page[-1].task_id
-        return tasks
+            page = await self._db.read(job)
+        else:
+            page = await _bounded_page(self._db, limit, before, which, page_bytes)
+        return [rows.task(row) for row in await rows.opened(self._db.codec, page)]
 
     async def floor(self, before: str | None, count: int, whose: str | None = None) -> str | None:
         """The id of the task that has `count` others between it and `before`; None when there are fewer."""
@@ -74,12 +68,28 @@ class Listing(OverDatabase):
     async def offspring(self, parents: Sequence[str], most: int) -> Sequence[Child]:
         """The children of these tasks, ended or not; at most `most`."""
         matching = await self._db.fetch("offspring", parents=[*parents], most=most, head=HEAD_BYTES)
-        return [Child(id_, task, bool(ended), head or b"") for id_, task, ended, head in matching]
+        children = [Child(id_, task, bool(ended), head or b"") for id_, task, ended, head in matching]
+        codec = self._db.codec
+        return children if codec is None else await self._with_heads(codec, children)
+
+    async def _with_heads(self, codec: Codec, children: Sequence[Child]) -> Sequence[Child]:
+        """Children with the beginnings of their last records opened. A sealed record can only be opened as a whole."""
+        sealed = [child.id for child in children if is_sealed(child.head)]
+        heads: dict[str, bytes] = {}
+        for start in range(0, len(sealed), SLICE_TASKS):
+            whole = await self._db.fetch("last_records", ids=sealed[start : start + SLICE_TASKS])
+            pairs = [(row[0], Record(*row[1:])) for row in whole]
+            heads |= {task_id: record.data[:HEAD_BYTES] for task_id, record in await codec.tails(pairs)}
+        return [child._replace(head=heads.get(child.id, child.head)) for child in children]
 
     async def asks(self, task_id: str | None = None, whose: str | None = None) -> Sequence[Ask]:
         """Open questions and approvals of unfinished tasks, or of one of them, the oldest first; each with the time now."""
         name = "asks_of" if task_id else "asks"
-        return [Ask(*row) for row in await self._db.fetch(name, id=task_id, **seen_by(whose))]
+        asks = [Ask(*row) for row in await self._db.fetch(name, id=task_id, **seen_by(whose))]
+        if (codec := self._db.codec) is None:
+            return asks
+        items = [Item(ask.task_id, record_place(*ask[:4]), ask.data, ask.kind) for ask in asks]
+        return [ask._replace(data=data) for ask, data in zip(asks, await codec.open(items), strict=True)]
 
     async def doubts(self) -> Sequence[str]:
         """Tasks that wait because of an effect in doubt."""
@@ -87,7 +97,10 @@ class Listing(OverDatabase):
 
     async def model_calls(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
         """The ids of the tasks and the data of those of their steps that may have called a model."""
-        return [(row[0], row[1]) for row in await self._db.fetch("model_calls", ids=[*task_ids])]
+        pairs = [(row[0], Record(*row[1:])) for row in await self._db.fetch("model_calls", ids=[*task_ids])]
+        if (codec := self._db.codec) is not None:
+            pairs = [(id_, record) for id_, record in await codec.tails(pairs) if record.data[:1] not in CODECS]
+        return [(task_id, record.data) for task_id, record in pairs]
 
     async def queue_positions(self, task_ids: Sequence[str], most: int) -> dict[str, int]:
         """For each of these tasks that could be started now, how many tasks of its queue come before it: counted up to `most` of a
@@ -98,8 +111,11 @@ class Listing(OverDatabase):
         """The last `back` records of each of these tasks that is unfinished, without progress records. Only records that say what a
         task waits for have their data, and only when it is not longer than `most` bytes."""
         matching = await self._db.fetch("lately", ids=[*task_ids], back=back, most=most)
-        by_task = itertools.groupby(matching, key=lambda row: str(row[0]))
-        return {task_id: [Record(*record) for _, *record in group] for task_id, group in by_task}
+        pairs = [(str(task_id), Record(*record)) for task_id, *record in matching]
+        if (codec := self._db.codec) is not None:
+            pairs = await codec.tails(pairs)
+        by_task = itertools.groupby(pairs, key=lambda pair: pair[0])
+        return {task_id: [record for _, record in group] for task_id, group in by_task}
 
 
 async def _newest(connection: Connection, limit: int, before: str | None, which: Which) -> list[Row]:
@@ -108,10 +124,25 @@ async def _newest(connection: Connection, limit: int, before: str | None, which:
     return sorted(itertools.chain.from_iterable(parts), key=lambda row: str(row["id"]), reverse=True)[:limit]
 
 
+async def _bounded_page(database: Database, limit: int, before: str | None, which: Which, room: int) -> list[Row]:
+    """The rows of a page whose inputs and last records have about `room` bytes together."""
+    page: list[Row] = []
+    while len(page) < limit:  # each slice by itself: other callers read in between
+        part = functools.partial(
+            _slice, wanted=min(limit - len(page), SLICE_TASKS), before=before, which=which, room=room
+        )
+        slice_, room, more = await database.read(part)
+        page += slice_
+        if not more:
+            break
+        before = str(slice_[-1]["id"])
+    return page
+
+
 async def _slice(
     connection: Connection, *, wanted: int, before: str | None, which: Which, room: int
-) -> tuple[Tasks, int, bool]:
-    """A slice of a page whose inputs and last records have about `room` bytes together: its tasks, the room that is left, and whether
+) -> tuple[list[Row], int, bool]:
+    """A slice of a page whose inputs and last records have about `room` bytes together: its rows, the room that is left, and whether
     there may be more tasks. It reads small values, then larger ones as long as there is room."""
     most = which.get("most") or MAX_BYTES
     small = min(most, SMALL_BYTES if room > 0 else TINY_BYTES)
@@ -119,8 +150,8 @@ async def _slice(
     room -= sum(len(row["input"] or b"") + len(row["ending"] or b"") for row in page)
     larger = await _larger_values(connection, page, most, room) if small < most and room > 0 else {}
     room -= sum(size for size, _ in larger.values())
-    tasks = [rows.task(larger[row["id"]][1] if row["id"] in larger else row) for row in page]
-    return tasks, room, len(page) == wanted
+    values = [larger[row["id"]][1] if row["id"] in larger else row for row in page]
+    return values, room, len(page) == wanted
 
 
 async def _larger_values(

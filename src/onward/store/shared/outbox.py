@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import abc
 import collections
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from onward.core import wire
 from onward.core.crash import crashpoint
+from onward.core.encryption import body_place
 from onward.core.event import Origin
 from onward.core.record import Record
 from onward.store.port.outbox import (
@@ -30,6 +32,7 @@ from onward.store.port.outbox import (
     SubscriptionRow,
     Taken,
 )
+from onward.store.shared.codec import Item
 from onward.store.shared.database import Connection, OverDatabase
 
 MAX_SWEPT = 1000
@@ -94,14 +97,34 @@ class Outbox(OverDatabase, abc.ABC):
 
         return await self._db.read(job)
 
-    @abc.abstractmethod
     async def take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
         """Take rows of a receiver that are due. The holder has them for `lease` seconds, and each take is an attempt. Of each subscription
         and task only the first pending row is taken, so that the order is kept."""
+        rows = await self._take(lane, room, holder, lease)
+        if (codec := self._db.codec) is None or not rows:
+            return rows
+        records = await codec.tails([(row.key.task_id, row.record) for row in rows])
+        with_body = [row for row in rows if row.body is not None]
+        items = [Item(row.key.task_id, body_place(*row.key), row.body or b"") for row in with_body]
+        bodies = dict(zip([row.key for row in with_body], await codec.open(items), strict=True))
+        return [
+            dataclasses.replace(row, record=record, body=bodies.get(row.key))
+            for row, (_, record) in zip(rows, records, strict=True)
+        ]
+
+    @abc.abstractmethod
+    async def _take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
+        """The rows that `take` returns, as they are stored."""
 
     async def keep_bodies(self, holder: str, bodies: Sequence[tuple[Key, bytes]]) -> None:
         """Store the bodies of these rows before they are sent."""
-        values = [key._asdict() | {"body": body, "holder": holder} for key, body in bodies]
+        stored = [body for _, body in bodies]
+        if (codec := self._db.codec) is not None:
+            stored = await codec.sealed_bodies(
+                [((key.task_id, key.seq, key.subscription), body) for key, body in bodies]
+            )
+        pairs = zip(bodies, stored, strict=True)
+        values = [key._asdict() | {"body": body, "holder": holder} for (key, _), body in pairs]
         await self._db.write_many("keep_body", values)
 
     async def extend(self, holder: str, keys: Sequence[Key], lease: float) -> None:

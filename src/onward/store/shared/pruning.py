@@ -9,12 +9,15 @@ submitted for a task that is gone.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onward.core import wire
 from onward.core.record import DROPPED, Record
+from onward.core.sealed import CODECS
 from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruned
+from onward.store.shared.codec import Codec, record_item
 from onward.store.shared.database import Connection, OverDatabase
 
 DELETE_TIMEOUT_S = 600.0
@@ -57,7 +60,10 @@ class Pruning(OverDatabase):
         The records stay, with their numbers, kinds, keys and times, so the fence and all counters stay right. Questions, answers,
         messages, children, failures, announced effects, shifts and ends keep their data. A task with fewer checkpoints is left as it
         is. A shift reads from the last checkpoint on, and that one is always kept."""
-        return await self._db.transact(lambda c: _trim(c, task_id, keep, before))
+        codec = self._db.codec
+        if codec is None:
+            return await self._db.transact(lambda c: _trim(c, None, task_id, keep, before))
+        return await codec.with_keys(lambda: self._db.transact(lambda c: _trim(c, codec, task_id, keep, before)))
 
 
 async def _prune(connection: Connection, ids: list[str], age: float) -> Pruned:
@@ -101,12 +107,17 @@ def _reason_to_keep(tree: list[Member]) -> str | None:
     return UNTOLD if any(member.owes for member in tree) else None
 
 
-async def _trim(connection: Connection, task_id: str, keep: int, before: float) -> int:
+async def _trim(connection: Connection, codec: Codec | None, task_id: str, keep: int, before: float) -> int:
     # Two workers that trim the same task (one of them was wrongly declared dead) do it one after the other.
     await connection.lock("lock_rows", ids=[task_id])
     row = await connection.first("oldest_kept", id=task_id, behind=keep - 1, before=before)
     oldest = None if row is None else Record(*row)
     if oldest is None or oldest.dropped:  # another caller keeps fewer checkpoints, and this one stands for nothing
         return 0
+    if codec is not None:
+        (data,) = codec.open_now([record_item(task_id, oldest)])
+        if data[:1] in CODECS:  # erased meanwhile, or this process lacks the key: there is nothing to gain
+            return 0
+        oldest = dataclasses.replace(oldest, data=data)
     values: dict[str, Any] = {"id": task_id, "seq": oldest.seq, "before": before, "size": len(DROPPED), "mark": DROPPED}
     return await connection.run("drop_data", data=wire.encode({"dropped": oldest.value["number"]}), **values)

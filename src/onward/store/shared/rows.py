@@ -8,21 +8,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core import wire
+from onward.core.encryption import input_place, record_place
+from onward.core.record import ENDS_BY_STATE
+from onward.core.sealed import ERASED, UNREADABLE, is_sealed
 from onward.core.task import NewTask, State, Task, open_state
 from onward.core.usage import Usage
-from onward.store.port.values import Batch
+from onward.store.port.values import Batch, ChildEnd
 from onward.store.port.workers import WorkerRow
-from onward.store.shared.database import ChildEnd
+from onward.store.shared.codec import Codec, Item
+
+
+async def opened(codec: Codec | None, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Rows of the section `columns` with their inputs and last records opened."""
+    if codec is None:
+        return rows
+    places: list[tuple[int, str]] = []
+    items: list[Item] = []
+    for number, row in enumerate(rows):
+        task_id = row["id"]
+        if row["input"] is not None:
+            places.append((number, "input"))
+            items.append(Item(task_id, input_place(task_id, row["task"]), row["input"]))
+        if row["ending"] is not None:
+            kind = ENDS_BY_STATE[row["state"]]
+            places.append((number, "ending"))
+            items.append(Item(task_id, record_place(task_id, row["end_seq"], kind, ""), row["ending"], kind))
+    whole = [dict(row) for row in rows]
+    for (number, column), data in zip(places, await codec.open(items), strict=True):
+        whole[number][column] = data
+    return whole
 
 
 def task(row: Mapping[str, Any]) -> Task:
-    """A task from the columns of the section `columns`."""
+    """A task from the columns of the section `columns`, opened. A value that this process cannot open is left out."""
     options = wire.decode(row["options"])
     ended = row["state"] is not None
     state = State(row["state"]) if ended else open_state(row["worker"], row["reason"])
-    ending = wire.decode(row["ending"]) if row["ending"] else {}
-    left_out: tuple[str, ...] = () if row["input"] is not None else ("input",)
-    if ended and row["ending"] is None:
+    erased = ERASED in {row["input"], row["ending"]}
+    data, last = (None if _is_unreadable(row[name]) else row[name] for name in ("input", "ending"))
+    ending = wire.decode(last) if last else {}
+    left_out: tuple[str, ...] = () if data is not None else ("input",)
+    if ended and last is None:
         left_out += ("error",) if state is State.FAILED else ("result",)
     deadline, started = options.get("deadline"), row["started_at"]
     return Task(
@@ -30,7 +56,7 @@ def task(row: Mapping[str, Any]) -> Task:
         task=row["task"],
         state=state,
         reason=None if ended else row["reason"],
-        input=None if row["input"] is None else wire.decode(row["input"]),
+        input=None if data is None else wire.decode(data),
         result=ending.get("result"),
         error=ending.get("error"),
         priority=row["priority"],
@@ -53,11 +79,19 @@ def task(row: Mapping[str, Any]) -> Task:
         by=options.get("by"),
         partial=ending.get("partial"),
         left_out=left_out,
+        erased=erased,
     )
+
+
+def _is_unreadable(data: bytes | None) -> bool:
+    """Whether a process without the key must leave a payload out."""
+    return data is not None and (data[:1] == UNREADABLE or is_sealed(data))
 
 
 def child_ends(batch: Batch) -> list[ChildEnd]:
     """The messages of a batch to the parents of children that end in it."""
+    if batch.child_ends is not None:
+        return batch.child_ends
     children = [end for end in batch.ends if end.parent is not None]
     if not children:
         return []

@@ -7,6 +7,7 @@ from typing import Any
 
 from onward.core.crash import crashpoint
 from onward.core.schedule import ScheduleRow, Timetable
+from onward.core.sealed import CODECS, unreadable
 from onward.core.task import NewTask
 from onward.store.shared.database import Connection, Database, OverDatabase
 
@@ -30,12 +31,20 @@ class Schedules(OverDatabase):
             rows = await connection.fetch("schedules" if soonest is None else "soonest", limit=soonest)
             return Timetable(now, [_schedule(row) for row in rows])
 
-        return await self._db.read(job)
+        timetable = await self._db.read(job)
+        codec = self._db.codec
+        return timetable if codec is None else timetable._replace(rows=await codec.schedules(timetable.rows))
 
     async def advance(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
         """Replace a schedule that still has the mark `seen` by `to`, and submit these tasks: both in one transaction, or neither.
         `seen` None adds a schedule, `to` None removes it. False, and nothing is written, when the schedule has another mark: of
         several callers with the same mark, one succeeds. A task whose key is taken is left out."""
+        for data in [row.input for row in (to, *tasks) if row is not None]:
+            if data[:1] in CODECS:
+                raise unreadable(data, f"the input of schedule {name}")
+        if (codec := self._db.codec) is not None:
+            tasks = await codec.sealed_tasks(tasks) if tasks else ()
+            to = None if to is None else await codec.sealed_schedule(to)
 
         async def job(connection: Connection) -> bool:
             statement = "schedule_drop" if to is None else "schedule_add" if seen is None else "schedule_turn"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from onward.core.clock import Clock
 from onward.store.shared.approvals import Approvals
 from onward.store.shared.budgets import Budgets
+from onward.store.shared.data_keys import DataKeys
 from onward.store.shared.database import Database
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
@@ -20,10 +22,11 @@ from onward.store.shared.workers import Handlers
 class SharedStore(CoreVerbs):
     """The base of both stores. A store adds `health`, `outbox`, `schedules`, `tails` and `workers`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Clock | None = None) -> None:
         super().__init__(database)
         self.approvals = Approvals(database, self.audit)
         self.budgets = Budgets(database, self.audit)
+        self.data_keys = DataKeys(database, self.audit, clock)
         self.handlers = Handlers(database)
         self.keys = Keys(database, self.audit)
         self.listing = Listing(database)

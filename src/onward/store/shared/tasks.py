@@ -3,26 +3,33 @@ a few statements of one transaction, which appends records that belong to no shi
 
 from __future__ import annotations
 
+import abc
+import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from onward.core.audit import AuditEvent
-from onward.core.record import CANCEL, CANCELLED, RESUMED
-from onward.core.task import NEEDS_A_PERSON, SAID, Message, State, Task
+from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
+from onward.core.task import NEEDS_A_PERSON, SAID, Message, NewTask, State, Task
 from onward.store.port.listing import MAX_BYTES
-from onward.store.port.values import ALL_MESSAGES, Sent, Stopped, Submitted
+from onward.store.port.values import ALL_MESSAGES, Batch, Claimed, Sent, Stopped, Submitted
 from onward.store.shared import rows
 from onward.store.shared.audit import Audit
+from onward.store.shared.codec import Codec
 from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
-from onward.store.shared.forks import fork
+from onward.store.shared.external_transaction import ADD_DATA_KEY, check_library, run_through
+from onward.store.shared.forks import Forking, fork
 
 MAX_PARENTS = 500
 """Parents that one call of `orphans` looks at."""
 
 
-class CoreVerbs(OverDatabase):
+class CoreVerbs(OverDatabase, abc.ABC):
     """See `port.core.Store` for what each verb promises."""
+
+    libraries: tuple[str, ...]
+    """Libraries whose connections `submit` takes."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -30,16 +37,93 @@ class CoreVerbs(OverDatabase):
         self._orphans_after = ""
         """The parent from which the next call of `orphans` goes on."""
 
-    async def by_key(self, keys: Sequence[str]) -> dict[str, Submitted]:
+    @property
+    def codec(self) -> Codec | None:
+        return self._db.codec
+
+    async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
+        codec = self._db.codec
+        if codec is None:
+            return await self._insert_tasks(new, connection)
+        if connection is not None:
+            check_library(connection, self.libraries)
+        add = None if connection is None else functools.partial(self._add_data_key, connection)
+        sealed = await codec.sealed_tasks(new, add)
+        return await codec.own_fingerprints(new, sealed, await self._insert_tasks(sealed, connection))
+
+    @abc.abstractmethod
+    async def _insert_tasks(self, new: Sequence[NewTask], connection: Any) -> list[Submitted]:
+        """Insert tasks as they are; over the connection of the caller when there is one."""
+
+    async def _add_data_key(self, connection: Any, row: Mapping[str, Any]) -> None:
+        ((now,),) = await self._db.fetch("now")
+        await run_through(connection, ADD_DATA_KEY, {**row, "now": now})
+
+    async def claim(
+        self,
+        worker: str,
+        queue: str,
+        names: Sequence[str],
+        room: int,
+        *,
+        alone: bool = False,
+        without: Sequence[str] = (),
+    ) -> list[Claimed]:
+        claimed = await self._claim(worker, queue, names, room, alone=alone, without=without)
+        codec = self._db.codec
+        return claimed if codec is None or not claimed else await codec.claimed(claimed)
+
+    @abc.abstractmethod
+    async def _claim(
+        self,
+        worker: str,
+        queue: str,
+        names: Sequence[str],
+        room: int,
+        *,
+        alone: bool = False,
+        without: Sequence[str] = (),
+    ) -> list[Claimed]:
+        """Claim tasks, with their inputs as they are stored."""
+
+    async def save(self, worker: str, batch: Batch) -> set[str]:
+        codec = self._db.codec
+        sealed = batch if codec is None else await codec.sealed_batch(batch, rows.child_ends(batch))
+        return await self._save(worker, sealed)
+
+    @abc.abstractmethod
+    async def _save(self, worker: str, batch: Batch) -> set[str]:
+        """Write a batch as it is."""
+
+    async def journal(
+        self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
+    ) -> list[Record]:
+        records = await self._journal(task_id, after, limit, most)
+        codec = self._db.codec
+        return records if codec is None else await codec.records(task_id, records)
+
+    @abc.abstractmethod
+    async def _journal(
+        self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
+    ) -> list[Record]:
+        """Records as they are stored."""
+
+    async def by_key(
+        self, keys: Sequence[str], fingerprints: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, Submitted]:
         tasks = await self._db.fetch("by_key", keys=list(keys))
-        return {key: Submitted(task_id, False, fingerprint) for task_id, key, fingerprint in tasks}
+        submitted = {key: Submitted(task_id, False, fingerprint) for task_id, key, fingerprint in tasks}
+        codec = self._db.codec
+        return submitted if codec is None or not fingerprints else await codec.compared(submitted, fingerprints)
 
     async def get(self, task_id: str, whose: str | None = None, most: int = MAX_BYTES) -> Task | None:
         tasks = await self._db.fetch_named("get", id=task_id, most=most, **seen_by(whose))
-        return rows.task(tasks[0]) if tasks else None
+        return rows.task((await rows.opened(self._db.codec, tasks))[0]) if tasks else None
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:
-        return {row[0]: row[1] for row in await self._db.fetch("contents", id=task_id, ids=list(ids))}
+        contents = {row[0]: row[1] for row in await self._db.fetch("contents", id=task_id, ids=list(ids))}
+        codec = self._db.codec
+        return contents if codec is None else await codec.contents(task_id, contents)
 
     async def fork(
         self,
@@ -52,7 +136,8 @@ class CoreVerbs(OverDatabase):
         options: bytes = b"",
         details: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        await self._db.transact(lambda c: fork(c, task_id, origin, at, input, inbox, options, details))
+        forking = await Forking.of(self._db.codec, task_id, origin, input)
+        await forking.run(self._db, lambda c: fork(c, forking, at, inbox, options, details))
 
     async def cancel(self, task_id: str) -> Stopped:
         return await self._db.transact(lambda c: _cancel(c, task_id))
@@ -81,13 +166,16 @@ class CoreVerbs(OverDatabase):
     async def send(
         self, task_id: str, message: Message, event: AuditEvent | None = None, asker: str | None = None
     ) -> Sent:
+        codec = self._db.codec
+        stored = message if codec is None else await codec.sealed_message(task_id, message)
+
         async def job(connection: Connection) -> Sent:
-            sent = await send(connection, task_id, message)
+            sent = await send(connection, task_id, stored)
             if asker is not None and sent.number is not None and sent.there is None:
                 await connection.run("add_asker", id=task_id, asker=asker)
             return await self._audited(connection, sent, event)
 
-        return await self._db.transact(job)
+        return await self._opened(task_id, await self._db.transact(job))
 
     async def resolve_ended(
         self,
@@ -98,11 +186,24 @@ class CoreVerbs(OverDatabase):
         undo: str | None = None,
         input: bytes = b"",  # noqa: A002 -- the name of it in the whole API
     ) -> Sent:
+        codec = self._db.codec
+        stored = message if codec is None else await codec.sealed_message(task_id, message)
+        forking = None if undo is None else await Forking.of(codec, undo, task_id, input)
+
         async def job(connection: Connection) -> Sent:
-            sent = await _resolve_ended(connection, task_id, message, undo, input)
+            sent = await _resolve_ended(connection, task_id, stored, forking)
             return await self._audited(connection, sent, event)
 
-        return await self._db.transact(job)
+        sent = await (self._db.transact(job) if forking is None else forking.run(self._db, job))
+        return await self._opened(task_id, sent)
+
+    async def _opened(self, task_id: str, sent: Sent) -> Sent:
+        """The answer to a message, with the message that counts instead of it opened."""
+        codec = self._db.codec
+        if codec is None or sent.there is None:
+            return sent
+        (there,) = await codec.messages(task_id, [sent.there])
+        return sent._replace(there=there)
 
     async def _audited(self, connection: Connection, sent: Sent, event: AuditEvent | None) -> Sent:
         if event is not None and sent.number is not None and sent.there is None:
@@ -110,7 +211,9 @@ class CoreVerbs(OverDatabase):
         return sent
 
     async def inbox(self, task_id: str, after: int = 0, limit: int = ALL_MESSAGES) -> list[Message]:
-        return [Message(*row) for row in await self._db.fetch("inbox", id=task_id, after=after, limit=limit)]
+        messages = [Message(*row) for row in await self._db.fetch("inbox", id=task_id, after=after, limit=limit)]
+        codec = self._db.codec
+        return messages if codec is None else await codec.messages(task_id, messages)
 
 
 async def _cancel(connection: Connection, task_id: str) -> Stopped:
@@ -178,7 +281,7 @@ async def post_message(connection: Connection, task_id: str, message: Message) -
     return int(row[0])
 
 
-async def _resolve_ended(connection: Connection, task_id: str, message: Message, undo: str | None, data: bytes) -> Sent:
+async def _resolve_ended(connection: Connection, task_id: str, message: Message, undo: Forking | None) -> Sent:
     if await connection.first("outcome", id=task_id) is None:
         return Sent(None)
     if (sent := await sent_before(connection, task_id, message)) is not None:
@@ -187,7 +290,7 @@ async def _resolve_ended(connection: Connection, task_id: str, message: Message,
     await _post(connection, task_id, message, number)
     if undo is not None:
         head, _ = await connection.first("head", id=task_id)
-        await fork(connection, undo, task_id, head, data, number, b"", {"undo": message.ref})
+        await fork(connection, undo, head, number, b"", {"undo": message.ref})
     return Sent(number)
 
 

@@ -13,8 +13,10 @@ from onward.core.clock import Clock
 from onward.core.limit import LimitRow
 from onward.core.task import Message
 from onward.errors import StoreUnavailable
+from onward.store.port.values import ChildEnd
 from onward.store.shared import tasks
-from onward.store.shared.database import ChildEnd, Job
+from onward.store.shared.codec import Codec
+from onward.store.shared.database import Job
 from onward.store.sqlite import limits
 from onward.store.sqlite.execute import S, views
 from onward.store.sqlite.file import MEMORY, Files, Plainly, connect
@@ -87,6 +89,7 @@ class SqliteDatabase:
     def __init__(self, path: str, clock: Clock, *, inline: bool) -> None:
         self.path, self.clock, self.inline = path, clock, inline
         self.where = "SQLite in memory" if path == MEMORY else f"SQLite file {path}"
+        self.codec: Codec | None = None
         self.writer: Lane | None = None
         self.reader: Lane | None = None
         self._files = Files(MEMORY, self.where)

@@ -31,7 +31,7 @@ class SqliteOutbox(Outbox):
             return
         await self._db.writing(job)
 
-    async def take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
+    async def _take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
         def job(connection: apsw.Connection) -> list[Taken]:
             keys = [Key(*row) for row in run(connection, "due_rows", lane=lane, room=room, wide=SEARCHED_ROWS)]
             for key in keys:

@@ -49,6 +49,7 @@ class SqliteStore(SharedStore):
 
     out_of_process = True
     one_machine = True
+    libraries = ON_SQLITE
     receives_nudges = False
 
     _db: SqliteDatabase
@@ -56,7 +57,7 @@ class SqliteStore(SharedStore):
     def __init__(self, path: str, *, clock: Clock | None = None, inline: bool = False) -> None:
         self._clock = clock or SystemClock()
         database = SqliteDatabase(path, self._clock, inline=inline)
-        super().__init__(database)
+        super().__init__(database, self._clock)
         self.path, self.inline, self.where = path, inline, database.where
         self._migrations = migrate.load("sqlite")
         self._nudges = SqliteNudges(database)
@@ -135,7 +136,7 @@ class SqliteStore(SharedStore):
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, new: Sequence[NewTask], connection: Any = None) -> list[Submitted]:
+    async def _insert_tasks(self, new: Sequence[NewTask], connection: Any) -> list[Submitted]:
         if connection is not None:
             return await submit_through(connection, new, self._clock.now(), ON_SQLITE)
         return await self._db.writing(lambda c: [self._submit_one(c, task) for task in new])
@@ -170,11 +171,14 @@ class SqliteStore(SharedStore):
     ) -> bool:
         assert self._db.writer is not None
 
+        codec = self._db.codec
+
         async def wrapped(connection: Any) -> Entry:
             try:
-                return await body(connection)
+                entry = await body(connection)
             except Exception as error:
                 raise Foreign(error) from error
+            return entry if codec is None else await codec.sealed_entry(entry)
 
         try:
             with Plainly(self.where):
@@ -187,7 +191,7 @@ class SqliteStore(SharedStore):
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def claim(
+    async def _claim(
         self,
         worker: str,
         queue: str,
@@ -234,7 +238,7 @@ class SqliteStore(SharedStore):
         )
         return claimed if queue in self._limited else await self._db.writing(job)
 
-    async def save(self, worker: str, batch: Batch) -> set[str]:  # noqa: ARG002 -- the journal's numbers are the fence
+    async def _save(self, worker: str, batch: Batch) -> set[str]:  # noqa: ARG002 -- the journal's numbers are the fence
         def job(connection: apsw.Connection) -> None:
             crashpoint("save.before")
             self._write_batch(connection, batch)
@@ -283,7 +287,7 @@ class SqliteStore(SharedStore):
         if batch.gates:
             limits.release(connection, batch.gates.values())
 
-    async def journal(
+    async def _journal(
         self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
     ) -> list[Record]:
         name = "last_journal" if after is None else "journal"

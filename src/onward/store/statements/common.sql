@@ -6,7 +6,7 @@
 SELECT t.id, t.task, t.queue, COALESCE(q.priority, t.priority) AS priority, t.created_at, t.key, t.options,
        CASE WHEN length(t.input) <= :most THEN t.input END AS input,
        q.worker, q.due_at, q.reason, COALESCE(q.attempt, o.attempt, 1) AS attempt,
-       o.state, o.finished_at, t.parent, t.grp, t.tenant,
+       o.state, o.finished_at, o.seq AS end_seq, t.parent, t.grp, t.tenant,
        (SELECT e.data FROM onward_journal e WHERE e.task_id = t.id AND e.seq = o.seq AND length(e.data) <= :most) AS ending,
        (SELECT h.at FROM onward_journal h WHERE h.task_id = t.id ORDER BY h.seq DESC LIMIT 1) AS updated_at,
        (SELECT f.at FROM onward_journal f WHERE f.task_id = t.id AND f.kind = 'shift.started' ORDER BY f.seq LIMIT 1) AS started_at
@@ -149,16 +149,22 @@ FROM onward_queue q WHERE q.task_id AMONG (:ids) AND q.worker IS NULL AND q.due_
 -- The last records of unfinished tasks. Records that only a replay reads, and long ones, come without their data.
 SELECT j.task_id, j.seq, j.shift, j.kind, j.key,
        CASE WHEN j.kind IN ('sleep.started', 'signal.awaited', 'question.asked', 'approval.requested', 'child.awaited', 'step.waits', 'effect.in_doubt',
-                            'message.received', 'task.retry', 'step.retry', 'task.parked', 'task.quarantined') AND length(j.data) <= :most
+                            'message.received', 'task.retry', 'step.retry', 'task.parked', 'task.quarantined', 'shift.ended') AND length(j.data) <= :most
             THEN j.data ELSE substr(j.data, 1, 0) END AS data, j.at
 FROM onward_queue q JOIN onward_journal j ON j.task_id = q.task_id
   AND j.seq > (SELECT h.seq FROM onward_journal h WHERE h.task_id = q.task_id ORDER BY h.seq DESC LIMIT 1) - :back
 WHERE q.task_id AMONG (:ids) AND j.kind <> 'progress'
 ORDER BY j.task_id, j.seq
 
+-- name: last_records
+-- The last records of tasks that have ended.
+SELECT j.task_id, j.seq, j.shift, j.kind, j.key, j.data, j.at FROM onward_outcomes o JOIN onward_journal j ON j.task_id = o.task_id AND j.seq = o.seq
+WHERE o.task_id AMONG (:ids)
+
 -- name: model_calls
 -- The steps of some tasks that may have called a model, by the keys of the records.
-SELECT task_id, data FROM onward_journal WHERE task_id AMONG (:ids) AND kind = 'step.completed' AND key LIKE '%model%' ORDER BY task_id, seq
+SELECT task_id, seq, shift, kind, key, data, at FROM onward_journal
+WHERE task_id AMONG (:ids) AND kind = 'step.completed' AND key LIKE '%model%' ORDER BY task_id, seq
 
 -- name: floor
 -- The task that has so many others between it and an id: the bound of a limited search.
@@ -381,7 +387,7 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 
 -- name: votes
 -- The votes on approvals of these tasks, in their order.
-SELECT task_id, name, data, at FROM onward_inbox WHERE kind = 'vote' AND task_id AMONG (:ids) ORDER BY task_id, number
+SELECT task_id, id, name, data, at FROM onward_inbox WHERE kind = 'vote' AND task_id AMONG (:ids) ORDER BY task_id, number
 
 -- name: add_asker
 -- A principal that resumed a task, or sent it something.
@@ -462,6 +468,30 @@ INSERT INTO onward_contents (task_id, id, data) SELECT :id, id, data FROM onward
 -- Copy the messages that those records refer to: a question stays answered, and no number is used twice.
 INSERT INTO onward_inbox (task_id, number, ref, id, kind, name, data, at)
 SELECT :id, number, ref, id, kind, name, data, at FROM onward_inbox WHERE task_id = :origin AND number <= :inbox
+
+-- name: journal_slice
+-- Copied records, to be sealed anew.
+SELECT seq, kind, key, data FROM onward_journal WHERE task_id = :id AND seq > :after ORDER BY seq LIMIT :limit
+
+-- name: reseal_record
+-- The payload of a record, sealed anew.
+UPDATE onward_journal SET data = :data WHERE task_id = :id AND seq = :place
+
+-- name: inbox_slice
+-- Copied messages, to be sealed anew.
+SELECT number, id, kind, name, ref, data FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number LIMIT :limit
+
+-- name: reseal_message
+-- The payload of a message, sealed anew.
+UPDATE onward_inbox SET data = :data WHERE task_id = :id AND number = :place
+
+-- name: contents_slice
+-- Copied contents, to be sealed anew.
+SELECT id, data FROM onward_contents WHERE task_id = :id AND id > :after ORDER BY id LIMIT :limit
+
+-- name: reseal_content
+-- A content, sealed anew.
+UPDATE onward_contents SET data = :data WHERE task_id = :id AND id = :place
 
 -- name: fork_queue
 -- Make the fork ready.
@@ -1031,3 +1061,66 @@ INSERT INTO onward_purses (task_id, data) VALUES (:id, :data) ON CONFLICT (task_
 -- A handler of a worker.
 INSERT INTO onward_handlers (name, schema, offered_at) VALUES (:name, :schema, onward_now())
 ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded.offered_at
+
+-- name: sealed_with
+-- The headers of the inputs of these tasks, and what their subjects follow from.
+SELECT id, substr(input, 1, 12), tenant, options FROM onward_tasks WHERE id AMONG (:ids)
+
+-- name: sealed_unfinished
+-- Unfinished tasks whose inputs one data key sealed.
+SELECT t.id FROM onward_tasks t WHERE {sealed} AND substr(t.input, 1, 12) = :header
+  AND EXISTS (SELECT 1 FROM onward_queue q WHERE q.task_id = t.id) ORDER BY t.id LIMIT :limit
+
+-- name: data_key_columns
+-- The columns of a data key.
+SELECT id, tenant, value, wrapped, master, created_at, retired_at, erased_at, erased_by FROM onward_data_keys
+
+-- name: data_keys
+-- Data keys by their ids.
+{data_key_columns} WHERE id AMONG (:ids)
+
+-- name: data_keys_of
+-- The data keys of one subject, the oldest first: of two that were made at once, all processes use the same.
+{data_key_columns} WHERE tenant = :tenant AND value = :value ORDER BY created_at, id
+
+-- name: data_keys_live
+-- The data keys that an erasure destroys.
+{data_key_columns} WHERE (:any_tenant OR tenant = :tenant) AND (:any_value OR value = :value) AND wrapped IS NOT NULL ORDER BY id
+
+-- name: data_keys_after
+-- Data keys after an id.
+{data_key_columns} WHERE id > :after ORDER BY id LIMIT :limit
+
+-- name: data_key_masters
+-- Which master keys wrap data keys, and how many.
+SELECT master, count(*) AS keys FROM onward_data_keys WHERE wrapped IS NOT NULL GROUP BY master ORDER BY master
+
+-- name: data_key_wrapped_by
+-- One data key that a master key wraps.
+{data_key_columns} WHERE master = :master AND wrapped IS NOT NULL ORDER BY id LIMIT 1
+
+-- name: data_key_add
+-- A new data key.
+INSERT INTO onward_data_keys (id, tenant, value, wrapped, master, created_at) VALUES (:id, :tenant, :value, :wrapped, :master, onward_now())
+
+-- name: data_key_add_through
+-- The same over a connection of another program, which may not have onward_now().
+INSERT INTO onward_data_keys (id, tenant, value, wrapped, master, created_at) VALUES (:id, :tenant, :value, :wrapped, :master, :now)
+
+-- name: data_key_rewrap
+-- Wrap a data key anew, unless another process has done so or destroyed it.
+UPDATE onward_data_keys SET wrapped = :wrapped, master = :master WHERE id = :id AND wrapped = :seen RETURNING id
+
+-- name: data_keys_retire
+-- Let data keys seal nothing new.
+UPDATE onward_data_keys SET retired_at = onward_now()
+WHERE (:any_tenant OR tenant = :tenant) AND (:any_value OR value = :value) AND wrapped IS NOT NULL AND retired_at IS NULL RETURNING id
+
+-- name: data_key_destroy
+-- Destroy a data key; its row stays as a tombstone.
+UPDATE onward_data_keys SET wrapped = NULL, erased_at = onward_now(), erased_by = :by WHERE id = :id AND wrapped IS NOT NULL
+
+-- name: plain_tasks
+-- How many tasks have an input that is not sealed, counted up to a number.
+SELECT count(*) FROM (SELECT 1 FROM onward_tasks t WHERE NOT {sealed} AND (:any_tenant OR COALESCE(t.tenant, '') = :tenant)
+                      AND (:any_label OR {has_label}) LIMIT :limit) AS plain

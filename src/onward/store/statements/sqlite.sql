@@ -376,7 +376,7 @@ SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
 
 -- name: origin
 -- The task that is forked.
-SELECT id FROM onward_tasks WHERE id = :id
+SELECT id, task FROM onward_tasks WHERE id = :id
 
 -- name: addresses
 -- Addresses at which workers receive nudges.
@@ -418,10 +418,11 @@ WHERE j.task_id = f.value AND j.kind <> 'pruned' AND j.seq = (SELECT max(i.seq) 
 
 -- name: says
 -- Whether a text stands in the name or the key of a task, in its labels or at the beginning of its input, or its id begins or ends with
--- it. LIKE ignores the case of ASCII letters; for other letters both cases are tried.
+-- it. An input that is sealed is left out. LIKE ignores the case of ASCII letters; for other letters both cases are tried.
 (t.task LIKE :text ESCAPE '~' OR t.key LIKE :text ESCAPE '~' OR t.id LIKE :id_begins ESCAPE '~' OR t.id LIKE :id_ends ESCAPE '~'
- OR CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within ESCAPE '~'
- OR (:two_cases AND (t.task LIKE :text_too ESCAPE '~' OR t.key LIKE :text_too ESCAPE '~' OR CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within_too ESCAPE '~'))
+ OR (NOT {sealed} AND CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within ESCAPE '~')
+ OR (:two_cases AND (t.task LIKE :text_too ESCAPE '~' OR t.key LIKE :text_too ESCAPE '~'
+     OR (NOT {sealed} AND CAST(substr(t.input, 1, :far) AS TEXT) LIKE :within_too ESCAPE '~')))
  OR (instr(t.options, CAST('"labels":{' AS BLOB)) AND (
      CAST(substr(t.options, instr(t.options, CAST('"labels":{' AS BLOB)) + 10) AS TEXT) LIKE :labelled ESCAPE '~'
      OR (:two_cases AND CAST(substr(t.options, instr(t.options, CAST('"labels":{' AS BLOB)) + 10) AS TEXT) LIKE :labelled_too ESCAPE '~'))))
@@ -433,3 +434,7 @@ instr(t.options, :label) > 0
 -- name: size
 -- Bytes that the database takes.
 SELECT p.page_count * s.page_size AS size FROM pragma_page_count() p, pragma_page_size() s
+
+-- name: sealed
+-- Whether the input of a task is sealed; differs by necessity because of how bytes are written.
+substr(t.input, 1, 4) = X'014F4501'
