@@ -41,7 +41,17 @@ def test_every_guide_is_run_by_a_test() -> None:
 
 @pytest.mark.parametrize(
     "guide",
-    ["running.md", "agents.md", "approvals.md", "artifacts.md", "secrets.md", "progress.md", "keys.md", "console.md"],
+    [
+        "running.md",
+        "agents.md",
+        "approvals.md",
+        "artifacts.md",
+        "secrets.md",
+        "encryption.md",
+        "progress.md",
+        "keys.md",
+        "console.md",
+    ],
 )
 def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
     text = (GUIDES / guide).read_text(encoding="utf-8")
