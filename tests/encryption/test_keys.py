@@ -115,7 +115,7 @@ async def test_rows_of_before_are_read_and_plain_ones_can_be_refused(
 
 @not_memory
 async def test_a_rolling_change_of_the_master_key_loses_nothing(url: str) -> None:
-    """Three workers run tasks while each of them, one after the other, gets the new key as the second, then as the first."""
+    """Tasks are submitted all the time, and one worker follows the other: without the new key, with it as the second, as the first."""
 
     def app_with(keys: str) -> Onward:
         app = Onward(url, encryption_keys=keys, lease_s=2.0, heartbeat_s=0.2, poll_s=0.05)
