@@ -61,6 +61,7 @@ def test_the_threat_model_names_tests_that_exist() -> None:
         "approvals.md",
         "artifacts.md",
         "secrets.md",
+        "encryption.md",
         "progress.md",
         "keys.md",
         "console.md",

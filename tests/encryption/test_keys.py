@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from onward import Onward, State
+from onward.artifacts.keeper import Artifacts
+from onward.core import wire
+from onward.core.audit import AuditEvent
 from onward.core.caller import Caller
 from onward.core.encryption import LocalKeys, Subject, parse_keys
 from onward.core.sealed import MAGIC
@@ -20,9 +23,10 @@ from onward.errors import (
     NotFound,
     PayloadDamaged,
     StillNeeded,
+    StoreUnavailable,
     UsageError,
 )
-from onward.store.port.core import Store
+from onward.store.port.core import Content, Store
 from onward.store.shared.data_keys import TTL_S
 from tests.kit import (
     TEST_KEYS,
@@ -76,8 +80,6 @@ async def test_a_payload_is_sealed_and_bound_to_its_place(store: Store) -> None:
     (held,) = await claim(store)
     assert held.input != b'{"n":1}', "the input of another task is not taken for its own"
     with pytest.raises(PayloadDamaged):
-        from onward.core import wire
-
         wire.decode(held.input)
 
 
@@ -113,7 +115,7 @@ async def test_rows_of_before_are_read_and_plain_ones_can_be_refused(
 
 @not_memory
 async def test_a_rolling_change_of_the_master_key_loses_nothing(url: str) -> None:
-    """Three workers run tasks while each of them, one after the other, gets the new key as the second, then as the first."""
+    """Tasks are submitted all the time, and one worker follows the other: without the new key, with it as the second, as the first."""
 
     def app_with(keys: str) -> Onward:
         app = Onward(url, encryption_keys=keys, lease_s=2.0, heartbeat_s=0.2, poll_s=0.05)
@@ -192,8 +194,6 @@ async def test_a_worker_without_the_key_hands_the_task_back_and_another_ends_it(
 
 
 async def test_a_kms_that_does_not_answer_is_an_outage(store: Store) -> None:
-    from onward.errors import StoreUnavailable
-
     class Down(LocalKeys):
         async def wrap(self, data_key: bytes, context: bytes) -> bytes:
             raise ConnectionError("no route")
@@ -283,10 +283,9 @@ async def test_another_process_stops_within_the_lifetime_of_its_cache(open_anoth
     held = await begun(store)
     await store.save("w1", completion(held))
     other = await open_another() if "memory" not in store.where else store
+    other.data_keys._clock = time._clock  # on PostgreSQL a store has the clock of the system
     assert (await other.get(held.id)).result == 42
     keys = await store.data_keys.of("", None)
-    from onward.core.audit import AuditEvent
-
     await store.data_keys.destroy(keys, "root", AuditEvent("erase", "all"), "all")
     time._clock.jump(TTL_S + 1)
     assert (await other.get(held.id)).erased
@@ -297,8 +296,6 @@ async def test_an_erased_tenant_leaves_others_alone(store: Store) -> None:
     await submit(store, new(tenant="a", group="a"), new(tenant="b", group="b"))
     for held in await claim(store):
         await store.save("w1", completion(held))
-    from onward.core.audit import AuditEvent
-
     await store.data_keys.destroy(await store.data_keys.of("a", None), "root", AuditEvent("erase", "a"), "a")
     tasks = await store.listing.list(limit=10, before=None)
     assert {(task.tenant, task.erased) for task in tasks} == {("a", True), ("b", False)}
@@ -318,3 +315,19 @@ async def test_a_key_of_a_rolled_back_transaction_is_not_used_again(lab: Lab) ->
 
 async def _forget(row: Any) -> None:
     """The caller's transaction is rolled back."""
+
+
+async def test_a_process_without_keys_lists_tasks_and_names_the_key(store: Store) -> None:
+    held = await begun(store)
+    await store.save("w1", completion(held))
+    await store.save("w1", Batch(contents=[Content(held.id, wire.content_id(b"bytes"), b"bytes")]))
+    codec, store._db.codec = store._db.codec, None
+    task = await store.get(held.id)
+    assert task is not None
+    assert (task.input, task.result, task.left_out, task.erased) == (None, None, ("input", "result"), False)
+    with pytest.raises(EncryptionKeyMissing, match="data key"):
+        _ = (await store.journal(held.id))[-1].value
+    with pytest.raises(EncryptionKeyMissing, match="the artifact"):
+        await Artifacts(store).get(held.id, wire.content_id(b"bytes"))
+    store._db.codec = codec
+    assert await Artifacts(store).get(held.id, wire.content_id(b"bytes")) == b"bytes"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from onward.core import record as r
 from onward.core import wire
 from onward.core.record import Record
+from onward.core.sealed import is_sealed, unreadable
 from onward.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge, TaskNotFound
 from onward.store.port.core import Batch, Content, Store
 from onward.store.port.paging import bounded_pages
@@ -96,6 +97,8 @@ class Artifacts:
             raise ArtifactNotFound(task_id, artifact_id)
         data = stored
         if await run_off_loop(len(data), lambda: wire.content_id(data)) != artifact_id:
+            if is_sealed(data):  # this process has no keys at all
+                raise unreadable(data, f"the artifact {artifact_id} of task {task_id}")
             raise ArtifactDamaged(task_id, artifact_id)
         return data
 
