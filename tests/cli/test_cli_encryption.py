@@ -22,6 +22,7 @@ def test_keys_rotation_and_erasure(onward: Run, db: str, monkeypatch: pytest.Mon
     rotated = onward("encryption", "rotate", "--db", db, "--json")
     assert rotated.json == {"wrapped": 1, "master": "new"}
     assert onward("encryption", "--db", db, "--json").json["masters"] == {"new": 1}
+    assert onward("encryption", "status", "--db", db, "--json").json["masters"] == {"new": 1}
     monkeypatch.setenv("ONWARD_ENCRYPTION_KEYS", new)
     refused = onward("erase", "--label", "person=ann", "--db", db)
     assert (refused.status, "1 unfinished task" in refused.sentence) == (2, True)

@@ -223,6 +223,11 @@ ELSEWHERE = {
     "worker": ("test_cli_worker.py", "test_"),
     "check": ("test_cli_code.py", "test_"),
     "schedules remove": ("test_cli_schedules.py", "test_"),
+    "encryption": ("test_cli_encryption.py", "test_keys_rotation"),
+    "encryption new-key": ("test_cli_encryption.py", "test_keys_rotation"),
+    "encryption rotate": ("test_cli_encryption.py", "test_keys_rotation"),
+    "encryption status": ("test_cli_encryption.py", "test_keys_rotation"),
+    "erase": ("test_cli_encryption.py", "test_keys_rotation"),
     "doctor secrets": ("../secrecy/test_processes.py", "test_"),
 }
 """Commands whose tests need more than a row, and the file that has them, for both text and JSON."""

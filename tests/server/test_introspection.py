@@ -31,7 +31,16 @@ async def test_who_asks(app: Onward, client: Client) -> None:
     who = (await client.get("/api/whoami", headers={"Authorization": f"Bearer {made.token}"})).json()
     version = who.pop("version")
     assert version == (await client.get("/openapi.json")).json()["info"]["version"]
-    assert who == {"name": "ada", "key": made.key.id, "scopes": ["decide"], "tenant": "acme", "agent": "fixer"}
+    assert who == {
+        "name": "ada",
+        "key": made.key.id,
+        "scopes": ["decide"],
+        "tenant": "acme",
+        "agent": "fixer",
+        "person": None,
+        "roles": [],
+        "session": None,
+    }
 
 
 async def test_handlers_of_this_process_and_of_others(app: Onward, client: Client) -> None:

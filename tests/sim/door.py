@@ -244,6 +244,7 @@ class Network:
 class Door:
     """The Store as one process sees it. The verbs are added below, from the protocol."""
 
+    codec = None
     where, one_machine, inline, receives_nudges, out_of_process = "the simulated store", False, True, True, True
 
     def __init__(self, network: Network, process: Process) -> None:

@@ -284,6 +284,6 @@ async def test_open_asks_are_found_among_tasks_that_asked_and_ended(store: Store
 async def test_the_doctor_finds_a_sound_database_sound(store: Store, kind: str, deep: bool) -> None:
     checks = await store.health.doctor(deep=deep)
     assert ("file" in {name for name, _, _ in checks}) == (deep and kind != "postgres")
-    bad = {name for name, fine, _ in checks if not fine}
+    bad = {name for name, fine, _ in checks if fine is False}
     assert bad <= ({"fsync"} if kind == "postgres" else set()), "the server of the tests runs without fsync"
     assert all(name and text for name, _, text in checks)

@@ -60,6 +60,7 @@ class Rights(NamedTuple):
 QUEUE_VIEW = "onward_queue_of_tenant"
 
 _LOCKED_TASKS = f"{ADDS_AND_DROPS}, UPDATE (priority)"
+_SEALED_AGAIN = f"{ADDS_AND_DROPS}, UPDATE (data)"
 _LOCKED_OUTCOMES = f"{ADDS_AND_DROPS}, UPDATE (attempt)"
 _TRIMMED_JOURNAL = f"{ADDS_AND_DROPS}, UPDATE (kind, key, data)"
 _KEY_COLUMNS = "id, name, tenant, scopes, agent, created_at, expires_at, revoked_at, last_used_at"
@@ -70,8 +71,8 @@ TABLES: dict[str, Rights] = {
     "onward_queue": Rights(CHANGES, CHANGES, BY_TASK, view=QUEUE_VIEW),
     "onward_journal": Rights(_TRIMMED_JOURNAL, _TRIMMED_JOURNAL, BY_TASK),
     "onward_outcomes": Rights(_LOCKED_OUTCOMES, _LOCKED_OUTCOMES, BY_TASK),
-    "onward_inbox": Rights(ADDS_AND_DROPS, ADDS_AND_DROPS, BY_TASK),
-    "onward_contents": Rights(ADDS_AND_DROPS, ADDS_AND_DROPS, BY_TASK),
+    "onward_inbox": Rights(_SEALED_AGAIN, _SEALED_AGAIN, BY_TASK),
+    "onward_contents": Rights(_SEALED_AGAIN, _SEALED_AGAIN, BY_TASK),
     "onward_purses": Rights(CHANGES, CHANGES, BY_TASK),
     "onward_subscriptions": Rights(CHANGES, CHANGES, BY_COLUMN),
     "onward_outbox": Rights(CHANGES, CHANGES, BY_SUBSCRIPTION),
@@ -80,7 +81,7 @@ TABLES: dict[str, Rights] = {
     ),
     "onward_sessions": Rights(CHANGES, NO_RIGHTS, BY_COLUMN, reader=f"SELECT ({_SESSION_COLUMNS})"),
     "onward_askers": Rights(ADDS_AND_DROPS, ADDS_AND_DROPS, BY_TASK),
-    "onward_data_keys": Rights(CHANGES, CHANGES, reader=NO_RIGHTS),
+    "onward_data_keys": Rights(CHANGES, CHANGES, BY_COLUMN, reader=NO_RIGHTS),
     "onward_audit": Rights(ADDS, READS, BY_COLUMN),
     "onward_tenant_quotas": Rights(CHANGES, READS, BY_COLUMN),
     "onward_schedules": Rights(CHANGES, CHANGES),
