@@ -35,3 +35,5 @@ def test_keys_rotation_and_erasure(onward: Run, db: str, monkeypatch: pytest.Mon
     assert onward("doctor", "--db", db).status == 0
     nothing = onward("erase", "--tenant", "acme", "--db", db)
     assert "has no data key" in nothing.sentence
+    unnamed = onward("erase", "--tenant", "", "--db", db)
+    assert (unnamed.status, "needs the name of a tenant" in unnamed.sentence) == (2, True)

@@ -86,6 +86,8 @@ class Encryption:
         value = self._value(label)
         if tenant is None and value is None:
             raise UsageError("an erasure needs a tenant, or a label and its value")
+        if tenant == "":
+            raise UsageError("an erasure needs the name of a tenant; tasks without a tenant are erased by a label")
         subject = _words(tenant, label)
         data_keys = self._store.data_keys
         keys = await data_keys.of(tenant, value)
@@ -98,7 +100,7 @@ class Encryption:
         await self._clock.sleep(TTL_S)
         cancelled = await self._cancel_all(keys, subject) if force else 0
         details = {"keys": [row.id for row in keys], "cancelled": cancelled}
-        event = AuditEvent("erase", subject, tenant, by.key, by.name, details)
+        event = AuditEvent("erase", subject, tenant, by.id, by.name, details)
         await data_keys.destroy(keys, by.name, event, subject)
         return Erasure(len(keys), cancelled, await data_keys.plain_tasks(tenant, label))
 
