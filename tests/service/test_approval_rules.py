@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -166,7 +167,7 @@ async def judge(app: Onward, all_cases: list[tuple[str, Votes]]) -> Wrong:
         return left == set(open_tasks) and counted == len(asks) - len(open_tasks)
 
     async with app.worker(slots=50, queues=["q"]):
-        await eventually(settled)
+        await eventually(settled, 300)
     for ask, (rule, votes) in zip(asks, all_cases, strict=True):
         task, wanted = await app.get(ask.task_id), right(rule, votes)[1]
         wrong.compare((rule, votes), (str(task.result).partition(" ")[0] if task.ended else ""), wanted)
@@ -182,9 +183,11 @@ async def test_every_rule_with_every_vote_and_two_of_three_with_every_two_votes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [2, 3])
-async def test_every_rule_with_every_two_or_three_votes(app: Onward, length: int) -> None:
+async def test_every_rule_with_every_two_or_three_votes(app: Onward, length: int, prove: bool) -> None:
     all_cases = cases(length)
     assert len(all_cases) == 4 * 12**length
+    if not prove:
+        all_cases = random.Random(15).sample(all_cases, 400)
     wrong = await judge(app, all_cases)
     assert wrong.found == []
 

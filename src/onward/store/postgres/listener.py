@@ -18,6 +18,7 @@ import asyncpg
 from onward.core.shutdown import end_tasks
 from onward.store.nudge import ENDED, NEWS, READY, WHO
 from onward.store.postgres.execute import S
+from onward.store.postgres.session import attempt_connection
 
 log = logging.getLogger("onward.store")
 
@@ -127,11 +128,8 @@ class Listener:
         """Work with one connection until it is broken."""
         # A new event: a connection may report its end after the next session has begun, which must not see it.
         broken = self._broken = asyncio.Event()
-        connection = await asyncpg.connect(
-            self._url,
-            timeout=TIMEOUT_S,
-            command_timeout=TIMEOUT_S,
-            server_settings={"application_name": "onward listener"},
+        connection = await attempt_connection(
+            self._url, command_timeout=TIMEOUT_S, server_settings={"application_name": "onward listener"}
         )
         try:
             connection.add_termination_listener(lambda _: self._break(broken))

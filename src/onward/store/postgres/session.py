@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from onward.errors import DiskFull, InvalidInput, ReadOnly, StoreUnavailable, To
 from onward.store.postgres.pool import Pool
 from onward.store.shared.database import UNSTORABLE
 
+CONNECT_TIMEOUT_S = 5.0
 STATEMENT_TIMEOUT_S = 15.0
 """Seconds for one statement. A connection that died without an error must not hold up the work for longer."""
 
@@ -67,17 +69,29 @@ class Pooled(asyncpg.Connection):  # type: ignore[misc]
         return await super().execute(self.BEGIN if query == "BEGIN;" else query, *args, timeout=timeout)  # type: ignore[no-any-return]
 
 
+async def attempt_connection(url: str, **options: Any) -> Any:
+    """A connection. A cancelled attempt comes to its end first, within five seconds: asyncpg would report one that is torn apart as an
+    exception that was never retrieved, on stderr."""
+    attempt = asyncio.ensure_future(asyncpg.connect(url, timeout=CONNECT_TIMEOUT_S, **options))
+    try:
+        return await asyncio.shield(attempt)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            (await attempt).terminate()
+        raise
+
+
 async def connect(url: str, *, pooled: bool) -> Any:
     """A connection for statements."""
     # The statements of an idle worker stay planned as long as its connection lasts: the next task must not wait for a plan.
     planned = {"server_settings": SESSION, "max_cached_statement_lifetime": 0}
     session: dict[str, Any] = {"statement_cache_size": 0, "connection_class": Pooled} if pooled else planned
-    return await asyncpg.connect(url, timeout=5, command_timeout=STATEMENT_TIMEOUT_S, **session)
+    return await attempt_connection(url, command_timeout=STATEMENT_TIMEOUT_S, **session)
 
 
 async def behind_a_pooler(url: str) -> bool:
     """Whether a transaction pooler stands between this process and the server: it invents the process id of the backend."""
-    connection = await asyncpg.connect(url, timeout=5, statement_cache_size=0)
+    connection = await attempt_connection(url, statement_cache_size=0)
     try:
         async with connection.transaction():
             return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
