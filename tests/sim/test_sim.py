@@ -37,7 +37,7 @@ MAX_SEEDS = 80
 KNOWN_SEED = {
     "claim-without-lease": 13,
     "dead-and-deaf": 135,
-    "leave-keeps-tasks": 27,
+    "leave-keeps-tasks": 104,
     "prune-without-fence": 59,
     "stranger-too-soon": 65,
     "strangers-stay": 13,
