@@ -128,7 +128,9 @@ class DataKey:
     __slots__ = ("_ciphers", "_secret", "header", "id", "subject")
 
     def __init__(self, id_: bytes, subject: Subject, secret: bytes) -> None:
-        self.id, self.subject, self._secret = id_, subject, secret
+        self.id: bytes = id_
+        self.subject: Subject = subject
+        self._secret = secret
         self.header: bytes = MAGIC + id_
         self._ciphers: dict[str, Any] = {}
 
