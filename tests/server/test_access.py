@@ -305,6 +305,18 @@ async def test_every_tenant_sees_exactly_what_is_its(app: Onward) -> None:
     assert len((await stranger.list(reason="question"))[0]) == 1
 
 
+@pytest.mark.parametrize("filters", [{"text": "pw=h"}, {"labels": {"a": "b"}}, {"key": "k"}])
+async def test_an_action_does_not_tell_a_caller_without_read_what_inputs_contain(
+    app: Onward, filters: dict[str, Any]
+) -> None:
+    """The number of matches gave an input away, letter by letter."""
+    await app.service.submit([SubmitRequest("work", "pw=hunter42", key="k", labels={"a": "b"})], unchecked=True)
+    with pytest.raises(Forbidden, match="read"):
+        await AuthorizedService(app.service, Caller(scopes=frozenset({SUBMIT}))).act("cancel", 1, **filters)
+    both = AuthorizedService(app.service, Caller(scopes=frozenset({SUBMIT, READ})))
+    assert (await both.act("cancel", 1, **filters)).matched == 1
+
+
 async def test_a_cursor_of_another_tenant_shows_nothing_of_it(app: Onward) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> None: ...

@@ -168,6 +168,54 @@ async def test_who_sent_a_task_something_is_an_asker(shop: Lab) -> None:
     assert (await act(shop, KIM).decide(ask.id, "approve")).decided
 
 
+async def test_who_sent_a_child_something_is_an_asker_of_its_parent(shop: Lab) -> None:
+    @shop.app.task(retry=1)
+    async def where(ctx: Context) -> str:
+        return str(await ctx.signal("where"))
+
+    @shop.app.task(retry=1)
+    async def sends(ctx: Context) -> str:
+        await ctx.approve(f"send to {await (await ctx.submit('where')).result()}")
+        return "sent"
+
+    await shop.stop()
+    await shop.start()
+    task_id = await submit(shop, ANN, "sends")
+    while not (children := await shop.store.children(task_id)):
+        await shop.clock.until(shop.clock.sleep(0.05))
+    await act(shop, ADA).signal(children[0], "where", "my own account")
+    ask = await approval(shop, task_id)
+    await refused(shop, ask, ANN, ADA)
+    assert (await act(shop, BO).decide(ask.id, "approve")).decided
+
+
+async def test_who_denied_with_a_reason_is_an_asker_of_what_comes_next(shop: Lab) -> None:
+    @shop.app.task(retry=1)
+    async def tries(ctx: Context) -> str:
+        amount = "10"
+        for _ in range(3):
+            try:
+                await ctx.approve(f"pay {amount}")
+                return amount
+            except Denied as denied:
+                amount = denied.reason or amount
+        return "nothing"
+
+    await shop.stop()
+    await shop.start()
+    task_id = await submit(shop, ANN, "tries")
+    await act(shop, BO).decide((await approval(shop, task_id)).id, "deny")
+    second = await approval(shop, task_id)
+    assert (await act(shop, BO).decide(second.id, "deny", reason="666")).decided, (
+        "a denial without a reason steers nothing"
+    )
+    third = await approval(shop, task_id)
+    for caller in (ANN, BO):
+        with pytest.raises(NotApprover, match="asked for it"):
+            await act(shop, caller).decide(third.id, "approve")
+    assert (await act(shop, KIM).decide(third.id, "approve")).decided
+
+
 async def test_a_task_that_goes_on_after_another_has_the_askers_of_that_one_too(clock: HandClock) -> None:
     lab = Lab(clock, approval_rules=[ANY])
 

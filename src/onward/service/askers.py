@@ -1,8 +1,8 @@
 """Askers: the principals that asked for the actions of a task. A part of the service.
 
-Approval rules keep an asker from deciding. These are the principals that submitted, forked or resumed the task or one above it, or sent one
-of them a message, a signal, a patch, an answer or a verdict. A fork, and a task that goes on `after` another, also has the askers of
-that one.
+Approval rules keep an asker from deciding. These are the principals that submitted or forked the task or one above it; and those that
+resumed any task of its tree, sent it a message, a signal, a patch, an answer or a verdict, or denied an approval of it with a reason: a
+child gives its result to its parent. A fork, and a task that goes on `after` another, also has the askers of that one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Askers:
         self._store = store
 
     async def of(self, task_id: str) -> frozenset[str]:
-        """The askers of a task, and of all tasks above it."""
+        """The askers of a task."""
         askers: set[str] = set()
-        line, ids = [task_id], [task_id]
+        root, ids = task_id, [task_id]
         while ids:
             relatives = await self._store.listing.kin(ids)
             for task in relatives:
                 askers.update(wire.decode(task.options).get("askers", ()))
             ids = [task.parent for task in relatives if task.parent is not None]
-            line += ids
-        return frozenset(askers | await self._store.approvals.askers(line))
+            root = ids[0] if ids else root
+        return frozenset(askers | await self._store.approvals.askers(root))

@@ -7,7 +7,7 @@ A question that its task no longer waits for takes no answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from onward.core import approval, wire
@@ -25,6 +25,7 @@ from onward.errors import (
     AskExpired,
     BadSetting,
     InvalidInput,
+    NotApprover,
     NotFound,
     StaleDecision,
     StateConflict,
@@ -182,7 +183,12 @@ class Messages:
         if digest is not None and digest != ask.digest:
             raise StaleDecision(what, str(ask.digest), digest, "digest")
         if ask.rule is not None:
-            await self._votes.check(ask, ask.rule, caller, arguments, always)
+            try:
+                await self._votes.check(ask, ask.rule, caller, arguments, always)
+            except NotApprover:
+                if any(vote.voter == caller.principal for vote in (await self._votes.read([ask]))[0].votes):
+                    await self._check_open(ask, what)  # its own denial decided it, and made it an asker
+                raise
         if arguments is not None or always:
             self._check_changes(ask, decision, arguments)
         fields = {"decision": decision, "reason": reason, "by": caller.name if by is None else by, "always": always}
@@ -193,7 +199,7 @@ class Messages:
         event = audit_event(caller, decision, ask.id, task.tenant, **shown, arguments=changed, always=always)
         if ask.rule is not None:
             return await self._vote(ask, ask.rule, caller, payload | shown | changes, event)
-        others = await self._reply(ask, "decision", payload | shown | changes, what, event)
+        others = await self._reply(ask, "decision", payload | shown | changes, what, event, steers(caller, payload))
         if always:
             await self._approve_others(ask, others, payload, event)
         return Decided(ask.id, ask.task_id, True)
@@ -203,7 +209,7 @@ class Messages:
     ) -> Decided:
         what = f"approval {ask.id}"
         await self._check_open(ask, what)
-        voted, votes = await self._votes.cast(ask, rule, caller, value, event)
+        voted, votes = await self._votes.cast(ask, rule, caller, value, event, steers(caller, value))
         self._all_asks.forget()
         if not voted.open:
             await self._raise_ended(ask.task_id)
@@ -377,6 +383,11 @@ def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], 
         digest=None if question else approval.digest(f"{task_id}.{seq}", task, payload),
         rule=None if question else approval.read_rule(payload),
     )
+
+
+def steers(caller: Caller, decision: Mapping[str, Any]) -> str | None:
+    """The principal of a caller that denies with a reason: the agent reads the reason, and may ask for what it says."""
+    return asker_of(caller) if decision["decision"] == approval.DENY and decision.get("reason") else None
 
 
 def asker_of(caller: Caller) -> str | None:

@@ -65,10 +65,16 @@ class Votes:
             )
 
     async def cast(
-        self, ask: Ask, rule: ApprovalRule, caller: Caller, value: dict[str, Any], event: AuditEvent
+        self,
+        ask: Ask,
+        rule: ApprovalRule,
+        caller: Caller,
+        value: dict[str, Any],
+        event: AuditEvent,
+        asker: str | None = None,
     ) -> tuple[Voted, tuple[Vote, ...]]:
-        """Write a vote, and the decision when it makes one; `value` is that of a decision. Returns the store's answer, and all votes.
-        A caller that approved may still deny. The same vote again changes nothing."""
+        """Write a vote, and the decision when it makes one; `value` is that of a decision, and `asker` the principal that steers the task
+        with it. Returns the store's answer, and all votes. A caller that approved may still deny. The same vote again changes nothing."""
         vote = Vote(caller.principal, value.get("by", ""), value["decision"], value.get("reason", ""), 0.0)
         recorded = {"voter": vote.voter, "by": vote.by, **value}
         message = Message(self._ids(), VOTE, str(ask.seq), None, wire.encode(recorded, "the vote"))
@@ -97,4 +103,4 @@ class Votes:
                 event._replace(data={**data, "outcome": decision}),
             )
 
-        return await self._store.approvals.vote(ask.task_id, ask.seq, message, count), votes
+        return await self._store.approvals.vote(ask.task_id, ask.seq, message, count, asker), votes

@@ -12,6 +12,9 @@ from onward.server.access.base import AccessBase
 from onward.service.forks import ForkPlan
 from onward.service.timeline import Turn
 
+CONTENT_FILTERS = ("text", "labels", "key")
+"""Filters by the content of tasks."""
+
 Handlers = list[HandlerView]
 Turns = list[TurnView]
 
@@ -52,6 +55,8 @@ class Queries(AccessBase):
         """Cancel, resume, pause, prioritize or prune all tasks that such a list has. Raises MoreMatch if they are far more than
         `count`. Writes one audit entry if any task matches."""
         self.need(ADMIN if action == "prune" else SUBMIT)
+        if any(filters.get(name) for name in CONTENT_FILTERS):
+            self.need(READ)  # the number of matches would tell what inputs, keys and labels contain
         await self._check_priority(priority)
         whose, bulk = self._tenant_filter(tenant), self.service.bulk
         ids = await bulk.find(action, count, priority=priority, whose=whose, **filters)

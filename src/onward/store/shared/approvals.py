@@ -46,8 +46,9 @@ class Approvals(OverDatabase):
         super().__init__(database)
         self._audit = audit
 
-    async def vote(self, task_id: str, seq: int, vote: Message, count: Count) -> Voted:
-        """Add a vote on the approval of record `seq`, and the decision and the audit event that `count` makes of it; all or nothing. An
+    async def vote(self, task_id: str, seq: int, vote: Message, count: Count, asker: str | None = None) -> Voted:
+        """Add a vote on the approval of record `seq`, and the decision and the audit event that `count` makes of it; all or nothing. With
+        the vote, `asker` becomes an asker of the task. An
         approval that is decided, or has expired, takes no vote. `count` is called inside the transaction, and may be called again."""
         codec = self._db.codec
         seal = None if codec is None else await codec.message_sealer(task_id)
@@ -65,6 +66,8 @@ class Approvals(OverDatabase):
                 stored = message if message is None or seal is None else seal(message)
                 if stored is not None and await post_message(connection, task_id, stored) is None:
                     return Voted(False)
+            if asker is not None:
+                await connection.run("add_asker", id=task_id, asker=asker)
             if counted.event is not None:
                 await self._audit.append_within(connection, counted.event)
             return Voted(True, counted=counted)
@@ -81,9 +84,9 @@ class Approvals(OverDatabase):
         datas = [row.message.data for row in rows] if codec is None else await codec.open(_items(rows))
         return [row.opened(data) for row, data in zip(rows, datas, strict=True)]
 
-    async def askers(self, task_ids: Sequence[str]) -> frozenset[str]:
-        """The principals that resumed one of these tasks, or sent it something."""
-        return frozenset(row[0] for row in await self._db.fetch("askers", ids=[*task_ids]))
+    async def askers(self, root: str) -> frozenset[str]:
+        """The principals that resumed one of the tasks of a tree, or sent it something."""
+        return frozenset(row[0] for row in await self._db.fetch("askers", id=root))
 
 
 class _Row(NamedTuple):

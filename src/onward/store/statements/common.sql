@@ -394,8 +394,12 @@ SELECT task_id, id, name, data, at FROM onward_inbox WHERE kind = 'vote' AND tas
 INSERT INTO onward_askers (task_id, asker, at) VALUES (:id, :asker, onward_now()) ON CONFLICT DO NOTHING
 
 -- name: askers
--- The principals that resumed one of these tasks, or sent it something.
-SELECT asker FROM onward_askers WHERE task_id AMONG (:ids)
+-- The principals that resumed one of the tasks of a tree, or sent it something.
+WITH RECURSIVE tree(id) AS (
+    SELECT id FROM onward_tasks WHERE id = :id
+    UNION ALL SELECT t.id FROM tree JOIN onward_tasks t ON t.parent = tree.id
+)
+SELECT DISTINCT a.asker FROM tree JOIN onward_askers a ON a.task_id = tree.id
 
 -- name: asks
 -- Open questions and approvals of all tasks that the reader may see.
