@@ -365,6 +365,14 @@ async def _client_of(connection: _Connection) -> Any:
         raise ServerAway(f"the MCP server cannot be reached: {_innermost(error)}") from error
 
 
+@functools.cache
+def _tls_context() -> Any:
+    """The certificates of the system, for all connections of this process: to load them takes 60 ms, which is too long for the event loop."""
+    import httpx2  # noqa: PLC0415 -- an extra
+
+    return httpx2.create_ssl_context()
+
+
 @contextlib.asynccontextmanager
 async def _open_client(
     target: str | Sequence[str], headers: Mapping[str, Any] | None, env: Mapping[str, Any] | None
@@ -382,6 +390,7 @@ async def _open_client(
                 httpx2.AsyncClient(
                     headers={**http_limits.HEADERS, **_reveal(headers)},
                     timeout=httpx2.Timeout(30, read=300),
+                    verify=await asyncio.to_thread(_tls_context),
                     event_hooks=http_limits.hooks(
                         MAX_RESPONSE_BYTES, max_containers=MAX_CONTAINERS, get_interval_s=RECONNECT_INTERVAL_S
                     ),
