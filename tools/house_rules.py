@@ -31,6 +31,7 @@ SPAWNERS = {
     "engine/shift/transaction.py": 1,  # the transaction around a block
     "store/sqlite/transaction.py": 1,  # the writer's side of one
     "engine/shift/waits.py": 1,  # the alarm of a wait in memory
+    "store/postgres/session.py": 1,  # the attempt of a connection, which ends before its caller
     "store/postgres/listener.py": 1,  # one task with the life of its connection
     "server/live/feed.py": 2,  # the one reader, and its ear for the end of the server
     "server/live/websocket.py": 2,  # both directions of a talk, which end together
