@@ -25,7 +25,7 @@ demo: $(BASE) ## a ten-minute deploy in fast motion, killed in step 8, that goes
 check: $(STAMP) lint ## linters, types, and the core on SQLite (2 minutes on two cores)
 	$(PYTEST) tests/core tests/engine tests/service tests/test_house.py -n $(JOBS) -m "not slow and not postgres"
 
-test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests (6 minutes on two cores)
+test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests (4 minutes on two cores)
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "not slow"
 
 test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance suites, both databases everywhere (some 30 minutes)
