@@ -1,6 +1,6 @@
 """Roles of PostgreSQL with the rights that each part of Onward needs, and row-level security by tenant.
 
-`onward migrate --roles` makes four roles that nobody can log in as. The operator grants them to the users of the processes:
+`onward migrate --roles` makes four roles without a login. The operator grants them to the users of the processes:
 
 - *server*: for `onward serve` and for commands of an operator. It may become *tenant*.
 - *worker*: for `onward worker`. It cannot read or create keys.

@@ -43,7 +43,7 @@ OF_ALL_TENANTS = frozenset(
         "workers",
     }
 )
-"""Statements that read for all tenants, whoever the caller is. They count tasks, read tables without tenants, fill a cache of the process
+"""Statements that read for all tenants, for every caller. They count tasks, read tables without tenants, fill a cache of the process
 (`tenant_quotas`), or look for an id or key that was just refused as taken (`submitted`, `parents`). None returns the content of a task."""
 
 _QUEUE = re.compile(r"\bonward_queue\b")
