@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward import certificates
 from onward.core.clock import SystemClock
 from onward.errors import BadSetting, BadWebhook
 from onward.sinks import guard
@@ -284,6 +285,7 @@ async def test_the_certificate_is_that_of_the_name_and_not_of_the_address(
         )
         assert (stranger.ok, outside.got) == (False, []), "nobody vouches for it"
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        monkeypatch.setattr(certificates, "_load", certificates._load.__wrapped__)  # as in a process that starts now
         right = await hooks(names, "127.0.0.2").send(
             "hook:x", "s", "id", outside.url(host="hooks.example.com", scheme="https"), b"{}"
         )

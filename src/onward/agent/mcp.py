@@ -23,6 +23,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from onward import certificates
 from onward.agent import schemas
 from onward.agent.tools import RISKS, Tool
 from onward.core import secret, wire
@@ -365,14 +366,6 @@ async def _client_of(connection: _Connection) -> Any:
         raise ServerAway(f"the MCP server cannot be reached: {_innermost(error)}") from error
 
 
-@functools.cache
-def _tls_context() -> Any:
-    """The certificates of the system, for all connections of this process: to load them takes 60 ms, which is too long for the event loop."""
-    import httpx2  # noqa: PLC0415 -- an extra
-
-    return httpx2.create_ssl_context()
-
-
 @contextlib.asynccontextmanager
 async def _open_client(
     target: str | Sequence[str], headers: Mapping[str, Any] | None, env: Mapping[str, Any] | None
@@ -390,7 +383,7 @@ async def _open_client(
                 httpx2.AsyncClient(
                     headers={**http_limits.HEADERS, **_reveal(headers)},
                     timeout=httpx2.Timeout(30, read=300),
-                    verify=await asyncio.to_thread(_tls_context),
+                    verify=await certificates.trusted(),
                     event_hooks=http_limits.hooks(
                         MAX_RESPONSE_BYTES, max_containers=MAX_CONTAINERS, get_interval_s=RECONNECT_INTERVAL_S
                     ),

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import datetime
 import email.utils
-import ssl
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
+from onward import certificates
 from onward.core import mask
 from onward.core.clock import Clock
 from onward.engine.worker.relay import SendResult
@@ -44,7 +44,6 @@ class Webhooks:
     ) -> None:
         self._secrets, self._allowed = signature.parse(secret), guard.Allowed.parse(allow_private)
         self._clock, self._resolve = clock, resolve
-        self._tls: ssl.SSLContext | None = None
 
     def check(self, url: str, *, own: bool, tenant: str | None = None) -> str:
         """The lane of a URL, if webhooks may be sent to it; `own` if it has its own secret. Raises BadWebhook and BadSetting."""
@@ -110,12 +109,11 @@ class Webhooks:
         addresses = await guard.resolve_target(url, target, self._allowed, self._resolve)
         # In a thread: the HTTP client takes a while to import, and the worker's event loop must not wait.
         await asyncio.to_thread(_import_httpcore)
-        if target.scheme == "https" and self._tls is None:
-            self._tls = await asyncio.to_thread(_tls_context)
+        tls = await certificates.trusted() if target.scheme == "https" else None
         from httpcore2 import URL, AsyncConnectionPool  # noqa: PLC0415 -- an extra
 
         pool = AsyncConnectionPool(
-            ssl_context=self._tls, network_backend=_pinned_backend(addresses), max_keepalive_connections=0
+            ssl_context=tls, network_backend=_pinned_backend(addresses), max_keepalive_connections=0
         )
         where = URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
         async with pool, pool.stream("POST", where, headers=list(headers.items()), content=body) as response:
@@ -154,15 +152,6 @@ def _secret_name(lane: str, subscription: str) -> str:
 
 def _import_httpcore() -> None:
     import httpcore2  # noqa: F401, PLC0415 -- an extra
-
-
-def _tls_context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    with contextlib.suppress(ImportError):  # in addition to the system's certificates, of which there may be none
-        import certifi  # noqa: PLC0415 -- comes with the extra
-
-        context.load_verify_locations(certifi.where())
-    return context
 
 
 async def _drain(response: Any) -> None:

@@ -13,7 +13,6 @@ import base64
 import hashlib
 import hmac
 import json
-import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus, urlencode, urlsplit
@@ -21,6 +20,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 import httpx2
 import jwt
 
+from onward import certificates
 from onward.core.clock import Clock
 from onward.core.identity import SignInRefused
 from onward.errors import OnwardError
@@ -85,7 +85,6 @@ class Provider:
 
     def __init__(self, client: Client, clock: Clock, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self._client, self._clock, self._transport = client, clock, transport
-        self._tls: ssl.SSLContext | None = None
         self._metadata: tuple[float, dict[str, Any]] | None = None
         self._failed: tuple[float, ProviderUnavailable] | None = None
         """When the last read of the metadata failed, and why."""
@@ -267,11 +266,10 @@ class Provider:
         options["headers"] = {"Accept": "application/json", "Accept-Encoding": "identity", **options.get("headers", {})}
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                if self._tls is None:
-                    self._tls = await asyncio.to_thread(_tls_context)
+                tls = await certificates.trusted()
                 async with (
                     httpx2.AsyncClient(
-                        follow_redirects=False, timeout=CALL_TIMEOUT_S, verify=self._tls, transport=self._transport
+                        follow_redirects=False, timeout=CALL_TIMEOUT_S, verify=tls, transport=self._transport
                     ) as client,
                     client.stream(method, url, **options) as response,
                 ):
@@ -334,13 +332,3 @@ def _parse(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("its answer is not a JSON object")  # noqa: TRY004 -- caught with the errors of the parser
     return value
-
-
-def _tls_context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    try:  # in addition to the system's certificates, of which there may be none
-        import certifi  # noqa: PLC0415 -- comes with the extra
-    except ImportError:
-        return context
-    context.load_verify_locations(certifi.where())
-    return context
