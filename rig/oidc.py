@@ -1,41 +1,37 @@
 """A certified OpenID provider that is not ours: oidc-provider, from the npm registry into the repository's .cache/.
 
     with OidcProvider(redirect_uri, {"ada": {"groups": ["ops"]}}) as provider:
-        provider.issuer             # for ONWARD_OIDC_ISSUER
-        provider.sign_in(url, "ada")   # what a browser does with the provider's pages; returns the address it is sent back to
+        provider.issuer                # for ONWARD_OIDC_ISSUER
+        provider.sign_in(url, "ada")   # follows the provider's pages as a browser; returns the address it is sent back to
 
 `oidc_provider/package-lock.json` has the version and the hash of every package. Node is taken from $PATH, else from a wheel.
 """
 
 from __future__ import annotations
 
-import fcntl
 import html
 import json
 import re
 import shutil
-import subprocess
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urljoin
 
 import httpx2
 
-from rig import server
-from rig.aimock import CACHE, _run, node, npm
-from rig.server import Unavailable
+from rig.base import Server
+from rig.install import CACHE, node, npm, once
 
 SOURCE = Path(__file__).parent / "oidc_provider"
-START_TIMEOUT_S = 30.0
 MAX_PAGES = 12
 """Pages and redirects of one sign-in."""
 
 
-class OidcProvider:
+class OidcProvider(Server):
     """One running provider with its own keys. The ids of people are their logins."""
+
+    title = "oidc-provider"
 
     def __init__(
         self,
@@ -46,7 +42,7 @@ class OidcProvider:
         in_id_token: bool = False,
         port: int | None = None,
     ) -> None:
-        self.port = server.free_port() if port is None else port
+        super().__init__(port=port)
         self.client_id, self.secret = "onward", secret
         self._config = {
             "client_id": self.client_id,
@@ -55,44 +51,19 @@ class OidcProvider:
             "accounts": accounts,
             "in_id_token": in_id_token,
         }
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def issuer(self) -> str:
         return f"http://localhost:{self.port}"
 
-    def start(self) -> Self:
-        """Returns when it answers. Raises Unavailable if it cannot be had here."""
-        program = obtain()
-        server.close_at_exit(self)
-        log = program.parent / f"log.{self.port}"
-        command = [*server.leash("KILL"), node(), str(program), str(self.port), json.dumps(self._config)]
-        with log.open("wb") as output:
-            self._process = server.in_lasting_thread(
-                lambda: subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-                )
-            )
-        end = time.monotonic() + START_TIMEOUT_S
-        while b"ready" not in log.read_bytes():
-            if self._process.poll() is not None or time.monotonic() > end:
-                raise Unavailable(f"oidc-provider does not start; its log:\n{server.tail(log)}")
-            time.sleep(0.05)
-        return self
+    def prepare(self) -> None:
+        obtain()
 
-    def close(self) -> None:
-        """End it."""
-        if server.may_close(self) and self._process is not None:
-            self._process.kill()
-            self._process.wait()
+    def command(self) -> Sequence[str | Path]:
+        return [node(), obtain(), str(self.port), json.dumps(self._config)]
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def ready(self) -> bool:
+        return self.http_ready("/.well-known/openid-configuration")
 
     def sign_in(self, url: str, login: str) -> str:
         """Go through the provider's pages as a browser does, and return the first address that is not the provider's."""
@@ -121,23 +92,13 @@ class OidcProvider:
 def obtain() -> Path:
     """The provider's program, installed once for all processes of a test run."""
     home = CACHE / "oidc-provider"
-    CACHE.mkdir(exist_ok=True)
-    with (CACHE / "oidc-provider.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with once("oidc-provider"):
         wanted = (SOURCE / "package-lock.json").read_bytes()
         installed = home / "installed.json"
         home.mkdir(exist_ok=True)
         for file in SOURCE.iterdir():
             shutil.copy(file, home)
         if not installed.exists() or installed.read_bytes() != wanted:
-            quietly = (
-                "--silent",
-                "--no-audit",
-                "--no-fund",
-                "--ignore-scripts",
-                "--fetch-retries=1",
-                "--fetch-timeout=20000",
-            )
-            _run([*npm(), "ci", *quietly, "--prefix", home])
+            npm("ci", home, "--ignore-scripts")
             installed.write_bytes(wanted)
     return home / "provider.mjs"

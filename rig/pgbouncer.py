@@ -3,8 +3,8 @@
     with PgBouncer(postgres.url) as bouncer:
         connect(bouncer.url)        # each transaction may land on another backend
 
-Nothing is installed and root is not needed. Backends are handed out round robin here (PgBouncer's own habit is to give
-the one used last): what rests on the state of a session fails at once, not once a week.
+Nothing is installed and root is not needed. This PgBouncer gives out backends round robin (by default it gives the one used
+last): code that relies on the state of a session fails at once, not once a week.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
 from rig import server
+from rig.base import Server
+from rig.install import CACHE
 from rig.server import Unavailable
 
 PoolMode = Literal["session", "transaction", "statement"]
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache"
 
-
-class PgBouncer:
+class PgBouncer(Server):
     """One PgBouncer for all databases of the PostgreSQL at `postgres_url`; `settings` go into its ini file."""
+
+    title = "PgBouncer"
+    never_root = True
+    not_ready = (OSError, psycopg.OperationalError)
 
     def __init__(
         self, postgres_url: str, pool_mode: PoolMode = "transaction", settings: dict[str, str] | None = None
     ) -> None:
+        super().__init__()
         self.postgres_url = postgres_url
         self.pool_mode = pool_mode
         self.settings = settings or {}
-        self.port = server.free_port()
-        self._home: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -53,46 +53,22 @@ class PgBouncer:
         parts = urlsplit(url)
         return urlunsplit(parts._replace(netloc=f"{parts.username or 'postgres'}@127.0.0.1:{self.port}"))
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process and self._process.poll() is None else None
+    def prepare(self) -> None:
+        self._program = obtain()
+        if server.guise().uid is not None:
+            self._program = _copy(self._program, self.home)
+        self._configure(self.home)
 
-    def start(self) -> Self:
-        """Returns when a query gets through. Raises Unavailable if no PgBouncer can be had here."""
-        if self.pid is not None:
-            return self
-        program = obtain()
-        server.close_at_exit(self)
-        home = self._home = self._home or Path(tempfile.mkdtemp(prefix="onward-pgbouncer-"))
-        if (uid := server.guise().uid) is not None:
-            program = _copy(program, home)
-            os.chown(home, uid, uid)
-        self._configure(home)
-        self._process = server.spawn([program, home / "ini"], home / "log", env=_environment(program))
-        self._wait_until_it_answers(home / "log")
-        return self
+    def command(self) -> Sequence[str | Path]:
+        return [self._program, self.home / "ini"]
 
-    def kill9(self) -> None:
-        """There is no gentler stop: a PgBouncer keeps nothing that could be saved."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+    def environ(self) -> Mapping[str, str]:
+        return _environment(self._program)
 
-    def close(self) -> None:
-        if not server.may_close(self):
-            return
-        self.kill9()
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
-            self._home = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def ready(self) -> bool:
+        with psycopg.connect(self.url, connect_timeout=5, autocommit=True) as connection:
+            connection.execute("SELECT 1")
+        return True
 
     def _configure(self, home: Path) -> None:
         parts = urlsplit(self.postgres_url)
@@ -114,19 +90,6 @@ class PgBouncer:
         (home / "ini").write_text("\n".join(lines) + "\n")
         (home / "users").write_text(f'"{user}" ""\n')
 
-    def _wait_until_it_answers(self, log: Path) -> None:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                with psycopg.connect(self.url, connect_timeout=5, autocommit=True) as connection:
-                    connection.execute("SELECT 1")
-                return
-            except psycopg.OperationalError as error:
-                if self.pid is None or time.monotonic() > deadline:
-                    self.kill9()
-                    raise RuntimeError(f"PgBouncer does not answer: {error}\nIts log:\n{server.tail(log)}") from error
-            time.sleep(0.01)
-
 
 def obtain() -> Path:
     """The program: one that is installed, else the unpacked one. Raises Unavailable, with the reason."""
@@ -142,8 +105,8 @@ def obtain() -> Path:
 def version() -> tuple[int, ...]:
     """Prepared statements survive the transaction mode from (1, 21) on, given the setting `max_prepared_statements`."""
     program = obtain()
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, env=_environment(program))
-    return tuple(map(int, re.findall(r"\d+", said.stdout.splitlines()[0])))
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, env=_environment(program))
+    return tuple(map(int, re.findall(r"\d+", done.stdout.splitlines()[0])))
 
 
 def _unpack(target: Path) -> None:
@@ -203,8 +166,8 @@ def _libraries_not_installed(work: Path) -> list[str]:
 
 def _lacks_libraries(tree: Path) -> list[str]:
     program = tree / "usr/sbin/pgbouncer"
-    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False, env=_environment(program))
-    return re.findall(r"(\S+) => not found", said.stdout)
+    done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False, env=_environment(program))
+    return re.findall(r"(\S+) => not found", done.stdout)
 
 
 def _environment(program: Path) -> dict[str, str]:
@@ -224,7 +187,7 @@ def _unpacked_root(program: Path) -> Path | None:
 
 
 def _copy(program: Path, home: Path) -> Path:
-    """Into a place where nobody can read it."""
+    """A copy of the program that the user `nobody` can read."""
     root = _unpacked_root(program)
     if root is None:
         return program

@@ -19,10 +19,10 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from rig.base import StartStop
 from rig.wire import Conversation, Statement, Transaction
 
 WRITES = {"INSERT", "UPDATE", "DELETE", "MERGE", "COPY", "COMMIT"}
@@ -41,7 +41,7 @@ class _Arm:
         return (self.any or statement.verb in WRITES) and (self.matching is None or self.matching in statement.sql)
 
 
-class Proxy:
+class Proxy(StartStop):
     """Listens on a free port of 127.0.0.1 between start() and close().
 
     `delay` is in seconds, for each direction, and `rate` in bytes a second for all connections and both directions together (0: as
@@ -111,14 +111,6 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
@@ -187,7 +179,7 @@ class Proxy:
         return await self._both(hear_client(), hear_server())
 
     async def _both(self, *hearing: Coroutine[Any, Any, bool]) -> bool:
-        ears = [asyncio.create_task(one) for one in hearing]
+        ears = [asyncio.create_task(side) for side in hearing]
         try:
             done, _ = await asyncio.wait(ears, return_when=asyncio.FIRST_COMPLETED)
             return all([await ear for ear in done])
@@ -197,8 +189,8 @@ class Proxy:
             await asyncio.gather(*ears, return_exceptions=True)
 
     async def _late(self, source: asyncio.StreamReader) -> AsyncIterator[bytes]:
-        """What comes from the source, `delay` later and not while paused. Many pieces can be under way at once: it is
-        time that is lost here, not throughput."""
+        """Yields the bytes of the source, `delay` later and not while paused. Many pieces can be under way at once: a delay costs
+        time and no throughput."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(1000)
 
         async def receive() -> None:
@@ -226,7 +218,7 @@ class Proxy:
             receiver.cancel()
 
     async def _cross(self, size: int) -> None:
-        """One piece after another: whose turn it is changes with each, as on a wire."""
+        """Waits until the pieces before this one have crossed: all connections share one wire."""
         self._free_at = max(self._free_at, self._loop.time()) + size / self.rate
         await asyncio.sleep(self._free_at - self._loop.time())
 
@@ -243,7 +235,7 @@ class Proxy:
 
 
 class HttpProxy(Proxy):
-    """In front of a server that speaks HTTP: what it loses is the answer to a request that was carried out."""
+    """A proxy in front of an HTTP server. It loses the answer to a request that the server has carried out."""
 
     def __init__(self, upstream_host: str, upstream_port: int) -> None:
         super().__init__(upstream_host, upstream_port)

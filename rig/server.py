@@ -1,4 +1,4 @@
-"""How the rig starts a server: never as root, never outliving this process, on a port that stays free.
+"""How the rig starts a process: not as root if the program refuses that, never outliving this process, on a port that stays free.
 
 PostgreSQL and PgBouncer refuse to run as root. As root we therefore start them in a guise:
 
@@ -73,19 +73,27 @@ def run(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> 
     )
 
 
-def spawn(command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Starts a server that gets SIGQUIT when this process dies, however it dies. Its output is appended to `log`."""
-    who = guise()
+def spawn(
+    command: Sequence[str | Path],
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    *,
+    orphan_signal: str = "KILL",
+    never_root: bool = False,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Starts a server that gets `orphan_signal` when this process dies, however it dies. Its output is appended to `log`."""
+    who = guise() if never_root else Guise()
 
     def start() -> subprocess.Popen[bytes]:
         with log.open("ab") as output:
             return subprocess.Popen(
-                [*who.prefix, *leash("QUIT"), *map(str, command)],
+                [*who.prefix, *leash(orphan_signal), *map(str, command)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=env,
-                cwd="/",
+                cwd=cwd or "/",
                 user=who.uid,
                 group=who.uid,
                 extra_groups=None if who.uid is None else [],

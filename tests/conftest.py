@@ -26,8 +26,7 @@ from onward.store.port.core import Store
 from onward.store.sqlite.store import SqliteStore
 from onward.telemetry import counters
 from rig.postgres import Postgres
-from rig.server import Unavailable
-from tests.kit import KINDS, TEST_KEYS, HandClock, Lab, Time, encrypt
+from tests.kit import KINDS, TEST_KEYS, HandClock, Lab, Time, encrypt, running
 from tests.roled import as_user, roled
 
 settings.register_profile(
@@ -183,14 +182,8 @@ def _no_secrets_from_outside() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A server without fsync, as no test crashes it; tests that crash a server start their own."""
-    try:
-        server = Postgres(settings={"fsync": "off", "max_connections": "400"}).start()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    try:
+    with running(Postgres(settings={"fsync": "off", "max_connections": "400"})) as server:
         yield server
-    finally:
-        server.close()
 
 
 class Recycled:

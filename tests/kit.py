@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import heapq
 import itertools
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -27,6 +28,8 @@ from onward.store.port.core import Batch, Claimed, End, Store, Wait
 from onward.store.port.workers import WorkerRow
 from onward.store.sqlite.file import MEMORY
 from onward.store.sqlite.store import SqliteStore
+from rig.base import Server
+from rig.server import Unavailable
 
 T = TypeVar("T")
 
@@ -41,6 +44,25 @@ _numbers = itertools.count(1)
 SEEDS = itertools.count(1)
 """For apps that share a store and a clock: two with the same seed would give two tasks the same id. Here and not in a `conftest.py`,
 which is loaded once as a plugin and once by each import."""
+
+
+# ── servers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+S = TypeVar("S", bound=Server)
+
+
+@contextlib.contextmanager
+def running(server: S, missing: str = "") -> Iterator[S]:
+    """Starts a server of the rig, and closes it. If this machine cannot have it, the test is skipped with this reason.
+
+    A fixture of the session starts one server for each process of pytest-xdist. A test that kills a server starts its own.
+    """
+    try:
+        server.start()
+    except Unavailable as error:
+        pytest.skip(f"{missing}: {error}" if missing else str(error))
+    with server:
+        yield server
 
 
 # ── encryption ───────────────────────────────────────────────────────────────────────────────────────────────────────

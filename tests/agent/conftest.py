@@ -7,18 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from rig.aimock import AIMock
-from rig.server import Unavailable
 from rig.strict import Strict
+from tests.kit import running
 
 
 @pytest.fixture(scope="session")
 def openai_server() -> Iterator[AIMock]:
-    try:
-        mock = AIMock().start()
-    except Unavailable as why:
-        pytest.skip(f"no OpenAI-compatible server: {why}")
-    yield mock
-    mock.close()
+    with running(AIMock(), "no OpenAI-compatible server") as mock:
+        yield mock
 
 
 @pytest.fixture

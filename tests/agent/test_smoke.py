@@ -12,21 +12,17 @@ from onward.agent.model import Request
 from onward.agent.models.openai import OpenAIModel
 from onward.agent.prices import Prices
 from onward.core import record as r
-from rig.server import Unavailable
 from rig.smollm import SmolLM
 from rig.strict import Strict
-from tests.kit import only_file
+from tests.kit import only_file, running
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def smol() -> Iterator[SmolLM]:
-    try:
-        with SmolLM() as model:
-            yield model
-    except Unavailable as why:
-        pytest.skip(f"no small model: {why}")
+    with running(SmolLM(), "no small model") as model:
+        yield model
 
 
 class Capital(BaseModel):

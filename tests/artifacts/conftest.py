@@ -12,8 +12,7 @@ from onward.app.application import open_shelf
 from onward.artifacts.keeper import Artifacts
 from onward.store.port.core import Store
 from rig.rclone import Rclone
-from rig.server import Unavailable
-from tests.kit import next_id
+from tests.kit import next_id, running
 
 BUCKET = "artifacts"
 PLACES = ("database, sqlite file", "database, sqlite memory", "database, postgres", "directory", "s3")
@@ -25,12 +24,8 @@ in_one_database = pytest.mark.parametrize("where", ["database, sqlite memory", "
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[Rclone]:
-    try:
-        server = Rclone(BUCKET).start()
-    except Unavailable as why:
-        pytest.skip(f"no S3-compatible server: {why}")
-    yield server
-    server.close()
+    with running(Rclone(BUCKET), "no S3-compatible server") as server:
+        yield server
 
 
 @pytest.fixture

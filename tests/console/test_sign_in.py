@@ -9,8 +9,8 @@ import pytest
 
 from rig import server as rig_server
 from rig.oidc import OidcProvider
-from rig.server import Unavailable
 from tests.console.conftest import Server, Visit
+from tests.kit import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one browser at a time
 
@@ -32,25 +32,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`onward serve` with a provider. Both have to know the address of the other before they start."""
     port = rig_server.free_port()
     address = f"http://localhost:{port}"
-    provider = OidcProvider(f"{address}/api/sign-in/callback", ACCOUNTS)
-    try:
-        provider.start()
-    except Unavailable as reason:
-        pytest.skip(f"there is no OpenID provider here: {reason}")
-    variables = {
-        "ONWARD_PUBLIC_URL": address,
-        "ONWARD_OIDC_ISSUER": provider.issuer,
-        "ONWARD_OIDC_CLIENT_ID": provider.client_id,
-        "ONWARD_OIDC_CLIENT_SECRET": provider.secret,
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        started = Server(tmp_path_factory.mktemp("stage"), "--port", str(port))
-    started.address = address
-    yield started
-    started.stop()
-    provider.close()
+    with running(
+        OidcProvider(f"{address}/api/sign-in/callback", ACCOUNTS), "there is no OpenID provider here"
+    ) as provider:
+        variables = {
+            "ONWARD_PUBLIC_URL": address,
+            "ONWARD_OIDC_ISSUER": provider.issuer,
+            "ONWARD_OIDC_CLIENT_ID": provider.client_id,
+            "ONWARD_OIDC_CLIENT_SECRET": provider.secret,
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            started = Server(tmp_path_factory.mktemp("stage"), "--port", str(port))
+        started.address = address
+        yield started
+        started.stop()
 
 
 class Person(Visit):

@@ -24,8 +24,20 @@ from onward.errors import BadSetting
 from onward.store.port.core import Outlook, Store
 from onward.store.postgres import pool
 from rig.postgres import Postgres
-from rig.server import Unavailable
-from tests.kit import HandClock, Through, eventually, join, new, not_memory, only_file, only_postgres, row, sql, submit
+from tests.kit import (
+    HandClock,
+    Through,
+    eventually,
+    join,
+    new,
+    not_memory,
+    only_file,
+    only_postgres,
+    row,
+    running,
+    sql,
+    submit,
+)
 
 MAX_STATEMENTS_PER_S = 2
 WINDOW_S = 6.0
@@ -35,14 +47,8 @@ WINDOW_S = 6.0
 def counting() -> Iterator[Postgres]:
     """A server that counts statements."""
     settings = {"fsync": "off", "shared_preload_libraries": "pg_stat_statements"}
-    try:
-        server = Postgres(settings=settings).start()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    try:
+    with running(Postgres(settings=settings)) as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rig.pgbouncer import PgBouncer, obtain
+from rig.pgbouncer import PgBouncer
 from rig.postgres import Postgres
-from rig.server import Unavailable
 from tests.faults.band import Place
+from tests.kit import running
 
 _names = itertools.count(1)
 
@@ -25,22 +25,14 @@ def prove(pytestconfig: pytest.Config) -> bool:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Postgres]:
     """A PostgreSQL with durability on, for tests that kill its clients."""
-    try:
-        server = Postgres(settings={"max_connections": "400"}).start()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with server:
+    with running(Postgres(settings={"max_connections": "400"})) as server:
         yield server
 
 
 @pytest.fixture
 def own_server() -> Iterator[Postgres]:
     """One for tests that kill the server itself."""
-    try:
-        server = Postgres(settings={"max_connections": "400"}).start()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with server:
+    with running(Postgres(settings={"max_connections": "400"})) as server:
         yield server
 
 
@@ -57,12 +49,8 @@ def postgres_place(server: Postgres, tmp_path: Path) -> Place:
 @pytest.fixture
 def pooled_place(server: Postgres, tmp_path: Path) -> Iterator[Place]:
     """A database behind a pooler that gives each transaction another session."""
-    try:
-        obtain()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
     url = server.database(f"f{next(_names)}")
-    with PgBouncer(server.url, settings={"default_pool_size": "40"}) as bouncer:
+    with running(PgBouncer(server.url, settings={"default_pool_size": "40"})) as bouncer:
         yield Place("pooled", bouncer.url_for(url), tmp_path, server, url)
 
 

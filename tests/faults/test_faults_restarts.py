@@ -58,7 +58,7 @@ async def test_database_restarted(own: Place, how: str, prove: bool, print_proof
 
     def trouble() -> None:
         if how == "kill -9":
-            server.kill9()
+            server.kill()
             server.start()
         else:
             server.restart("immediate")
@@ -86,7 +86,7 @@ async def test_database_away_for_longer_than_the_lease(own: Place, print_proof: 
             before = dict(crew.alive)
             async with busy(own, client, about=30, acts=lambda: _story(rng), task="once"):
                 await asyncio.sleep(1)
-                await asyncio.to_thread(server.stop, "immediate")
+                await asyncio.to_thread(server.stop, None, "immediate")
                 await asyncio.sleep(5)
                 await asyncio.to_thread(server.start)
                 await asyncio.sleep(1)

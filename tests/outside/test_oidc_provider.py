@@ -12,8 +12,7 @@ import pytest
 
 from onward import Onward
 from rig.oidc import OidcProvider
-from rig.server import Unavailable
-from tests.kit import only_file
+from tests.kit import only_file, running
 from tests.server.conftest import serving
 from tests.server.people import CONSOLE, free_address
 
@@ -29,25 +28,19 @@ async def together(url: str, **more: Any) -> AsyncIterator[tuple[OidcProvider, O
     """A provider, and a server of ours that trusts it."""
     bound, address = free_address()
     provider = OidcProvider(f"{address}/api/sign-in/callback", ACCOUNTS, **more)
-    try:
-        provider.start()
-    except Unavailable as reason:
-        pytest.skip(f"there is no OpenID provider here: {reason}")
-    app = Onward(
-        url,
-        oidc_issuer=provider.issuer,
-        oidc_client_id=provider.client_id,
-        oidc_client_secret=provider.secret,
-        oidc_roles="chiefs=admin,ops=operator,leads=approver",
-        oidc_tenant_claim="org",
-        oidc_no_tenant="us",
-        public_url=address,
-    )
-    try:
+    with running(provider, "there is no OpenID provider here"):
+        app = Onward(
+            url,
+            oidc_issuer=provider.issuer,
+            oidc_client_id=provider.client_id,
+            oidc_client_secret=provider.secret,
+            oidc_roles="chiefs=admin,ops=operator,leads=approver",
+            oidc_tenant_claim="org",
+            oidc_no_tenant="us",
+            public_url=address,
+        )
         async with app, serving(app, bound=bound):
             yield provider, app, address
-    finally:
-        provider.close()
 
 
 async def sign_in(provider: OidcProvider, browser: httpx2.AsyncClient, login: str) -> httpx2.Response:

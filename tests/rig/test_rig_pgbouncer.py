@@ -10,19 +10,15 @@ import psycopg
 import pytest
 
 from rig import server
-from rig.pgbouncer import PgBouncer, obtain, version
+from rig.pgbouncer import PgBouncer, version
 from rig.postgres import Postgres
 from rig.proxy import Proxy
-from rig.server import Unavailable
+from tests.kit import running
 
 
 @pytest.fixture(scope="module")
 def bouncer(postgres: Postgres) -> Iterator[PgBouncer]:
-    try:
-        obtain()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with PgBouncer(postgres.url) as bouncer:
+    with running(PgBouncer(postgres.url)) as bouncer:
         yield bouncer
 
 
@@ -57,14 +53,13 @@ def test_two_transactions_of_one_connection_on_two_backends(bouncer: PgBouncer, 
 def test_it_comes_back_on_the_same_port_and_leaves_nothing(bouncer: PgBouncer, postgres: Postgres) -> None:
     with PgBouncer(postgres.url, pool_mode="session", settings={"default_pool_size": "1"}) as own:
         url, pid = own.url, own.pid
-        own.kill9()
+        own.kill()
         own.start()
         assert own.url == url
         with psycopg.connect(own.url) as connection:
             assert connection.execute("SELECT 1").fetchall() == [(1,)]
-        home = own._home
+        home = own.home
     assert pid is not None
-    assert home is not None
     assert not server.alive(pid)
     assert not home.exists()
 

@@ -70,13 +70,13 @@ def test_a_database_can_be_made_while_a_loop_runs(postgres: Postgres) -> None:
     assert ask(asyncio.run(work()), "SELECT 1") == [(1,)]
 
 
-def test_kill9_keeps_committed_rows_and_no_others(own: Postgres) -> None:
+def test_kill_keeps_committed_rows_and_no_others(own: Postgres) -> None:
     ask(own.url, "CREATE TABLE things (name text)")
     ask(own.url, "INSERT INTO things VALUES ('committed')")
     with psycopg.connect(own.url) as open_transaction:
         open_transaction.execute("INSERT INTO things VALUES ('open')")
         before = own.url
-        own.kill9()
+        own.kill()
         with pytest.raises(psycopg.OperationalError):
             open_transaction.execute("SELECT 1")
         with pytest.raises(psycopg.OperationalError):
@@ -87,13 +87,13 @@ def test_kill9_keeps_committed_rows_and_no_others(own: Postgres) -> None:
 
 
 @pytest.mark.slow
-def test_kill9_takes_a_busy_backend_along(own: Postgres) -> None:
+def test_kill_takes_a_busy_backend_along(own: Postgres) -> None:
     ask(own.url, "CREATE TABLE things (name text)")
     slow = threading.Thread(target=_insert_slowly, args=[own.url])
     slow.start()
     while ask(own.url, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'INSERT%'") == [(0,)]:
         time.sleep(0.01)
-    own.kill9()
+    own.kill()
     slow.join()
     time.sleep(0.6)
     own.start()
@@ -115,8 +115,8 @@ def test_restart(own: Postgres, mode: Mode) -> None:
 
 def test_a_smart_stop_waits_for_clients(own: Postgres) -> None:
     with psycopg.connect(own.url), pytest.raises(TimeoutError):
-        own.stop("smart", timeout=0.2)
-    own.stop("smart")
+        own.stop(0.2, "smart")
+    own.stop(mode="smart")
     assert own.pid is None
 
 
@@ -141,7 +141,7 @@ def test_a_directory_of_the_callers_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [Postgres.close, Postgres.kill9])
+@pytest.mark.parametrize("end", [Postgres.close, Postgres.kill])
 def test_nothing_is_left_behind(end: object) -> None:
     own = Postgres().start()
     home, pid = own.data.parent, own.pid
@@ -260,7 +260,7 @@ def test_where_user_namespaces_are_forbidden(monkeypatch: pytest.MonkeyPatch) ->
         assert own.pid
         assert Path(f"/proc/{own.pid}").stat().st_uid == server.NOBODY
         ask(own.url, "CREATE TABLE things (name text)")
-        own.kill9()
+        own.kill()
         own.start()
         assert ask(own.url, "SELECT * FROM things") == []
 

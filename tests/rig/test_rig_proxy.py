@@ -211,7 +211,7 @@ async def test_delay(proxy: Proxy, url: str) -> None:
 async def test_a_server_that_is_down_and_comes_back() -> None:
     with Postgres() as own, Proxy("127.0.0.1", own.port) as proxy:
         connection = await asyncpg.connect(proxy.url_for(own.url))
-        own.kill9()
+        own.kill()
         with pytest.raises((*LOST, asyncpg.InterfaceError)):
             await connection.execute("SELECT 1")
         with pytest.raises(LOST):

@@ -10,18 +10,13 @@ from obstore.exceptions import PermissionDeniedError
 from obstore.store import S3Store
 
 from rig.rclone import Rclone
-from rig.server import Unavailable
+from tests.kit import running
 
 
 @pytest.fixture
 def server() -> Iterator[Rclone]:
-    server = Rclone("one")
-    try:
-        server.start()
-    except Unavailable as why:
-        pytest.skip(f"no S3-compatible server: {why}")
-    yield server
-    server.close()
+    with running(Rclone("one"), "no S3-compatible server") as server:
+        yield server
 
 
 def client(server: Rclone, **over: str) -> S3Store:
@@ -32,7 +27,7 @@ def client(server: Rclone, **over: str) -> S3Store:
 def test_an_object_is_there_also_after_a_restart(server: Rclone) -> None:
     obstore.put(client(server), "a/b", b"x" * 6_000_000)
     assert server.objects("one") == {"a/b": b"x" * 6_000_000}
-    server.stop()
+    server.kill()
     server.start()
     assert len(obstore.get(client(server), "a/b").bytes()) == 6_000_000
 

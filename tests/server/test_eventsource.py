@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from onward import Onward
 from onward.server.live import sse as stream
-from rig.aimock import node
+from rig.install import node
 from rig.server import Unavailable
 from tests.kit import only_memory
 from tests.server.sse import served

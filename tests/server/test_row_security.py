@@ -13,10 +13,9 @@ from onward import Onward
 from onward.errors import StoreUnavailable, TaskNotFound
 from onward.server.access.service import AuthorizedService
 from onward.service.submission import SubmitRequest
-from rig.pgbouncer import PgBouncer, obtain
+from rig.pgbouncer import PgBouncer
 from rig.postgres import Postgres
-from rig.server import Unavailable
-from tests.kit import sql
+from tests.kit import running, sql
 from tests.roled import as_user, no_tenant_predicates, roled
 from tests.server.tenants import caller, everything, town
 from tests.server.test_access import VERBS, Inspector
@@ -108,11 +107,7 @@ async def test_reads_that_come_at_once_wait_until_the_role_is_known(app: Onward)
 
 
 async def test_it_holds_behind_a_transaction_pooler(owner_url: str, postgres: Postgres) -> None:
-    try:
-        obtain()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with PgBouncer(postgres.url, settings={"default_pool_size": "2"}) as bouncer:
+    with running(PgBouncer(postgres.url, settings={"default_pool_size": "2"})) as bouncer:
         async for app in _app(bouncer.url_for(owner_url)):
 
             @app.task

@@ -15,10 +15,9 @@ from onward.core import record as r
 from onward.core.limit import Limit, LimitRow
 from onward.store.port.core import Batch, Store
 from onward.store.postgres.session import SESSION
-from rig.pgbouncer import PgBouncer, obtain
+from rig.pgbouncer import PgBouncer
 from rig.postgres import Postgres
-from rig.server import Unavailable
-from tests.kit import begun, claim, completion, entry, eventually, join, kinds, new, sql, submit, waiting
+from tests.kit import begun, claim, completion, entry, eventually, join, kinds, new, running, sql, submit, waiting
 from tests.store.test_store_migrate import NEXT, open_and_close, plus_one
 
 pytestmark = [pytest.mark.parametrize("kind", ["postgres"], indirect=True), pytest.mark.owner]
@@ -26,11 +25,7 @@ pytestmark = [pytest.mark.parametrize("kind", ["postgres"], indirect=True), pyte
 
 @pytest.fixture(scope="module")
 def bouncer(postgres: Postgres) -> Iterator[PgBouncer]:
-    try:
-        obtain()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with PgBouncer(postgres.url, settings={"default_pool_size": "6"}) as bouncer:
+    with running(PgBouncer(postgres.url, settings={"default_pool_size": "6"})) as bouncer:
         yield bouncer
 
 
@@ -138,7 +133,7 @@ async def test_a_bouncer_that_is_away_for_a_while(bouncer: PgBouncer, pooled: St
 
     async with app.worker():
         assert await (await app.submit(work, 1)).result(timeout=60) == 1
-        bouncer.kill9()
+        bouncer.kill()
         await asyncio.sleep(0.3)
         bouncer.start()
 

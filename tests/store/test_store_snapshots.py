@@ -15,20 +15,26 @@ from onward.store.postgres import snapshots
 from onward.store.postgres.execute import S as P
 from onward.store.shared.search import listings
 from rig.postgres import Postgres
-from rig.server import Unavailable
-from tests.kit import Time, claim, completion, eventually, join, new, only_postgres, sql, submit, together, waiting
+from tests.kit import (
+    Time,
+    claim,
+    completion,
+    eventually,
+    join,
+    new,
+    only_postgres,
+    running,
+    sql,
+    submit,
+    together,
+    waiting,
+)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    try:
-        postgres = Postgres(settings={"fsync": "off", "max_prepared_transactions": "2"}).start()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    try:
+    with running(Postgres(settings={"fsync": "off", "max_prepared_transactions": "2"})) as postgres:
         yield postgres
-    finally:
-        postgres.close()
 
 
 async def snapshot_check(url: str) -> tuple[str, bool, str]:
