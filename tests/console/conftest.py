@@ -1,5 +1,5 @@
-"""One server and one browser for a module: real processes, a real Chromium. Each test has a fresh profile, which is watched: what
-the page was refused, what it could not do and whom it asked."""
+"""One server and one browser for a module: real processes, a real Chromium. Each test has a fresh profile. Its fixture checks
+the errors of the page, the violations of its policy, and the hosts that it sent requests to."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def chromium() -> tuple[str | None, str]:
     if named:
         return named, "" if Path(named).exists() else f"ONWARD_CHROMIUM names {named}, which is not there"
     for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
-        if (found := shutil.which(name)) is not None:
-            return found, ""
+        if (program := shutil.which(name)) is not None:
+            return program, ""
     return None, ""
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A real Chromium; without one, a skip that says why. For a module and not for all: while it is there, its event loop runs in
-    this thread, and no test of another module could have one."""
+    """A real Chromium; without one, a skip with the reason. It lives for a module and not for a session: its event loop runs in
+    this thread, and tests of other modules could not run theirs."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
@@ -45,13 +45,13 @@ def browser() -> Iterator[Any]:
         pytest.skip(why)
     with sync_playwright() as playwright:
         try:
-            found = playwright.chromium.launch(executable_path=path, args=["--disable-dev-shm-usage"])
+            launched = playwright.chromium.launch(executable_path=path, args=["--disable-dev-shm-usage"])
         except Error as error:
             pytest.skip(
                 f"no browser starts here ({str(error).splitlines()[0]}); apt install chromium, or name one in ONWARD_CHROMIUM"
             )
-        yield found
-        found.close()
+        yield launched
+        launched.close()
 
 
 class Server:
@@ -91,22 +91,22 @@ class Server:
         for process in self._processes:
             process.wait(20)
 
-    def submit(self, task: str, given: Any, **options: Any) -> str:
-        answer = self.client.post("/api/tasks", json={"task": task, "input": given, **options})
+    def submit(self, task: str, value: Any, **options: Any) -> str:
+        answer = self.client.post("/api/tasks", json={"task": task, "input": value, **options})
         assert answer.status_code in {200, 202}, answer.text
-        found: str = answer.json()["task_id"]
-        return found
+        task_id: str = answer.json()["task_id"]
+        return task_id
 
     def get(self, task_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.get(f"/api/tasks/{task_id}").json()
-        return found
+        task: dict[str, Any] = self.client.get(f"/api/tasks/{task_id}").json()
+        return task
 
     def ended(self, task_id: str) -> dict[str, Any]:
         for _ in range(12):
             answer = self.client.get(f"/api/tasks/{task_id}/result", params={"timeout_s": 5})
             if answer.status_code == 200:
-                found: dict[str, Any] = answer.json()
-                return found
+                task: dict[str, Any] = answer.json()
+                return task
         raise AssertionError(f"{task_id} does not end: {answer.text}")
 
     def pass_(self, name: str, *numbers: int) -> None:
@@ -117,10 +117,10 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a worker for the queue `default`, and whatever else a test starts."""
-    found = Server(tmp_path_factory.mktemp("stage"), "--queues", "default")
-    yield found
-    found.stop()
+    """A server with a worker for the queue `default`. A test may start more processes."""
+    started = Server(tmp_path_factory.mktemp("stage"), "--queues", "default")
+    yield started
+    started.stop()
 
 
 WATCH = """
@@ -130,7 +130,7 @@ document.addEventListener("securitypolicyviolation", (event) => window.__violati
 
 
 class Visit:
-    """A page with what it did."""
+    """A page with its errors, requests and dialogs."""
 
     def __init__(self, page: Any, address: str) -> None:
         self.page, self.address = page, address.rstrip("/")
@@ -147,23 +147,26 @@ class Visit:
         return self.page
 
     def check(self) -> None:
-        """Nothing was refused by the policy, nothing threw, nothing of others ran, nobody else was asked."""
+        """The page had no error, no dialog and no violation of its policy, ran no foreign script, and sent requests to its
+        server only."""
         assert self.errors == []
         assert self.dialogs == []
         assert self.page.evaluate("window.__violations") == []
         assert self.page.evaluate("window.__ran") is None
-        assert {one.url for one in self.requests if not one.url.startswith((self.address, "blob:", "data:"))} == set()
+        assert {
+            request.url for request in self.requests if not request.url.startswith((self.address, "blob:", "data:"))
+        } == set()
 
 
 @pytest.fixture
 def visit(browser: Any, server: Server) -> Iterator[Visit]:
-    """A fresh profile; at the end it is checked what it did."""
+    """A page in a fresh profile; the fixture checks at the end what it did."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(15_000)
-    found = Visit(context.new_page(), server.address)
-    yield found
-    if found.page.url.startswith("http"):
-        found.check()
+    opened = Visit(context.new_page(), server.address)
+    yield opened
+    if opened.page.url.startswith("http"):
+        opened.check()
     context.close()
 
 

@@ -1,6 +1,5 @@
-"""A place with something on every page of the console: asks of all kinds, queues, schedules, receivers; and names and texts that mean
-harm. For the tests of the pages, and for looking at them: `python -m tests.console.desk FOLDER PORT`.
-"""
+"""An app with something on every page of the console: open approvals and questions of all kinds, queues, schedules, receivers;
+and hostile names and texts. For the tests of the pages, and for looking at them: `python -m tests.console.desk FOLDER PORT`."""
 
 from __future__ import annotations
 
@@ -114,7 +113,7 @@ app.agent(
 
 @app.task(name="payout.run")
 async def payout(ctx: Context, batch: str, usd: float) -> str:
-    """A person says yes, then money moves once."""
+    """After an approval, money moves once."""
     await ctx.approve(
         f"Pay batch {batch}: ${usd:,.2f} to 214 sellers?",
         risk="external_action",
@@ -136,7 +135,7 @@ async def transfer(ctx: Context, to: str) -> str:
 
 @app.task(name="seller.onboard")
 async def onboard(ctx: Context, seller: str) -> str:
-    """Asks for one of three."""
+    """Asks for a choice among three."""
     return str(await ctx.ask(f"Which plan does {seller} get?", choices=["Starter", "Growth", "Scale"], timeout="3d"))
 
 
@@ -148,7 +147,7 @@ async def describe(ctx: Context, seller: str) -> str:
 
 @app.task(name="echo")
 async def echo(ctx: Context, value: Any = None) -> Any:
-    """Whatever comes goes back."""
+    """Return the input."""
     return value
 
 
@@ -172,7 +171,7 @@ app.schedule("invoices", "fails", {"why": "the printer is out of paper"}, cron="
 
 
 class Receiver:
-    """Takes what is sent: /ok says yes, /gone says 410, anything else 503."""
+    """A receiver of webhooks: /ok answers 204, /gone 410, any other path 503."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -198,7 +197,7 @@ class Receiver:
 
 
 async def fill(receiver: str) -> None:
-    """Something for every page."""
+    """Submits something for every page."""
     await app.service.subscriptions.make(f"{receiver}/ok", ["task.completed"], tenant=None)
     await app.service.subscriptions.make(
         f"{receiver}/busy?token=abc", ["task.failed", "approval.requested"], tenant=None

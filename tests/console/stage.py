@@ -1,5 +1,5 @@
-"""An app for the console to show: steps that come one by one, people who are asked, a worker that dies, and an agent that says
-nothing but hostile things."""
+"""An app for the console to show: steps that come one by one, approvals, a worker that dies, and an agent whose texts are all
+hostile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg" onload="window.__ran=1"><script>
 
 
 class Line(BaseModel):
-    """One line of an order."""
+    """A line of an order."""
 
     sku: str
     count: int = Field(default=1, ge=1, le=9)
@@ -51,7 +51,7 @@ def gate(name: str) -> Path:
 
 @app.task
 async def rows(ctx: Context, name: str, count: int) -> int:
-    """Steps that come one by one, each when a file says so."""
+    """Steps that come one by one, each when the test has created its file."""
 
     async def row(n: int) -> int:
         while not gate(f"{name}-{n}").exists():  # noqa: ASYNC110 -- another process makes it
@@ -65,20 +65,20 @@ async def rows(ctx: Context, name: str, count: int) -> int:
 
 @app.task
 async def many(ctx: Context, count: int) -> int:
-    """As many records as somebody likes."""
+    """A task with this number of records."""
 
-    async def one(n: int) -> None:
+    async def record(n: int) -> None:
         await ctx.step(lambda: None, name=f"record {n}")
 
     for n in range(0, count - 1, 500):  # side by side, so that they share their commits
-        await ctx.gather(*[one(m) for m in range(n, min(n + 500, count - 1))])
-    await one(count - 1)  # alone, so that a test knows which record is the last
+        await ctx.gather(*[record(m) for m in range(n, min(n + 500, count - 1))])
+    await record(count - 1)  # alone, so that a test knows which record is the last
     return count
 
 
 @app.task
 async def pay(ctx: Context, usd: int) -> str:
-    """A payment that somebody has to allow."""
+    """A payment that needs an approval."""
     await ctx.step(lambda: "reserved", name="reserve")
     await ctx.approve(f"Pay ${usd}?", risk="external_action", timeout="1d")
     return "paid"
@@ -95,7 +95,7 @@ async def wire(ctx: Context, usd: int) -> str:
 
 @app.task(retry=1)
 async def breaks(ctx: Context, text: str) -> None:
-    """Fails with what it was given."""
+    """Fails with its input as the message."""
     await ctx.step(lambda: text, name=text[:60])
     raise LookupError(text)
 
@@ -121,7 +121,7 @@ async def swells(ctx: Context) -> str:
 
 @app.task
 async def gallery(ctx: Context) -> int:
-    """Leave pictures behind, and what only says that it is one."""
+    """Leaves artifacts that are images, and artifacts that only claim to be images."""
     left = {
         "image/svg+xml": SVG,
         "text/html": HTML.encode(),

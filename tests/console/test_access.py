@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,26 +17,28 @@ from tests.console.conftest import Server, Visit
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one browser at a time
 
 
-def expect(found: Any) -> Any:
+def expect(target: Any) -> Any:
     from playwright.sync_api import expect
 
-    return expect(found)
+    return expect(target)
 
 
 @pytest.fixture(scope="module")
 def keys(server: Server) -> dict[str, str]:
-    """A key for each scope; from here on the server wants one."""
+    """A key for each role of the tests; from here on the server needs one."""
     task = server.submit("order", {"name": "before", "lines": [{"sku": "mug"}]})
     server.ended(task)
 
-    def make(name: str, scopes: str) -> str:
+    def make(name: str, scopes: str, tenant: str = "") -> str:
         command = [sys.executable, "-m", "onward", "keys", "create", "--name", name, "--scope", scopes, "--json"]
-        said = subprocess.run(command, env=server.env, capture_output=True, text=True, check=True).stdout
-        found = re.search(r"onw_\w+", said)
-        assert found, said
-        return found[0]
+        command += ["--tenant", tenant] if tenant else []
+        output = subprocess.run(command, env=server.env, capture_output=True, text=True, check=True).stdout
+        token = re.search(r"onw_\w+", output)
+        assert token, output
+        return token[0]
 
     made = {"all": make("Ada", "admin,read,submit,decide"), "read": make("Bo", "read"), "task": task}
+    made["acme"] = make("Acme", "read,submit", "acme")
     made |= {"kim": make("Kim", "read,decide"), "lin": make("Lin", "read,decide")}
     server.client.headers["Authorization"] = f"Bearer {made['all']}"
     return made
@@ -52,8 +55,8 @@ def test_a_key_is_asked_for_and_only_ever_sent_as_a_header(visit: Visit, keys: d
     expect(page.locator("h1 .chip")).to_have_text("completed")
     page.wait_for_selector(".lamp[data-is=live]")
     secret = keys["all"]
-    assert all(secret not in one.url for one in visit.requests)
-    stream = [one for one in visit.requests if "/api/progress" in one.url][-1]
+    assert all(secret not in request.url for request in visit.requests)
+    stream = [request for request in visit.requests if "/api/progress" in request.url][-1]
     assert stream.headers["authorization"] == f"Bearer {secret}"
     assert page.evaluate("sessionStorage.getItem('onward.key')") == secret
     assert page.evaluate("JSON.stringify({...localStorage}) + document.cookie").find(secret) == -1
@@ -64,7 +67,7 @@ def test_a_key_is_asked_for_and_only_ever_sent_as_a_header(visit: Visit, keys: d
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
-def test_who_may_only_read_is_offered_nothing_else(visit: Visit, keys: dict[str, str]) -> None:
+def test_a_key_with_only_read_sees_no_actions(visit: Visit, keys: dict[str, str]) -> None:
     page = visit.go(f"/tasks/{keys['task']}")
     page.get_by_role("textbox", name="Key").fill(keys["read"])
     page.get_by_role("button", name="Sign in").click()
@@ -74,7 +77,7 @@ def test_who_may_only_read_is_offered_nothing_else(visit: Visit, keys: dict[str,
     expect(page.get_by_text("To submit tasks, a key needs the scope submit.")).to_be_visible()
 
 
-def test_two_of_them_have_to_approve(visit: Visit, keys: dict[str, str], server: Server) -> None:
+def test_an_approval_with_two_votes(visit: Visit, keys: dict[str, str], server: Server) -> None:
     task_id = server.submit("wire", {"usd": 7})  # with Ada's key
     page = visit.go("/inbox")
 
@@ -105,6 +108,26 @@ def test_two_of_them_have_to_approve(visit: Visit, keys: dict[str, str], server:
     expect(page.get_by_text("No approvals or questions are waiting")).to_be_visible()
 
 
+def test_the_number_at_the_inbox_counts_what_the_caller_sees(
+    visit: Visit, keys: dict[str, str], server: Server
+) -> None:
+    """`/api/stats` counts the approvals of all tenants; a key without a tenant and without admin does not see those."""
+    headers = {"Authorization": f"Bearer {keys['acme']}"}
+    answer = server.client.post("/api/tasks", json={"task": "wire", "input": {"usd": 8}}, headers=headers)
+    task_id = answer.json()["task_id"]
+    while server.get(task_id)["reason"] != "approval":
+        time.sleep(0.02)
+    page = visit.go("/inbox")
+    page.get_by_role("textbox", name="Key").fill(keys["kim"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("No approvals or questions are waiting")).to_be_visible()
+    page.wait_for_function(
+        "performance.getEntriesByType('resource').some((entry) => entry.name.endsWith('/api/stats'))"
+    )
+    expect(page.locator(".rail-count.tone-wait")).to_have_count(0)
+    server.client.post(f"/api/tasks/{task_id}/cancel")
+
+
 MOUNTED = """
 import asyncio, contextlib, socket, uvicorn
 from starlette.applications import Starlette
@@ -129,22 +152,22 @@ asyncio.run(server.serve([bound]))
 def mounted(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
     folder = tmp_path_factory.mktemp("mounted")
     (folder / "mounted.py").write_text(MOUNTED)
-    found = Server.__new__(Server)
-    found.folder, found._processes = folder, []
-    found.env = {
+    process_server = Server.__new__(Server)
+    process_server.folder, process_server._processes = folder, []
+    process_server.env = {
         **os.environ,
         "ONWARD_DB": f"sqlite:///{folder}/m.db",
         "STAGE": str(folder),
         "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}{os.pathsep}{os.getcwd()}",
     }
-    address, _ = found.start(module="mounted")
+    address, _ = process_server.start(module="mounted")
     context = browser.new_context()
     context.set_default_timeout(15_000)
     visit = Visit(context.new_page(), address)
     yield visit
     visit.check()
     context.close()
-    found.stop()
+    process_server.stop()
 
 
 def test_it_works_under_a_prefix(mounted: Visit) -> None:

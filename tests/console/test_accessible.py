@@ -1,4 +1,4 @@
-"""The console for everybody: axe finds nothing serious, in light and dark, wide and narrow."""
+"""Accessibility of the console: axe finds nothing serious, in light and dark, wide and narrow."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def places(server: Server) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_nothing_serious_is_found(visit: Visit, places: dict[str, str], scheme: str, width: int) -> None:
+def test_axe_finds_nothing_serious(visit: Visit, places: dict[str, str], scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
     page = visit.page
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.set_viewport_size({"width": width, "height": 844})
-    found = {}
+    violations = {}
     for name, where in places.items():
         visit.go(where)
         page.wait_for_selector("main > *")
         page.wait_for_timeout(400)
-        found[name] = _serious(axe.Axe().run(page).response)
-    assert {name: some for name, some in found.items() if some} == {}
+        violations[name] = _serious(axe.Axe().run(page).response)
+    assert {name: lines for name, lines in violations.items() if lines} == {}
 
 
 def _serious(response: dict[str, Any]) -> list[str]:
     return [
-        f"{one['id']}: {node['html'][:120]} {node['failureSummary'][:200]}"
-        for one in response["violations"]
-        if one["impact"] in {"serious", "critical"}
-        for node in one["nodes"][:3]
+        f"{violation['id']}: {node['html'][:120]} {node['failureSummary'][:200]}"
+        for violation in response["violations"]
+        if violation["impact"] in {"serious", "critical"}
+        for node in violation["nodes"][:3]
     ]

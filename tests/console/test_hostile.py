@@ -1,4 +1,4 @@
-"""What agents, tools and people write is shown as text, whatever it is; nothing of it runs."""
+"""Texts of agents, tools and people are shown as text; nothing in them runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one brows
 TABS = ["timeline", "conversation", "state", "artifacts", "events", "children", "deliveries"]
 
 
-def expect(found: Any) -> Any:
+def expect(target: Any) -> Any:
     from playwright.sync_api import expect
 
-    return expect(found)
+    return expect(target)
 
 
 def harmless(page: Any) -> None:
-    """No element came out of a text, no address leads to a script, and nothing invisible is left."""
+    """No text became an element, no link leads to a script, and no invisible character is left."""
     assert (
         page.evaluate(
             "document.querySelectorAll('main script, main iframe, main object, main svg[onload], main img[onerror]').length"
@@ -46,7 +46,7 @@ def villain(server: Server) -> str:
 
 
 @pytest.mark.parametrize("tab", TABS)
-def test_an_agent_that_says_hostile_things(visit: Visit, villain: str, tab: str) -> None:
+def test_hostile_text_of_an_agent(visit: Visit, villain: str, tab: str) -> None:
     page = visit.go(f"/tasks/{villain}?tab={tab}")
     expect(page.locator("h1 .chip")).to_have_text("completed")
     page.wait_for_timeout(300)
@@ -55,8 +55,8 @@ def test_an_agent_that_says_hostile_things(visit: Visit, villain: str, tab: str)
         expect(page.locator("main")).to_contain_text("<script>window.__ran=1</script>")
         expect(page.locator("main")).to_contain_text("\\u202e")
     if tab == "events":
-        for one in page.locator(".event").all():
-            one.click()
+        for event in page.locator(".event").all():
+            event.click()
         harmless(page)
     if tab == "timeline":
         for n in range(page.locator(".tl-row:visible").count()):
@@ -64,7 +64,7 @@ def test_an_agent_that_says_hostile_things(visit: Visit, villain: str, tab: str)
             harmless(page)
 
 
-def test_only_what_begins_like_an_image_is_shown_as_one(visit: Visit, server: Server) -> None:
+def test_only_bytes_that_begin_like_an_image_are_shown_as_one(visit: Visit, server: Server) -> None:
     task = server.submit("gallery", {})
     server.ended(task)
     page = visit.go(f"/tasks/{task}?tab=artifacts")
@@ -113,7 +113,7 @@ def test_ten_megabytes_in_results_steps_and_artifacts(visit: Visit, server: Serv
     server.ended(task)
     page = visit.go("/tasks")
     row = page.locator(f'.task-row[data-id="{task}"]')
-    expect(row).to_contain_text("(too large for a list)")
+    expect(row).to_contain_text("(not shown in the list)")
     for tab in TABS:
         visit.go(f"/tasks/{task}?tab={tab}")
         expect(page.locator(".sentence")).to_contain_text("Completed")
@@ -127,7 +127,7 @@ def test_ten_megabytes_in_results_steps_and_artifacts(visit: Visit, server: Serv
     assert page.evaluate("document.querySelector('main').innerText.length") < 300_000
 
 
-def test_the_address_of_a_page_is_hostile_too(visit: Visit) -> None:
+def test_a_hostile_address_of_a_page(visit: Visit) -> None:
     for where in (
         "/tasks/%3Cscript%3E",
         "/tasks?state=%3Cb%3E&q=%22%3E%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",

@@ -1,4 +1,4 @@
-"""The pages about the whole place as people use them: decide, answer, pause, trigger, send again, give keys away and take them back."""
+"""The pages about the whole system as people use them: decide, answer, pause, trigger, send again, create and revoke keys."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one brows
 DESK = "tests.console.desk:app"
 
 
-def expect(found: Any) -> Any:
+def expect(target: Any) -> Any:
     from playwright.sync_api import expect
 
     expect.set_options(timeout=20_000)  # a machine with much to do takes its time
-    return expect(found)
+    return expect(target)
 
 
 class Desk(Server):
@@ -46,19 +46,19 @@ class Desk(Server):
     def all(self, path: str, name: str, **query: Any) -> list[dict[str, Any]]:
         answer = self.client.get(path, params=query)
         assert answer.status_code == 200, answer.text
-        found: list[dict[str, Any]] = answer.json()[name]
-        return found
+        items: list[dict[str, Any]] = answer.json()[name]
+        return items
 
-    def asked(self, task_id: str, kind: str = "approvals") -> dict[str, Any]:
-        """What a task asks, as soon as it asks."""
+    def open_ask(self, task_id: str, kind: str = "approvals") -> dict[str, Any]:
+        """The open approval or question of a task, as soon as there is one."""
         for _ in range(400):
-            for one in self.all(f"/api/{kind}", kind):
-                if one["task_id"] == task_id:
-                    return one
+            for ask in self.all(f"/api/{kind}", kind):
+                if ask["task_id"] == task_id:
+                    return ask
         raise AssertionError(f"{task_id} asks nothing")
 
-    def told(self, task_id: str) -> str:
-        """What the model of an agent was shown in its second turn: what became of its calls."""
+    def second_turn(self, task_id: str) -> str:
+        """The messages of the second turn of an agent: they contain the results of its calls."""
         answer = self.client.get(f"/api/tasks/{task_id}/turns/2")
         assert answer.status_code == 200, answer.text
         return json.dumps(answer.json()["messages"])
@@ -67,16 +67,16 @@ class Desk(Server):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """One server with a worker for all queues."""
-    found = Desk(tmp_path_factory.mktemp("desk"))
-    yield found
-    found.stop()
+    desk = Desk(tmp_path_factory.mktemp("desk"))
+    yield desk
+    desk.stop()
 
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[Receiver]:
-    found = Receiver()
-    yield found
-    found.close()
+    started = Receiver()
+    yield started
+    started.close()
 
 
 def title(page: Any) -> Any:
@@ -90,7 +90,7 @@ def gone(page: Any, ask: dict[str, Any]) -> None:
 # ── the inbox ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_approval_comes_live_shows_its_exact_arguments_and_is_given(visit: Visit, server: Desk) -> None:
+def test_an_approval_appears_live_with_its_exact_arguments_and_is_approved(visit: Visit, server: Desk) -> None:
     page = visit.go("/inbox")
     expect(page.get_by_text("No approvals or questions are waiting")).to_be_visible()
     task_id = server.submit("support.reply", "Where is her order?")
@@ -103,7 +103,7 @@ def test_an_approval_comes_live_shows_its_exact_arguments_and_is_given(visit: Vi
     expect(page.get_by_text("risk: external_action")).to_be_visible()
     expect(page.get_by_text("and is then denied")).to_be_visible()
     expect(page.locator(".ask-context")).to_contain_text("Where is her order?")
-    digest = server.asked(task_id)["digest"]
+    digest = server.open_ask(task_id)["digest"]
     expect(page.locator(".ask-body")).to_contain_text(f"Digest {digest[:16]}")
     page.get_by_role("button", name="Approve", exact=True).click()
     expect(page.get_by_text("Approved: send_email")).to_be_visible()
@@ -112,14 +112,16 @@ def test_an_approval_comes_live_shows_its_exact_arguments_and_is_given(visit: Vi
     (decision,) = [
         value for record in records if isinstance(value := record["data"].get("value"), dict) and "digest" in value
     ]
-    assert (decision["digest"], decision["named"]) == (digest, True), "the page has sent the digest of what it showed"
+    assert (decision["digest"], decision["named"]) == (digest, True), (
+        "the page has sent the digest of the action that it showed"
+    )
     expect(page.get_by_text("No approvals or questions are waiting")).to_be_visible()
     expect(page.locator(".rail-count.tone-wait")).to_have_count(0)
 
 
-def test_a_denial_has_a_reason_and_keys_are_enough(visit: Visit, server: Desk) -> None:
+def test_a_denial_with_a_reason_by_keyboard(visit: Visit, server: Desk) -> None:
     task_id = server.submit("support.reply", "Where is his order?")
-    ask = server.asked(task_id)
+    ask = server.open_ask(task_id)
     page = visit.go(f"/inbox?id={ask['id']}")
     expect(title(page)).to_be_visible()
     page.keyboard.press("d")
@@ -129,13 +131,13 @@ def test_a_denial_has_a_reason_and_keys_are_enough(visit: Visit, server: Desk) -
     page.keyboard.press("Enter")
     gone(page, ask)
     server.ended(task_id)
-    assert "he never wrote to us" in server.told(task_id)
-    assert "sent " not in server.told(task_id)
+    assert "he never wrote to us" in server.second_turn(task_id)
+    assert "sent " not in server.second_turn(task_id)
 
 
-def test_arguments_are_changed_as_texts_and_as_json(visit: Visit, server: Desk) -> None:
+def test_arguments_are_edited_as_fields_and_as_json(visit: Visit, server: Desk) -> None:
     task_id = server.submit("support.reply", "Where is their order?")
-    ask = server.asked(task_id)
+    ask = server.open_ask(task_id)
     page = visit.go(f"/inbox?id={ask['id']}")
     expect(title(page)).to_be_visible()
     page.keyboard.press("e")
@@ -154,12 +156,12 @@ def test_arguments_are_changed_as_texts_and_as_json(visit: Visit, server: Desk) 
     dialog.get_by_role("button", name="Approve as changed").click()
     gone(page, ask)
     server.ended(task_id)
-    assert "sent 'About A-1042' to y@example.com" in server.told(task_id)
+    assert "sent 'About A-1042' to y@example.com" in server.second_turn(task_id)
 
 
-def test_the_server_says_what_is_wrong_with_changed_arguments(visit: Visit, server: Desk) -> None:
+def test_invalid_changed_arguments_are_refused_with_a_message(visit: Visit, server: Desk) -> None:
     task_id = server.submit("support.reply", "One more.")
-    ask = server.asked(task_id)
+    ask = server.open_ask(task_id)
     page = visit.go(f"/inbox?id={ask['id']}")
     expect(title(page)).to_be_visible()
     page.keyboard.press("e")
@@ -173,9 +175,9 @@ def test_the_server_says_what_is_wrong_with_changed_arguments(visit: Visit, serv
     expect(page.get_by_text("This is no longer open")).to_be_visible()
 
 
-def test_always_answers_what_is_asked_beside_it(visit: Visit, server: Desk) -> None:
+def test_always_decides_the_other_open_call(visit: Visit, server: Desk) -> None:
     task_id = server.submit("support.twice", "Pay both back.")
-    ask = server.asked(task_id)
+    ask = server.open_ask(task_id)
     page = visit.go(f"/inbox?id={ask['id']}")
     page.get_by_label("always for refund in this task").check()
     page.get_by_role("button", name="Approve", exact=True).click()
@@ -183,9 +185,9 @@ def test_always_answers_what_is_asked_beside_it(visit: Visit, server: Desk) -> N
     gone(page, ask)
 
 
-def test_what_comes_next_is_not_decided_by_pressing_twice_and_what_is_read_stays(visit: Visit, server: Desk) -> None:
+def test_a_double_click_decides_one_ask_and_the_open_ask_stays(visit: Visit, server: Desk) -> None:
     later = server.submit("support.twice", "Pay both back.")
-    server.asked(later)
+    server.open_ask(later)
     page = visit.go("/inbox")
     expect(title(page)).to_have_text("Call refund?")
     sooner = server.submit("support.reply", "Where is it?")
@@ -195,19 +197,19 @@ def test_what_comes_next_is_not_decided_by_pressing_twice_and_what_is_read_stays
     expect(page.locator(".inbox-row")).to_have_count(2)
     expect(page.locator(".inbox-detail:not([inert])")).to_be_visible()
     asks = server.all("/api/approvals", "approvals")
-    assert sorted(one["task"] for one in asks) == ["support.reply", "support.twice"]
+    assert sorted(open_ask["task"] for open_ask in asks) == ["support.reply", "support.twice"]
     for ask in asks:
         server.client.post(f"/api/approvals/{ask['id']}", json={"decision": "deny", "hash": ask["hash"]})
     assert {server.ended(later)["state"], server.ended(sooner)["state"]} == {"completed"}
 
 
-def test_the_first_to_expire_is_on_top_and_j_and_k_go_up_and_down(visit: Visit, server: Desk) -> None:
+def test_the_first_to_expire_is_on_top_and_j_and_k_move(visit: Visit, server: Desk) -> None:
     tasks = [
         server.submit("seller.describe", {"seller": "A"}),
         server.submit("seller.onboard", {"seller": "B & C"}),
         server.submit("payout.run", {"batch": "B-1", "usd": 5.0}),
     ]
-    asks = [server.asked(tasks[0], "questions"), server.asked(tasks[1], "questions"), server.asked(tasks[2])]
+    asks = [server.open_ask(tasks[0], "questions"), server.open_ask(tasks[1], "questions"), server.open_ask(tasks[2])]
     page = visit.go("/inbox")
     rows = page.locator(".inbox-row")
     expect(rows).to_have_count(3)
@@ -231,7 +233,7 @@ def test_the_first_to_expire_is_on_top_and_j_and_k_go_up_and_down(visit: Visit, 
     assert server.ended(tasks[0])["result"] == "Small, and <b>proud</b>."
 
 
-def test_an_effect_in_doubt_is_decided_here(visit: Visit, server: Desk) -> None:
+def test_an_effect_in_doubt_is_resolved(visit: Visit, server: Desk) -> None:
     task_id = server.submit("transfer", {"to": "Old Mill"})
     page = visit.go("/inbox")
     page.get_by_role("option", name=re.compile("wire money to Old Mill")).click()
@@ -252,7 +254,7 @@ def test_an_effect_in_doubt_is_decided_here(visit: Visit, server: Desk) -> None:
 # ── queues, schedules, deliveries ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_queue_is_paused_drains_and_goes_on(visit: Visit, server: Desk) -> None:
+def test_a_queue_is_paused_drained_and_unpaused(visit: Visit, server: Desk) -> None:
     held = [server.submit("render.frame", {"frame": n}, queue="gpu") for n in range(4)]
     page = visit.go("/queues")
     gpu = page.get_by_role("row", name=re.compile("^gpu"))
@@ -270,7 +272,7 @@ def test_a_queue_is_paused_drains_and_goes_on(visit: Visit, server: Desk) -> Non
         server.client.post(f"/api/tasks/{task_id}/cancel")
 
 
-def test_a_schedule_is_triggered_paused_and_goes_on(visit: Visit, server: Desk) -> None:
+def test_a_schedule_is_triggered_paused_and_unpaused(visit: Visit, server: Desk) -> None:
     page = visit.go("/schedules")
     digest = page.get_by_role("row", name=re.compile("^digest"))
     expect(digest).to_contain_text("0 8 * * mon")
@@ -315,7 +317,7 @@ def test_events_are_subscribed_to_sent_and_sent_again(visit: Visit, server: Desk
     expect(page.get_by_text("No subscriptions")).to_be_visible()
 
 
-def test_an_unknown_price_is_said_to_be_unknown(visit: Visit, server: Desk) -> None:
+def test_an_unknown_price_is_shown_as_unknown(visit: Visit, server: Desk) -> None:
     for name in ("priced.thinker", "free.thinker", "free.thinker"):
         server.ended(server.submit(name, "Think."))
     page = visit.go("/usage")
@@ -343,7 +345,7 @@ def test_an_unknown_price_is_said_to_be_unknown(visit: Visit, server: Desk) -> N
     assert len(lines) == 2
 
 
-def test_the_system_tells_how_it_is(visit: Visit, server: Desk) -> None:
+def test_the_page_of_the_system(visit: Visit, server: Desk) -> None:
     server.client.post(f"/api/tasks/{server.submit('echo', 'audited')}/pause")
     page = visit.go("/system")
     expect(page.locator(".tile", has_text="Health")).to_contain_text("no problem")
@@ -363,28 +365,28 @@ def test_the_system_tells_how_it_is(visit: Visit, server: Desk) -> None:
 def key(server: Desk, name: str, *scopes: str, tenant: str | None = None) -> str:
     answer = server.client.post("/api/keys", json={"name": name, "scopes": scopes, "tenant": tenant})
     assert answer.status_code == 201, answer.text
-    found: str = answer.json()["token"]
-    return found
+    token: str = answer.json()["token"]
+    return token
 
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """A server that wants keys."""
-    found = Desk(tmp_path_factory.mktemp("locked"))
-    found.keep(key(found, "boss", "read", "submit", "decide", "admin"))
-    yield found
-    found.stop()
+    desk = Desk(tmp_path_factory.mktemp("locked"))
+    desk.keep(key(desk, "boss", "read", "submit", "decide", "admin"))
+    yield desk
+    desk.stop()
 
 
 @pytest.fixture
 def stranger(browser: Any, locked: Desk) -> Iterator[Visit]:
-    """Somebody who has to sign in."""
+    """A visitor who has to sign in."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(15_000)
-    found = Visit(context.new_page(), locked.address)
-    yield found
-    if found.page.url.startswith("http"):
-        found.check()
+    opened = Visit(context.new_page(), locked.address)
+    yield opened
+    if opened.page.url.startswith("http"):
+        opened.check()
     context.close()
 
 
@@ -396,7 +398,7 @@ def signed_in(stranger: Visit, token: str, where: str) -> Any:
     return page
 
 
-def test_a_key_is_made_shown_once_and_revoked(stranger: Visit, locked: Desk) -> None:
+def test_a_key_is_created_shown_once_and_revoked(stranger: Visit, locked: Desk) -> None:
     key(locked, HOSTILE[:60], "read")
     page = signed_in(stranger, key(locked, "ada", "read", "admin"), "/system?tab=keys")
     expect(page.get_by_role("row", name=re.compile("^<img src=x onerror"))).to_be_visible()
@@ -421,17 +423,17 @@ def test_a_key_is_made_shown_once_and_revoked(stranger: Visit, locked: Desk) -> 
     expect(page.get_by_role("row", name=re.compile("ada revoke key"))).to_be_visible()
 
 
-def test_a_key_for_looking_sees_no_buttons(stranger: Visit, locked: Desk) -> None:
+def test_a_key_with_only_read_sees_no_buttons(stranger: Visit, locked: Desk) -> None:
     reply, seller = locked.submit("support.reply", "Where is it?"), locked.submit("seller.onboard", {"seller": "B"})
     doubt = locked.submit("transfer", {"to": "Mill"})
-    ids = [locked.asked(reply)["id"], locked.asked(seller, "questions")["id"]]
+    ids = [locked.open_ask(reply)["id"], locked.open_ask(seller, "questions")["id"]]
     for _ in range(400):
         if doubts := locked.all(f"/api/tasks/{doubt}/doubts", "doubts"):
             ids.append(f"{doubt}.{doubts[0]['seq']}")
             break
     page = signed_in(stranger, key(locked, "reader", "read"), f"/inbox?id={ids[0]}")
-    for one in ids:
-        stranger.go(f"/inbox?id={one}")
+    for ask_id in ids:
+        stranger.go(f"/inbox?id={ask_id}")
         expect(page.get_by_text(re.compile("Your key may read this, but not"))).to_be_visible()
         for name in ("Approve", "Deny…", "Change…", "Growth", "It happened", "Undo it"):
             expect(page.locator("main").get_by_role("button", name=name)).to_have_count(0)
@@ -442,7 +444,7 @@ def test_a_key_for_looking_sees_no_buttons(stranger: Visit, locked: Desk) -> Non
     expect(page.locator(".rail").get_by_role("link", name=re.compile("System|Deliveries"))).to_have_count(0)
 
 
-def test_a_key_of_a_tenant_sees_what_is_its_own(stranger: Visit, locked: Desk) -> None:
+def test_a_key_of_a_tenant_sees_its_own_tasks(stranger: Visit, locked: Desk) -> None:
     page = signed_in(
         stranger, key(locked, "acme-admin", "read", "submit", "decide", "admin", tenant="acme"), "/overview"
     )
@@ -481,27 +483,27 @@ def full(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterat
     folder = tmp_path_factory.mktemp("full")
     with ThreadPoolExecutor(1) as aside:  # Playwright has a loop in this thread
         aside.submit(made, f"sqlite:///{folder}/stage.db", receiver.address).result()
-    found = Desk(folder)
+    desk = Desk(folder)
     for _ in range(400):
         if {"harm.agent", "payout.run", "support.reply"} <= {
-            one["task"] for one in found.all("/api/approvals", "approvals")
+            ask["task"] for ask in desk.all("/api/approvals", "approvals")
         }:
             break
-    yield found
-    found.stop()
+    yield desk
+    desk.stop()
 
 
 @pytest.fixture(params=["light", "dark"])
 def eyes(request: pytest.FixtureRequest, browser: Any, full: Desk) -> Iterator[Visit]:
-    """Somebody with a phone at night, or, for `make prove`, at a desk by day as well."""
+    """A visitor with a phone in dark mode, or, for `make prove`, also at a desk in light mode."""
     if request.param == "light":
         request.getfixturevalue("at_length")
     size = {"width": 390, "height": 844} if request.param == "dark" else {"width": 1280, "height": 900}
     context = browser.new_context(viewport=size, color_scheme=request.param, reduced_motion="reduce")
     context.set_default_timeout(15_000)
-    found = Visit(context.new_page(), full.address)
-    yield found
-    found.check()
+    opened = Visit(context.new_page(), full.address)
+    yield opened
+    opened.check()
     context.close()
 
 
@@ -512,17 +514,21 @@ def settled(page: Any) -> None:
 
 
 def serious(response: dict[str, Any]) -> list[str]:
-    found = [one for one in response["violations"] if one["impact"] in {"serious", "critical"}]
+    violations = [violation for violation in response["violations"] if violation["impact"] in {"serious", "critical"}]
     return [
-        f"{one['id']}: {node['html'][:160]} {node['failureSummary'][:300]}"
-        for one in found
-        for node in one["nodes"][:3]
+        f"{violation['id']}: {node['html'][:160]} {node['failureSummary'][:300]}"
+        for violation in violations
+        for node in violation["nodes"][:3]
     ]
 
 
 def test_every_page_is_accessible_and_shows_hostile_things_as_text(eyes: Visit, full: Desk) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
-    asks = [f"/inbox?id={one['id']}" for one in full.all("/api/approvals", "approvals") if one["task"] == "harm.agent"]
+    asks = [
+        f"/inbox?id={open_ask['id']}"
+        for open_ask in full.all("/api/approvals", "approvals")
+        if open_ask["task"] == "harm.agent"
+    ]
     wrong = []
     for where in PAGES + asks:
         page = eyes.go(where)
@@ -539,10 +545,10 @@ def test_every_page_is_accessible_and_shows_hostile_things_as_text(eyes: Visit, 
     assert wrong == []
 
 
-def test_hostile_arguments_are_there_to_the_last_letter(browser: Any, full: Desk) -> None:
+def test_hostile_arguments_are_shown_in_full(browser: Any, full: Desk) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     visit = Visit(context.new_page(), full.address)
-    (ask,) = [one for one in full.all("/api/approvals", "approvals") if one["task"] == "harm.agent"]
+    (ask,) = [open_ask for open_ask in full.all("/api/approvals", "approvals") if open_ask["task"] == "harm.agent"]
     page = visit.go(f"/inbox?id={ask['id']}")
     shown = page.locator(".given dd").nth(1).inner_text()
     assert shown == HOSTILE.replace("\u202e", "\\u202e").replace("\u2066", "\\u2066").replace("\x1b", "\\u001b")

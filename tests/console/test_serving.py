@@ -1,4 +1,4 @@
-"""The console as files: what comes with them, and how much of it."""
+"""The console as files: their headers, and their size."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.console.conftest import Server, Visit
 SOURCE = Path(console.__file__).parents[2] / "console"
 SCRIPTS = sorted(SOURCE.rglob("*.js"))
 
-pytestmark = pytest.mark.xdist_group("console")  # one server for all of them
+pytestmark = pytest.mark.xdist_group("console")  # one server for all tests
 
 
-def test_the_page_comes_with_a_policy_that_lets_nothing_else_in(server: Server) -> None:
+def test_the_page_has_a_strict_content_security_policy(server: Server) -> None:
     answer = server.client.get("/")
     policy = dict(part.strip().partition(" ")[::2] for part in answer.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'"
@@ -25,10 +25,10 @@ def test_the_page_comes_with_a_policy_that_lets_nothing_else_in(server: Server) 
     assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
     assert policy["require-trusted-types-for"] == "'script'"
     assert answer.headers["x-content-type-options"] == "nosniff"
-    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", answer.text), "nothing inline"
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", answer.text), "no inline scripts"
 
 
-def test_files_are_asked_for_again_and_sent_once(server: Server) -> None:
+def test_files_are_revalidated_and_sent_once(server: Server) -> None:
     first = server.client.get("/console/app.js")
     assert first.headers["content-type"].startswith("text/javascript")
     again = server.client.get("/console/app.js", headers={"If-None-Match": first.headers["etag"]})
@@ -39,17 +39,17 @@ def test_files_are_asked_for_again_and_sent_once(server: Server) -> None:
 @pytest.mark.parametrize(
     "path", ["nothing.js", "../server/http/console.py", "%2e%2e/errors.py", "..%2f..%2ferrors.py", "", "pages"]
 )
-def test_there_is_nothing_else(server: Server, path: str) -> None:
+def test_unknown_files_are_not_found(server: Server, path: str) -> None:
     assert server.client.get(f"/console/{path}").status_code == 404
 
 
-def test_it_only_tells(server: Server) -> None:
+def test_only_get_is_allowed(server: Server) -> None:
     assert server.client.post("/").status_code == 405
     assert server.client.get("/", headers={"Host": "evil.example"}).status_code == 421
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_module_has_a_way_to_make_anything_but_text(path: Path) -> None:
+def test_no_module_uses_html_from_strings(path: Path) -> None:
     text = path.read_text()
     code = re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)
     assert not re.search(
@@ -59,7 +59,7 @@ def test_no_module_has_a_way_to_make_anything_but_text(path: Path) -> None:
     assert text.startswith("// "), "open a file by teaching it"
     assert len(text.splitlines()) <= 450
     for name in re.findall(r'^(?:import|export) .*? from "([^"]+)"|import\("([^"]+)"\)', code, re.MULTILINE):
-        assert "".join(name).startswith("."), "nothing of others"
+        assert "".join(name).startswith("."), "no foreign host"
 
 
 @pytest.mark.slow

@@ -21,10 +21,10 @@ ACCOUNTS = {
 }
 
 
-def expect(found: Any) -> Any:
+def expect(target: Any) -> Any:
     from playwright.sync_api import expect
 
-    return expect(found)
+    return expect(target)
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,9 @@ class Person(Visit):
 def visit(browser: Any, server: Server) -> Iterator[Person]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(15_000)
-    found = Person(context.new_page(), server.address)
-    yield found
-    found.check()
+    person = Person(context.new_page(), server.address)
+    yield person
+    person.check()
     context.close()
 
 
@@ -82,7 +82,7 @@ def test_a_person_signs_in_is_named_and_signs_out(visit: Person, server: Server)
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     visit.sign_in("ada")
     expect(page.get_by_role("heading", name="Queues and workers")).to_be_visible()
-    assert page.url == f"{server.address}/#/queues", "the page that was asked for"
+    assert page.url == f"{server.address}/#/queues", "the page that was requested"
     account = page.get_by_role("button", name="ada@example.com", exact=True)
     expect(account).to_be_visible()
     expect(page.locator(".account .roles")).to_have_text("admin")
@@ -96,7 +96,19 @@ def test_a_person_signs_in_is_named_and_signs_out(visit: Person, server: Server)
     assert [cookie["name"] for cookie in page.context.cookies() if cookie["name"].startswith("onward")] == []
 
 
-def test_a_viewer_is_offered_nothing_that_a_viewer_may_not_do(visit: Person, server: Server) -> None:
+def test_a_narrow_screen_does_not_scroll_sideways_and_has_the_roles_in_the_menu(visit: Person) -> None:
+    page = visit.go("/tasks")
+    page.set_viewport_size({"width": 400, "height": 800})
+    visit.sign_in("ada")
+    account = page.get_by_role("button", name="ada@example.com", exact=True)
+    expect(account).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    account.click()
+    expect(page.locator(".menu-info")).to_have_text("Roles: admin")
+    expect(page.get_by_role("menuitem", name="Sign out")).to_be_focused()
+
+
+def test_a_viewer_sees_no_forbidden_actions(visit: Person, server: Server) -> None:
     page = visit.go("/overview")
     visit.sign_in("vic")
     expect(page.locator(".account .roles")).to_have_text("viewer")

@@ -1,4 +1,4 @@
-"""The console as people use it: submit, watch, filter, steer; and a worker that is killed while somebody looks."""
+"""The console as people use it: submit, watch, filter, control; and a worker that is killed while a person looks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.console.conftest import STAGE, Server, Visit
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one browser at a time
 
 
-def expect(found: Any) -> Any:
+def expect(target: Any) -> Any:
     from playwright.sync_api import expect
 
-    return expect(found)
+    return expect(target)
 
 
 def row(page: Any, name: str) -> Any:
@@ -133,7 +133,7 @@ def test_a_task_is_cancelled(visit: Visit, server: Server) -> None:
     expect(page.locator("h1 .chip")).to_have_text("cancelled")
 
 
-def test_a_task_is_forked_from_a_step_after_it_is_told_what_would_repeat(visit: Visit, server: Server) -> None:
+def test_a_task_is_forked_from_a_step_after_a_preview(visit: Visit, server: Server) -> None:
     task = server.submit("order", {"name": "fork", "lines": [{"sku": "mug"}, {"sku": "lamp"}, {"sku": "vase"}]})
     server.ended(task)
     page = visit.go(f"/tasks/{task}")
@@ -148,7 +148,7 @@ def test_a_task_is_forked_from_a_step_after_it_is_told_what_would_repeat(visit: 
     expect(page.locator(".tl-flag", has_text="forked")).to_be_visible()
 
 
-def test_a_task_is_paused_resumed_prioritized_and_told_something(visit: Visit, server: Server) -> None:
+def test_a_task_is_paused_resumed_prioritized_and_sent_a_message(visit: Visit, server: Server) -> None:
     task = server.submit("pay", {"usd": 6})
     page = visit.go(f"/tasks/{task}")
     expect(page.locator("h1 .chip")).to_have_text("needs approval")
@@ -168,7 +168,7 @@ def test_a_task_is_paused_resumed_prioritized_and_told_something(visit: Visit, s
     assert server.get(task)["priority"] == 7
 
 
-def test_the_list_is_live_and_walked_with_the_keyboard(visit: Visit, server: Server) -> None:
+def test_the_list_is_live_and_works_with_the_keyboard(visit: Visit, server: Server) -> None:
     page = visit.go()
     page.wait_for_selector(".lamp[data-is=live]")
     first = server.submit("order", {"name": "one", "lines": []})
@@ -197,7 +197,7 @@ def test_filters_are_combined_kept_in_the_address_and_searched_with_a_text(visit
 
     def shown(*tasks: str) -> None:
         expect(page.locator(".task-row")).to_have_count(len(tasks))
-        assert {one.get_attribute("data-id") for one in page.locator(".task-row").all()} == set(tasks)
+        assert {row.get_attribute("data-id") for row in page.locator(".task-row").all()} == set(tasks)
 
     shown(ended, failed, asks)
     expect(page.locator(".total")).to_have_text("3")
@@ -222,7 +222,7 @@ def test_filters_are_combined_kept_in_the_address_and_searched_with_a_text(visit
     expect(page.locator(".task-row .c-state")).to_contain_text("Pay $8?")
 
 
-def test_a_row_says_why_its_task_stands_without_the_words_of_its_chip(visit: Visit, server: Server) -> None:
+def test_a_row_gives_a_reason_beyond_its_chip(visit: Visit, server: Server) -> None:
     failed = server.submit("snaps", {}, labels={"team": "why"})
     poor = server.submit("poor", "Spend all of it.", labels={"team": "why"})
     server.ended(failed)
@@ -235,16 +235,16 @@ def test_a_row_says_why_its_task_stands_without_the_words_of_its_chip(visit: Vis
     )
 
 
-def test_all_that_match_are_cancelled_after_a_count(visit: Visit, server: Server) -> None:
+def test_all_matching_tasks_are_cancelled_after_a_count(visit: Visit, server: Server) -> None:
     tasks = [server.submit("pay", {"usd": n}, labels={"batch": "7"}) for n in range(3)]
     other = server.submit("pay", {"usd": 99}, labels={"batch": "8"})
     page = visit.go("/tasks")
-    page.get_by_role("button", name="All matching").click()
+    page.get_by_role("button", name="Bulk actions").click()
     expect(page.get_by_role("menuitem", name="Cancel all matching…")).to_be_disabled()
     page.keyboard.press("Escape")
     visit.go("/tasks?label=batch:7")
     expect(page.locator(".task-row")).to_have_count(3)
-    page.get_by_role("button", name="All matching").click()
+    page.get_by_role("button", name="Bulk actions").click()
     page.get_by_role("menuitem", name="Cancel all matching…").click()
     page.get_by_role("button", name="Cancel 3 tasks").click()
     expect(page.locator(".toast")).to_contain_text("Done with 3 of 3.")
@@ -252,7 +252,7 @@ def test_all_that_match_are_cancelled_after_a_count(visit: Visit, server: Server
     assert [server.get(task)["state"] for task in (*tasks, other)] == ["cancelled"] * 3 + ["waiting"]
 
 
-def test_a_task_is_forgotten(visit: Visit, server: Server) -> None:
+def test_a_task_is_pruned(visit: Visit, server: Server) -> None:
     task = server.submit("order", {"name": "forget me", "lines": []})
     server.ended(task)
     page = visit.go(f"/tasks/{task}")
@@ -269,7 +269,7 @@ def test_a_task_is_forgotten(visit: Visit, server: Server) -> None:
     expect(page.get_by_text(re.compile("there is no task", re.IGNORECASE))).to_be_visible()
 
 
-def test_the_stream_is_closed_while_nobody_looks(visit: Visit, server: Server) -> None:
+def test_the_stream_is_closed_while_the_tab_is_hidden(visit: Visit, server: Server) -> None:
     visit.page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.__away === true })")
     page = visit.go()
     page.wait_for_selector(".lamp[data-is=live]")

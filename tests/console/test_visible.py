@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,26 +30,40 @@ console.log(JSON.stringify(texts.map((text) => {
 """
 
 
-def shown(texts: list[str]) -> list[dict[str, object]]:
+def run_node(script: str, argument: object) -> Any:
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node is not on this machine")
-    command = [node, "--input-type=module", "-e", SCRIPT, str(CONSOLE), json.dumps(texts)]
+    command = [node, "--input-type=module", "-e", script, str(CONSOLE), json.dumps(argument)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    answer: list[dict[str, object]] = json.loads(done.stdout)
-    return answer
+    return json.loads(done.stdout)
 
 
-def test_every_text_on_the_page_can_be_seen() -> None:
+BRIEF = """
+const words = await import(process.argv[1] + "/words.js");
+console.log(JSON.stringify(JSON.parse(process.argv[2]).map((task) => words.briefField(task, "input"))));
+"""
+
+
+def test_a_list_names_erased_values_and_values_that_it_leaves_out() -> None:
+    tasks = [
+        {"input": None, "left_out": ["input"], "erased": True},
+        {"input": None, "left_out": ["input"]},
+        {"input": {"n": 1}},
+    ]
+    assert run_node(BRIEF, tasks) == ["(erased)", "(not shown in the list)", "n: 1"]
+
+
+def test_invisible_characters_are_escaped() -> None:
     plain = ["Grüße, 你好 👍 ⚠️ שלום", "two\nlines\tand a tab", "\\u202e as it is"]
-    answers = shown([*(f"a{character}b" for character in HIDDEN), *plain])
+    answers = run_node(SCRIPT, [*(f"a{character}b" for character in HIDDEN), *plain])
     for character, answer in zip(HIDDEN, answers, strict=False):
         code = f"{ord(character):04x}"
         escape = f"a\\u{{{code}}}b" if len(code) > 4 else f"a\\u{code}b"
         assert (answer["texts"], answer["title"]) == ([escape, escape], escape)
         editable = str(answer["editable"])
         assert character not in editable
-        assert json.loads(editable) == {"text": f"a{character}b"}, "what is edited stays what it is"
+        assert json.loads(editable) == {"text": f"a{character}b"}, "the edited value is exact"
     for text, answer in zip(plain, answers[len(HIDDEN) :], strict=True):
         assert answer["texts"] == [text, text]

@@ -92,7 +92,7 @@ function refreshCounts() {
   pending = setTimeout(async () => {
     countedAt = Date.now();
     try {
-      stats = await (me.tenant ? openAsks() : get("/api/stats"));
+      stats = await (me.tenant ? openAsks() : may("admin") ? get("/api/stats") : Promise.all([get("/api/stats"), openAsks()]).then(([all, { people }]) => ({ ...all, people })));
       drawRail();
     } catch {
       // the key may not read them, or the server is away: show no numbers
@@ -100,7 +100,7 @@ function refreshCounts() {
   }, Math.max(50, 2000 - (Date.now() - countedAt)));
 }
 
-/** The numbers for a key of a tenant: its open approvals and questions. */
+/** The open approvals and questions that the caller may see. `/api/stats` counts those of all tenants. */
 async function openAsks() {
   const [{ approvals }, { questions }] = await Promise.all([get("/api/approvals"), get("/api/questions")]);
   return { states: {}, people: approvals.length + questions.length };
@@ -120,7 +120,7 @@ function drawStatus({ is, why }) {
 function theme() {
   const is = () => document.documentElement.dataset.theme || "auto";
   const box = h("span");
-  const draw = () => put(box, menu("", Object.entries(THEMES).map(([name, [drawing, text]]) => ({ text: text + (is() === name ? " ✓" : ""), icon: drawing, act: () => take(name) })), { icon: THEMES[is()][0], title: "Colours", kind: "quiet" }));
+  const draw = () => put(box, menu("", Object.entries(THEMES).map(([name, [drawing, text]]) => ({ text: text + (is() === name ? " ✓" : ""), icon: drawing, act: () => take(name) })), { icon: THEMES[is()][0], title: "Theme", kind: "quiet" }));
   function take(name) {
     document.documentElement.dataset.theme = name;
     localStorage.setItem("onward.theme", name);
@@ -204,7 +204,8 @@ async function submitKey(event) {
 async function loadCaller() {
   Object.assign(me, await get("/api/whoami"));
   const who = me.person ? [me.roles.join(", "), me.tenant && `tenant ${line(me.tenant, 60)}`].filter(Boolean).join(" · ") : "";
-  put(account, (key.get() || me.person) && menu(line(shortName() || "key", 40), [{ text: "Sign out", act: signOut }], { icon: me.person ? "person" : "key", title: me.person ? `${line(me.name, 200)}: ${who}` : "Your key", kind: "quiet" }), me.person && h("span", { class: "roles faint" }, who));
+  const about = me.person ? [{ info: `Roles: ${me.roles.join(", ") || "none"}` }, me.tenant && { info: `Tenant: ${line(me.tenant, 60)}` }].filter(Boolean) : [{ info: `Scopes: ${me.scopes.join(", ")}` }];
+  put(account, (key.get() || me.person) && menu(line(shortName() || "key", 40), [...about, { text: "Sign out", act: signOut }], { icon: me.person ? "person" : "key", title: me.person ? `${line(me.name, 200)}: ${who}` : "Your key", kind: "quiet" }), me.person && h("span", { class: "roles faint" }, who));
   put(newTask, may("submit") && button("New task", () => router.go("/new"), { kind: "main", icon: "plus", title: "New task (n)", class: "button main new" }));
   drawRail();
 }

@@ -101,7 +101,7 @@ export function timeline({ pick, signal }) {
   const names = () => Number.parseFloat(getComputedStyle(element).getPropertyValue("--names")) || 260;
 
   function drawAxis() {
-    put(axis, ticks(scaled, width, view).map(([time, text]) => h("span", { class: "tl-tick", style: { left: `${x(time)}px` } }, text)));
+    put(axis, ticks(scaled, width, view).filter(([time, text]) => x(time) + 7 * text.length < width).map(([time, text]) => h("span", { class: "tl-tick", style: { left: `${x(time)}px` } }, text)));
     const lines = [...marks.values()].filter((mark) => LINES[mark.kind]);
     put(
       layer,

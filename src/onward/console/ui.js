@@ -181,7 +181,7 @@ export function menu(text, items, { icon: name, title, kind = "", small, align =
   const box = h("div", { class: "menu", onkeydown: keys, onfocusout: (event) => !box.contains(event.relatedTarget) && shut() }, opener, list);
   function toggle() {
     if (!list.hidden) return shut();
-    put(list, (typeof items === "function" ? items() : items).map((item) => (item ? h("button", { type: "button", role: "menuitem", class: ["menu-item", item.danger && "danger"], disabled: item.disabled, title: item.title, onclick: () => (shut(), opener.focus(), item.act()) }, item.icon && icon(item.icon), h("span", null, item.text)) : h("hr"))));
+    put(list, (typeof items === "function" ? items() : items).map((item) => (item?.info ? h("div", { class: "menu-info", role: "menuitem", "aria-disabled": "true" }, item.info) : item ? h("button", { type: "button", role: "menuitem", class: ["menu-item", item.danger && "danger"], disabled: item.disabled, title: item.title, onclick: () => (shut(), opener.focus(), item.act()) }, item.icon && icon(item.icon), h("span", null, item.text)) : h("hr"))));
     list.hidden = false;
     opener.setAttribute("aria-expanded", "true");
     list.querySelector("button:not(:disabled)")?.focus();

@@ -34,7 +34,7 @@ export function brief(value, most = 200) {
 }
 
 /** The input, the result or the error of a task of a list, in one line. */
-export const briefField = (task, name, most = 200) => (task.left_out?.includes(name) ? "(too large for a list)" : brief(task[name], most));
+export const briefField = (task, name, most = 200) => (task.erased ? "(erased)" : task.left_out?.includes(name) ? "(not shown in the list)" : brief(task[name], most));
 
 /** The beginning of a value as JSON, without encoding all of it: inputs may have megabytes. */
 function peek(value, most) {

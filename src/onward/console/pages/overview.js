@@ -113,7 +113,7 @@ function looks(list) {
 }
 
 function newest(tasks) {
-  if (!tasks.length) return empty("No tasks yet", "Submitted tasks appear here.", may("submit") && h("a", { class: "button main", href: "#/new" }, "New task"));
+  if (!tasks.length) return h("div", { class: "card" }, empty("No tasks yet", "Submitted tasks appear here.", may("submit") && h("a", { class: "button main", href: "#/new" }, "New task")));
   return h("ul", { class: "rows" }, tasks.map((task) => h("li", null, h("a", { href: link(`/tasks/${part(task.task_id)}`) }, lead(chip(task)), h("span", { class: "clip grow" }, h("b", null, line(task.task, 40)), " ", h("span", { class: "faint" }, briefField(task, "input", 80))), h("span", { class: "faint" }, age(task.created_at, { ago: false }))))));
 }
 

@@ -175,7 +175,7 @@ const SESSION_COLUMNS = (again) => [
   { name: "Tenant", cell: (session) => (session.tenant ? line(session.tenant, 40) : h("span", { class: "faint" }, "none")) },
   { name: "Last used", cell: (session) => age(session.last_used_at) },
   { name: "Ends", cell: (session) => age(session.until) },
-  { name: "", class: "tight end", cell: (session) => button("End…", () => endSession(session, again), { small: true, kind: "quiet", data: { key: `end:${session.id}` }, "aria-label": `End the session of ${line(session.name, 60)}` }) },
+  { name: "", class: "tight end", cell: (session) => button("End session…", () => endSession(session, again), { small: true, kind: "quiet", data: { key: `end:${session.id}` }, "aria-label": `End the session of ${line(session.name, 60)}` }) },
 ];
 
 function endSession(session, again) {
@@ -204,7 +204,7 @@ const QUOTAS = {
   running: "% of the slots of each worker",
   messages: "messages to one task",
   keys: "valid keys",
-  subscriptions: "subscriptions",
+  subscriptions: "webhook subscriptions",
   priority: "highest priority",
   refused: "refused calls a minute in the audit log, each key",
 };
@@ -213,7 +213,7 @@ async function quotas(box, signal, place) {
   const after = place().one("after") || "";
   const page = await get("/api/quotas", { after, limit: PAGE }, { signal });
   redraw(box, [page.tenants, after], () => [
-    h("p", { class: "faint bar-row" }, "What each tenant uses of its quotas. Requests, streams and sessions are those of this server process. ", h("code", null, "onward quotas set TENANT"), " changes a quota."),
+    h("p", { class: "faint bar-row" }, "The quotas of each tenant and how much of them it uses. Requests, streams and sessions are those of this server process. ", h("code", null, "onward quotas set TENANT"), " sets a quota for one tenant; the others come from the settings."),
     page.tenants.length ? page.tenants.map(tenant) : h("div", { class: "stacked" }, empty("No tenants", "A key with a tenant makes one. Keys without a tenant have no quotas.")),
     (page.next || after) && pager({ next: Boolean(page.next), before: after, onnext: () => go("/system", { tab: "quotas", after: page.next }), onbefore: () => history.back(), text: "by name" }),
   ]);
@@ -222,11 +222,12 @@ async function quotas(box, signal, place) {
 function tenant(use) {
   const columns = [
     { name: "Quota", cell: (quota) => h("span", { class: "two" }, h("b", null, line(quota.name.replaceAll("_", " "), 40)), h("span", { class: "faint" }, QUOTAS[quota.name] || "")) },
-    { name: "Used", class: "end", cell: (quota) => (quota.used === null ? h("span", { class: "faint" }, "–") : number(quota.used)) },
+    { name: "Used", class: "end", cell: (quota) => (quota.used === null ? h("span", { class: "faint", title: "This list does not count it" }, "not counted") : number(quota.used)) },
     { name: "Limit", class: "end", cell: (quota) => (quota.limit || quota.name === "priority" ? number(quota.limit) : h("span", { class: "faint" }, "none")) },
-    { name: "", class: "tight", cell: (quota) => (quota.limit && quota.used >= quota.limit && quota.name !== "priority" ? badge("used up", "bad") : quota.own ? badge("its own", "idle") : null) },
+    { name: "Source", class: "tight", cell: (quota) => h("span", { class: quota.own ? null : "faint" }, quota.own ? "set for this tenant" : "settings") },
+    { name: "", class: "tight", cell: (quota) => (quota.limit && quota.used >= quota.limit && quota.name !== "priority" ? badge("used up", "bad") : null) },
   ];
-  return h("div", { class: "stacked" }, h("h2", null, line(use.tenant, 60)), table(columns, use.quotas, { label: `Quotas of ${line(use.tenant, 60)}`, none: empty("No quotas", "") }));
+  return h("div", { class: "stacked quota-tenant" }, h("h2", null, `Tenant ${line(use.tenant, 60)}`), table(columns, use.quotas, { label: `Quotas of ${line(use.tenant, 60)}`, none: empty("No quotas", "") }));
 }
 
 // ── the audit ────────────────────────────────────────────────────────────────────────────────────────────────────────

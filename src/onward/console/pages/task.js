@@ -13,7 +13,7 @@ import { panel } from "../task/panel.js";
 import { sentence } from "../task/sentence.js";
 import { state } from "../task/state.js";
 import { timeline } from "../timeline.js";
-import { age, chip, meter, tabs, tag, taskLink } from "../ui.js";
+import { age, badge, chip, meter, tabs, tag, taskLink } from "../ui.js";
 import { copyable } from "../values.js";
 import { at, compact, ENDED, line, money, number, safe, short, span } from "../words.js";
 
@@ -122,7 +122,7 @@ export async function show(root, place) {
     put(
       head,
       h("nav", { class: "crumbs", "aria-label": "Breadcrumbs" }, h("a", { href: link("/tasks") }, "Tasks"), icon("right", 14), task.parent && [taskLink(task.parent), icon("right", 14)], h("span", null, copyable(task.task_id, short(task.task_id)))),
-      h("div", { class: "page-head" }, h("div", null, h("h1", { class: "task-title" }, h("bdi", null, line(task.task, 120)), chip(task)), h("p", { class: "sentence" }, sentence(task, chart, data))), h("div", { class: "actions" }, actions(context))),
+      h("div", { class: "page-head" }, h("div", null, h("h1", { class: "task-title" }, h("bdi", null, line(task.task, 120)), chip(task), task.erased && badge("erased", "idle")), h("p", { class: "sentence" }, sentence(task, chart, data))), h("div", { class: "actions" }, actions(context))),
       progress(),
       h("div", { class: "meters" }, metersOf(data)),
       h(

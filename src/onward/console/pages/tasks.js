@@ -157,14 +157,14 @@ function outcome(task) {
 
 function nothing(place) {
   if (filters.any(place)) return empty("No task matches", "Remove a filter, or search for something else.", button("Clear all filters", () => go("/tasks")));
-  return empty("No tasks yet", "Submit one here, with `onward submit`, or over the API.", may("submit") && h("a", { class: "button main", href: link("/new") }, "New task"));
+  return empty("No tasks yet", ["Submit one here, with ", h("code", null, "onward submit"), ", or over the API."], may("submit") && h("a", { class: "button main", href: link("/new") }, "New task"));
 }
 
 // ── bulk actions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-const DEEDS = {
+const ACTIONS = {
   cancel: { text: "Cancel", icon: "stop", says: "These tasks and their children end; finished saga steps are undone first. Ended tasks do not change.", danger: true },
-  pause: { text: "Pause", icon: "pause", says: "No worker goes on with these tasks until they are resumed." },
+  pause: { text: "Pause", icon: "pause", says: "Workers do not continue these tasks until they are resumed." },
   resume: { text: "Resume", icon: "play", says: "Failed, parked, quarantined and paused tasks continue where they stopped." },
   priority: { text: "Change the priority of", icon: "up", says: "Tasks with a higher priority go first." },
   prune: { text: "Delete", icon: "stop", says: "Ended tasks are deleted for good, with all tasks that they started. Other tasks do not change.", danger: true, scope: "admin" },
@@ -172,13 +172,13 @@ const DEEDS = {
 
 function actions() {
   if (!may("submit")) return null;
-  return menu("All matching", () => {
+  return menu("Bulk actions", () => {
     const some = filters.any(here());
-    return Object.entries(DEEDS).filter(([, deed]) => may(deed.scope || "submit")).map(([name, deed]) => ({ text: `${deed.text} all matching…`, icon: deed.icon, danger: deed.danger, disabled: !some, title: some ? null : "Set a filter first", act: () => all(name, deed) }));
+    return Object.entries(ACTIONS).filter(([, action]) => may(action.scope || "submit")).map(([name, action]) => ({ text: `${action.text} all matching…`, icon: action.icon, danger: action.danger, disabled: !some, title: some ? null : "Set a filter first", act: () => all(name, action) }));
   }, { title: "An action for all tasks that match the filters" });
 }
 
-async function all(action, deed) {
+async function all(name, action) {
   const place = here();
   const filter = filters.toQuery(place);
   const matching = await attempt(() => get("/api/tasks/count", filter));
@@ -188,14 +188,14 @@ async function all(action, deed) {
     return;
   }
   const n = `${count(matching.count, "task")}${matching.capped ? " or more" : ""}`;
-  const priority = action === "priority" ? fields.numeric("Priority", { value: 5, step: 1, required: true }) : null;
-  const done = await dialog(`${deed.text} ${n}?`, {
-    text: deed.says,
+  const priority = name === "priority" ? fields.numeric("Priority", { value: 5, step: 1, required: true }) : null;
+  const done = await dialog(`${action.text} ${n}?`, {
+    text: action.says,
     fields: [h("div", { class: "row" }, filters.words(place).map((phrase) => h("span", { class: "tag" }, phrase))), priority],
-    name: `${deed.text} ${n}`,
+    name: `${action.text} ${n}`,
     cancel: "Keep them as they are",
-    kind: deed.danger ? "danger" : "main",
-    act: () => post("/api/tasks/actions", { action, filter, count: matching.count, ...(priority ? { priority: Number(priority.input.value) } : {}) }),
+    kind: action.danger ? "danger" : "main",
+    act: () => post("/api/tasks/actions", { action: name, filter, count: matching.count, ...(priority ? { priority: Number(priority.input.value) } : {}) }),
   });
   if (!done) return;
   const refused = done.refused?.length ? ` ${count(done.matched - done.done, "task")} refused: ${done.refused[0].detail}` : "";

@@ -46,7 +46,7 @@ function row(record) {
     more.hidden = !more.hidden;
     opener.setAttribute("aria-expanded", String(!more.hidden));
   };
-  const opener = h("button", { type: "button", class: "event", "aria-expanded": "false", onclick: toggle }, h("span", { class: "num faint" }, number(record.seq)), clock(record.at), h("span", { class: "event-kind" }, safe(record.kind)), h("bdi", { class: "clip" }, line(record.key, 80)), h("bdi", { class: "clip faint" }, brief(record.data, 160)));
+  const opener = h("button", { type: "button", class: "event", "aria-expanded": "false", onclick: toggle }, h("span", { class: "num faint" }, number(record.seq)), clock(record.at), h("span", { class: "event-kind" }, safe(record.kind)), h("bdi", { class: "clip" }, line(record.key, 80)), h("bdi", { class: "clip faint" }, record.data?.erased === true ? "(erased)" : brief(record.data, 160)));
   return h("div", { role: "listitem" }, opener, more);
 }
 
