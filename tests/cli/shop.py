@@ -100,7 +100,7 @@ async def changed(ctx: Context, flag: str) -> None:
     await ctx.sleep(1.2)
 
 
-# ── what waits for people, for signals, for children ─────────────────────────────────────────────────────────────────
+# ── waits for people, signals and children ───────────────────────────────────────────────────────────────────────────
 
 
 @app.task
@@ -116,7 +116,7 @@ def erase(path: str) -> str:
 
 
 def _calls_of_the_goal(request: Any) -> Any:
-    """One call for each word of the goal."""
+    """A call for each word of the goal."""
     return [("erase", {"path": path}) for path in request.messages[1]["content"].split("|")]
 
 
@@ -141,7 +141,7 @@ async def listen(ctx: Context, timeout: float | None = None) -> Any:
 
 @app.task
 async def charge(ctx: Context, twice: bool = False) -> Any:
-    """Nobody knows whether it happened."""
+    """Its effect is in doubt."""
 
     async def pay() -> str:
         raise TimeoutError("no answer from the bank")

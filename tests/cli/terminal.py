@@ -31,10 +31,12 @@ class Terminal:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self._before = termios.tcgetattr(self._master)
-        given = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}}
+        environment = {
+            name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "onward", *words],
-            stdin=slave, stdout=slave, stderr=slave, cwd=cwd, env={**given, "TERM": "xterm-256color", **env},
+            stdin=slave, stdout=slave, stderr=slave, cwd=cwd, env={**environment, "TERM": "xterm-256color", **env},
             start_new_session=True,
         )  # fmt: skip
         os.close(slave)
@@ -43,7 +45,7 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
         self.columns, self.rows = columns, rows
 
-    # ── what is seen ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── output ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def seen(self) -> list[str]:
@@ -79,7 +81,7 @@ class Terminal:
             return True
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # Linux says EIO when the last writer is gone
+        except OSError:  # Linux raises EIO when the last writer is gone
             return False
         self.text += data.decode(errors="replace")
         self._stream.feed(data)
@@ -90,7 +92,7 @@ class Terminal:
         """Whether the settings of the terminal are those before the command."""
         return termios.tcgetattr(self._master) == self._before
 
-    # ── what is done to it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── input ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())

@@ -47,7 +47,7 @@ def test_the_state_of_a_task(onward: Run, done: tuple[str, str]) -> None:
     assert onward("state", "zzzz", "--db", url).status == 4
 
 
-def test_going_on_after_a_task(onward: Run, done: tuple[str, str]) -> None:
+def test_continuing_after_a_task(onward: Run, done: tuple[str, str]) -> None:
     url, task_id = done
     task = onward("submit", "helper", '"And again."', "--after", task_id[-8:], "--db", url, "--json").json
     assert task["input"] == {"goal": "And again.", "after": task_id}
@@ -58,7 +58,7 @@ def test_going_on_after_a_task(onward: Run, done: tuple[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_text_as_it_comes(onward: Run, tmp_path: Path) -> None:
+def test_live_text(onward: Run, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'onward.db'}"
 
     class Slow:
@@ -87,10 +87,10 @@ def test_text_as_it_comes(onward: Run, tmp_path: Path) -> None:
     assert (
         output.index("the first words\n") < output.index("(the text is withdrawn)") < output.rindex("the first words\n")
     )
-    assert "the first words\n" not in onward("show", task_id, "--db", url).out, "the reply tells it"
+    assert "the first words\n" not in onward("show", task_id, "--db", url).out, "the reply has the state"
 
 
-def test_a_story_keeps_the_text_of_the_attempt_that_runs() -> None:
+def test_the_output_keeps_the_text_of_the_current_attempt() -> None:
     renderer = LineRenderer()
 
     def tell(**data: Any) -> list[Mark]:

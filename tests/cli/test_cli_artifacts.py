@@ -62,7 +62,7 @@ def test_the_list_is_a_table(onward: Run, done: Done) -> None:
     assert onward("artifacts", task_id[-8:], "--db", url).out == output.out
 
 
-def test_the_list_for_programs(onward: Run, done: Done) -> None:
+def test_the_list_as_json(onward: Run, done: Done) -> None:
     url, task_id, ids = done
     assert onward("artifacts", task_id, "--db", url, "--json").json == {
         "task_id": task_id,
@@ -79,7 +79,7 @@ def test_the_list_for_programs(onward: Run, done: Done) -> None:
     }
 
 
-def test_a_task_that_left_nothing_behind(onward: Run, done: Done) -> None:
+def test_a_task_without_artifacts(onward: Run, done: Done) -> None:
     url = done[0]
     (task_id,) = [task["task_id"] for task in onward("list", "--task", "nothing", "--db", url, "--json").json["tasks"]]
     output = onward("artifacts", task_id, "--db", url)
@@ -102,7 +102,7 @@ def test_the_bytes_go_into_a_pipe_or_a_file_as_they_are(
     assert (tmp_path / "file").read_bytes() == data
 
 
-def test_one_for_programs(done: Done, onward: Run) -> None:
+def test_one_artifact_as_json(done: Done, onward: Run) -> None:
     url, task_id, ids = done
     text = onward("artifacts", task_id, ids["text"], "--db", url, "--json").json
     assert (text["text"], text["artifact_id"], text["task_id"]) == (TEXT, ids["text"], task_id)
@@ -112,7 +112,7 @@ def test_one_for_programs(done: Done, onward: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_nothing_that_it_would_obey(done: Done) -> None:
+def test_a_terminal_gets_no_control_characters(done: Done) -> None:
     url, task_id, ids = done
     shown = Terminal("artifacts", task_id, ids["text"], "--db", url)
     assert shown.status() == 0
@@ -123,19 +123,21 @@ def test_a_terminal_gets_nothing_that_it_would_obey(done: Done) -> None:
     assert "is no text (256 bytes); save it with --out FILE" in raw.text
 
 
-@pytest.mark.parametrize("given", ["../../etc/passwd", "%2e%2e", "", "a" * 32, "\x1b[31m", "/etc/passwd"])
-def test_an_id_that_is_none(done: Done, onward: Run, given: str) -> None:
+@pytest.mark.parametrize("artifact_id", ["../../etc/passwd", "%2e%2e", "", "a" * 32, "\x1b[31m", "/etc/passwd"])
+def test_an_invalid_id(done: Done, onward: Run, artifact_id: str) -> None:
     url, task_id, ids = done
-    output = onward("artifacts", task_id, given, "--db", url)
+    output = onward("artifacts", task_id, artifact_id, "--db", url)
     assert output.status == 4
     assert output.out == ""
     assert "has no artifact" in output.sentence
     assert f"it has {ids['raw']}, {ids['text']}" in output.sentence
     assert controls(output.sentence) == []
-    assert onward("artifacts", task_id, given, "--db", url, "--json").json["error"]["code"] == "artifact_not_found"
+    assert (
+        onward("artifacts", task_id, artifact_id, "--db", url, "--json").json["error"]["code"] == "artifact_not_found"
+    )
 
 
-def test_what_is_wrong_is_said(done: Done, onward: Run, tmp_path: Path) -> None:
+def test_errors_name_the_cause(done: Done, onward: Run, tmp_path: Path) -> None:
     url, task_id, ids = done
     assert "say which artifact to save" in onward("artifacts", task_id, "--out", "x", "--db", url).sentence
     output = onward("artifacts", task_id, ids["raw"], "--out", str(tmp_path), "--db", url)
@@ -146,7 +148,9 @@ def test_what_is_wrong_is_said(done: Done, onward: Run, tmp_path: Path) -> None:
         assert onward("artifacts", task_id, shared, "--db", url).status in {0, 2}
 
 
-def test_what_was_kept_elsewhere_is_said(done: Done, onward: Run, tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_artifact_in_another_place_names_the_setting(
+    done: Done, onward: Run, tmp_path: Path, monkeypatch: Any
+) -> None:
     url, task_id, ids = done
     monkeypatch.setenv("ONWARD_ARTIFACTS", str(tmp_path / "another"))
     output = onward("artifacts", task_id, ids["raw"], "--db", url, "--json")

@@ -48,7 +48,7 @@ def waiting(tmp_path: Path) -> tuple[str, str, str]:
     return url, *asyncio.run(work())
 
 
-def test_what_is_gone_and_what_to_do(onward: Run, waiting: tuple[str, str, str]) -> None:
+def test_a_spent_budget_names_the_next_command(onward: Run, waiting: tuple[str, str, str]) -> None:
     url, boss, worker = waiting
     output = onward("budget", worker, "--db", url)
     assert output.status == 0

@@ -34,7 +34,7 @@ def matching(onward: Run, db: str, many: dict[str, str], *words: str) -> set[str
     return {name for name, task_id in many.items() if task_id in ids}
 
 
-def test_filters_hold_together_and_repeated_ones_take_any(onward: Run, db: str, many: dict[str, str]):
+def test_different_filters_are_anded_and_repeated_ones_ored(onward: Run, db: str, many: dict[str, str]):
     onward("cancel", many["gone"], "--db", db)
     for words, names in {
         ("--name", "deploy"): {"eu", "us"},
@@ -54,7 +54,7 @@ def test_filters_hold_together_and_repeated_ones_take_any(onward: Run, db: str, 
         assert matching(onward, db, many, *words) == names, words
 
 
-def test_each_says_why_it_is_where_it_is(onward: Run, db: str, many: dict[str, str]):
+def test_each_task_has_its_reason(onward: Run, db: str, many: dict[str, str]):
     document = onward("list", "--name", "deploy", "--db", db, "--json").json["tasks"]
     assert {task["why"]["text"] for task in document} == {
         "no worker does deploy in queue fast", "no worker does deploy in queue default"
@@ -64,7 +64,7 @@ def test_each_says_why_it_is_where_it_is(onward: Run, db: str, many: dict[str, s
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_is_done_before_a_yes(onward: Run, db: str, many: dict[str, str]):
+def test_nothing_changes_before_the_confirmation(onward: Run, db: str, many: dict[str, str]):
     output = onward("cancel", "--all", "--state", "pending", "--name", "deploy", "--db", db)
     assert output.status == 2
     assert "2 tasks would be cancelled" in output.sentence
@@ -74,7 +74,7 @@ def test_nothing_is_done_before_a_yes(onward: Run, db: str, many: dict[str, str]
     assert matching(onward, db, many, "--state", "cancelled") == set()
 
 
-def test_all_that_match_and_nothing_else(onward: Run, db: str, many: dict[str, str]):
+def test_only_matching_tasks_are_changed(onward: Run, db: str, many: dict[str, str]):
     document = onward("prioritize", "--all", "--label", "team=web", "7", "--yes", "--db", db, "--json").json
     assert (document["matched"], document["done"], document["refused"]) == (2, 2, [])
     tasks = onward("list", "--db", db, "--json").json["tasks"]
@@ -89,7 +89,7 @@ def test_all_that_match_and_nothing_else(onward: Run, db: str, many: dict[str, s
     assert "no task matches" in none.err
 
 
-def test_what_refuses_is_named_and_the_others_go_on(onward: Run, db: str, many: dict[str, str]):
+def test_refused_tasks_are_named_and_the_others_are_changed(onward: Run, db: str, many: dict[str, str]):
     onward("cancel", many["eu"], "--db", db)
     document = onward("pause", "--all", "--name", "deploy", "--yes", "--db", db, "--json").json
     assert (document["matched"], document["done"]) == (2, 1)
@@ -98,7 +98,7 @@ def test_what_refuses_is_named_and_the_others_go_on(onward: Run, db: str, many: 
     assert refused["code"] == "state_conflict"
 
 
-def test_what_has_ended_is_forgotten_and_the_rest_says_why(onward: Run, db: str, many: dict[str, str]):
+def test_ended_tasks_are_pruned_and_the_others_are_refused(onward: Run, db: str, many: dict[str, str]):
     for name in ("eu", "us"):
         onward("cancel", many[name], "--db", db)
     young = onward("prune", many["eu"], "--db", db)
@@ -123,14 +123,14 @@ def test_what_has_ended_is_forgotten_and_the_rest_says_why(onward: Run, db: str,
         (["cancel", "--all", "--state", "asleep", "--yes"], "one of pending"),
     ],
 )
-def test_half_a_wish_is_refused(words, part, onward: Run, db: str, many: dict[str, str]):
+def test_incomplete_options_are_refused(words, part, onward: Run, db: str, many: dict[str, str]):
     output = onward(*words, "--db", db)
     assert output.status == 2
     assert part in output.sentence
     assert matching(onward, db, many, "--state", "pending") == set(many)
 
 
-def test_a_person_is_asked_with_the_count(onward: Run, db: str, many: dict[str, str]):
+def test_the_confirmation_shows_the_count(onward: Run, db: str, many: dict[str, str]):
     for answer, cancelled in (("n", set()), ("y", {"eu", "us"})):
         with terminal("cancel", "--all", "--name", "deploy", "--db", db) as screen:
             screen.look(lambda page: "cancel 2 tasks? [y/N]" in page)
@@ -168,7 +168,7 @@ def test_keys_are_shortened_too(onward: Run, db: str):
 # ── looking first ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fork_can_be_looked_at_first(onward: Run, crew: str):
+def test_a_fork_has_a_preview(onward: Run, crew: str):
     task_id = onward("submit", "flaky", "--wait", "--json", "--db", crew).json["task_id"]
     before = len(onward("list", "--name", "flaky", "--limit", "1000", "--json", "--db", crew).json["tasks"])
     document = onward("fork", task_id, "--at", "1", "--preview", "--json", "--db", crew).json
@@ -178,7 +178,7 @@ def test_a_fork_can_be_looked_at_first(onward: Run, crew: str):
     assert len(onward("list", "--name", "flaky", "--limit", "1000", "--json", "--db", crew).json["tasks"]) == before
 
 
-def test_one_record_whole(onward: Run, crew: str):
+def test_one_record_in_full(onward: Run, crew: str):
     task_id = onward("submit", "greet", '"you"', "--wait", "--json", "--db", crew).json["task_id"]
     document = onward("show", task_id, "--record", "1", "--json", "--db", crew).json
     assert (document["seq"], document["kind"], document["input"], document["truncated"]) == (
@@ -191,7 +191,7 @@ def test_one_record_whole(onward: Run, crew: str):
     assert onward("show", task_id, "--record", "99", "--db", crew).status == 4
 
 
-def test_a_handler_whole(onward: Run, crew: str):
+def test_one_handler_in_full(onward: Run, crew: str):
     document = onward("handlers", "greet", "--json", "--db", crew).json
     assert (document["name"], document["kind"], document["workers"]) == ("greet", "task", 1)
     assert "name" in json.dumps(document["schema"])

@@ -56,7 +56,7 @@ def test_stats(onward: Run, db: str) -> None:
     assert (document["states"]["pending"], document["reasons"], document["exact"]) == (1, {"queued": 1}, True)
 
 
-def test_list_looks_for_something(onward: Run, db: str) -> None:
+def test_list_searches(onward: Run, db: str) -> None:
     first = submitted(onward, db, "greet", "1", "--anyway", "--label", "env=prod", "--key", "k")
     submitted(onward, db, "greet", "2", "--anyway", "--label", "env=dev", "--delay", "1h")
 
@@ -92,7 +92,7 @@ def talked(db: str) -> tuple[str, str, str]:
     return (db, *asyncio.run(make()))
 
 
-def test_a_word_to_an_agent(onward: Run, talked: tuple[str, str, str]) -> None:
+def test_a_message_to_an_agent(onward: Run, talked: tuple[str, str, str]) -> None:
     db, pending, ended = talked
     output = onward("message", pending[-8:], "Leave the database alone.", "--db", db)
     assert output.out.startswith("sent: the agent reads it before its next turn  task ")
@@ -103,12 +103,12 @@ def test_a_word_to_an_agent(onward: Run, talked: tuple[str, str, str]) -> None:
     assert "a string that is not blank" in onward("message", pending, " ", "--db", db).sentence
 
 
-def test_a_word_to_any_other_task(onward: Run, db: str) -> None:
+def test_a_message_to_any_other_task(onward: Run, db: str) -> None:
     task_id = submitted(onward, db, "greet", '"you"', "--anyway")
     assert "as the signal 'message', if it waits for that" in onward("message", task_id, "hello", "--db", db).out
 
 
-def test_what_it_took_is_shown(onward: Run, talked: tuple[str, str, str]) -> None:
+def test_usage_is_shown(onward: Run, talked: tuple[str, str, str]) -> None:
     db, pending, ended = talked
     shown = onward("show", ended, "--db", db).out
     assert "usage" in shown
@@ -119,7 +119,7 @@ def test_what_it_took_is_shown(onward: Run, talked: tuple[str, str, str]) -> Non
     assert onward("show", pending, "--json", "--db", db).json["usage"]["calls"] == 0
 
 
-def test_a_word_stands_in_the_story(onward: Run, talked: tuple[str, str, str]) -> None:
+def test_a_message_is_in_the_timeline(onward: Run, talked: tuple[str, str, str]) -> None:
     db, pending, _ = talked
     onward("message", pending, "Mind \x1b[31mthe gap.", "--db", db)
     app = Onward(db)

@@ -73,10 +73,10 @@ def test_check_says_fine_or_would_park(onward: Run, db: str, two, shop):
     assert output.status == 1
     assert f"{two[0]} work would park: the code asks for step 'x' where the journal has 'b'" in output.out
     assert output.out.splitlines()[-1].split() == ["all", "0", "1"]
-    assert "hello" in output.err, "what a handler prints is no part of the answer"
+    assert "hello" in output.err, "the output of a handler is not part of the JSON"
 
 
-def test_check_for_programs(onward: Run, db: str, two, shop):
+def test_check_as_json(onward: Run, db: str, two, shop):
     output = onward("check", shop(AFTER), "--db", db, "--json")
     assert output.status == 1
     assert output.json["fine"] is False
@@ -87,7 +87,7 @@ def test_check_for_programs(onward: Run, db: str, two, shop):
     assert (fine.status, fine.json["fine"], fine.json["tasks"][0]["verdict"]) == (0, True, "fine")
 
 
-def test_check_of_handlers_that_are_gone_or_hang(onward: Run, db: str, two, shop):
+def test_check_of_handlers_that_are_missing_or_hang(onward: Run, db: str, two, shop):
     output = onward("check", shop(BEFORE.replace("def work", "def other")), "--db", db)
     assert output.status == 0
     assert f"{two[0]} work unknown here: this app has no handler 'work'" in output.out
@@ -109,7 +109,7 @@ def test_check_with_nothing_to_check(onward: Run, db: str, shop, tmp_path):
 # ── replay ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_replay_says_whether_it_agrees(onward: Run, db: str, two, shop):
+def test_replay_reports_whether_the_journal_matches(onward: Run, db: str, two, shop):
     output = onward("replay", two[1], shop(BEFORE), "--db", db)
     assert (output.status, output.out) == (
         0,
@@ -128,7 +128,7 @@ def test_replay_says_whether_it_agrees(onward: Run, db: str, two, shop):
 # ── fork ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_fork_lists_what_will_happen_again_and_needs_a_yes(onward: Run, db: str, two):
+def test_fork_lists_repeated_steps_and_needs_a_confirmation(onward: Run, db: str, two):
     output = onward("fork", two[1], "--at", "3", "--db", db)
     assert output.status == 2
     assert "after record 3 the task did this" in output.err
@@ -139,7 +139,7 @@ def test_fork_lists_what_will_happen_again_and_needs_a_yes(onward: Run, db: str,
         2,
         {"forked": None, "at": 3, "again": [{"seq": 4, "kind": "step", "step": "b"}]},
     )
-    assert len(onward("list", "--db", db, "--json").json["tasks"]) == 2, "nothing was started"
+    assert len(onward("list", "--db", db, "--json").json["tasks"]) == 2, "no task was started"
     output = onward("fork", two[1], "--at", "3", "--yes", "--db", db)
     assert output.status == 0
     assert output.out.endswith(f"(work) goes on after record 3 of {two[1]}\n")
@@ -148,7 +148,7 @@ def test_fork_lists_what_will_happen_again_and_needs_a_yes(onward: Run, db: str,
     assert "broke off" not in shown.out
 
 
-def test_fork_starts_at_once_when_nothing_happens_again(onward: Run, db: str, two):
+def test_fork_starts_at_once_when_no_step_is_repeated(onward: Run, db: str, two):
     output = onward("fork", two[0], "--at", "4", "--db", db, "--json")
     assert output.status == 0
     assert output.json["forked"] == {"from": two[0], "at": 4, "again": []}
@@ -164,7 +164,7 @@ def test_fork_with_another_input(onward: Run, db: str, two, shop):
     assert "does not fit" in wrong.sentence
 
 
-def test_fork_shows_where_it_can_be(onward: Run, db: str, two):
+def test_fork_shows_the_possible_records(onward: Run, db: str, two):
     output = onward("fork", two[1], "--db", db)
     assert output.status == 2
     assert [line.split() for line in output.out.splitlines()] == [

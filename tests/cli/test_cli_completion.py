@@ -19,8 +19,8 @@ from tests.kit import not_memory
 BIN = Path(sys.executable).parent
 
 
-def words(*given: str) -> list[str]:
-    return [candidate.value for candidate in completing.candidates(given)]
+def words(*typed: str) -> list[str]:
+    return [candidate.value for candidate in completing.candidates(typed)]
 
 
 def test_commands_options_and_values_come_from_the_parser():
@@ -53,7 +53,7 @@ def test_ids_and_names_come_from_the_database(onward: Run, crew: str):
     assert words(*at, "schedules", "pause", "y") == ["yearly"]
 
 
-def test_only_what_waits_is_offered_to_who_decides(onward: Run, crew: str, waiting):
+def test_decisions_complete_only_open_approvals(onward: Run, crew: str, waiting):
     task_id = waiting("approval", "ship", '"tea"')
     assert task_id[-8:] in words("--db", crew, "approve", "")
     assert task_id[-8:] not in words("--db", crew, "answer", "")
@@ -84,13 +84,13 @@ def test_apps_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert words("worker", "shop:w") == ["shop:wares"]
 
 
-def test_a_name_that_a_shell_would_obey_is_not_offered(onward: Run, db: str):
+def test_a_name_with_shell_syntax_is_not_offered(onward: Run, db: str):
     for name in ("good", "$(touch evil)", "a;b", "\x1b[31m"):
         onward("submit", name, "--anyway", "--queue", "q" if name == "good" else "q$(x)", "--db", db)
     assert words("--db", db, "list", "--queue", "") == ["q"]
 
 
-def test_where_there_is_no_database_there_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_completion_without_a_database_prints_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     for url in (f"sqlite:///{tmp_path / 'none.db'}", "postgresql://127.0.0.1:1/none", "nonsense"):
         assert words("--db", url, "show", "") == []
     assert not (tmp_path / "none.db").exists()

@@ -136,7 +136,7 @@ def test_an_unreachable_server_is_exit_status_6_and_keeps_its_password(words, on
         ("text.db", "is not an Onward database"),
     ],
 )
-def test_a_file_that_cannot_be(words, place, sentence, onward: Run, tmp_path: Path):
+def test_an_invalid_file(words, place, sentence, onward: Run, tmp_path: Path):
     (tmp_path / "a folder").mkdir()
     (tmp_path / "text.db").write_text("dear diary, " * 100)
     output = onward(*words, "--db", f"sqlite:///{tmp_path / place}")
@@ -161,7 +161,7 @@ def as_nobody() -> Iterator[None]:
 
 @pytest.fixture
 def read_only(onward: Run) -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to nobody
+    with tempfile.TemporaryDirectory() as folder:  # the user nobody cannot read pytest's own folders
         url = f"sqlite:///{folder}/onward.db"
         assert onward("migrate", "--db", url).status == 0
         (Path(folder) / "onward.db").chmod(0o444)
@@ -178,7 +178,7 @@ def test_a_file_that_may_not_be_written(words, onward: Run, read_only: str, as_n
 
 
 @pytest.mark.parametrize("url", ["mysql://x", "nonsense", "sqlite:/x"])
-def test_a_url_that_is_none(url, onward: Run):
+def test_an_invalid_url(url, onward: Run):
     output = onward("list", "--db", url)
     assert output.status == 2
     assert "must be sqlite:///FILE" in output.sentence

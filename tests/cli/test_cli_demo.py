@@ -37,7 +37,7 @@ def test_the_demo_passes(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_proof_for_programs():
+def test_the_proof_as_json():
     proof = process("demo", "--json").json
     assert proof["holds"] is True
     assert [step["step"] for step in proof["steps"]] == NAMES
@@ -92,7 +92,7 @@ def good() -> DeployProof:
     return DeployProof(task, records, [kill], requests, len(NAMES))
 
 
-def test_the_made_up_proof_holds():
+def test_a_proof_built_by_hand_holds():
     assert good().holds
     json.dumps(good().as_json())
 
@@ -114,5 +114,5 @@ def test_the_made_up_proof_holds():
     ],
     ids=lambda flaw: next(iter(flaw)),
 )
-def test_a_flaw_in_the_proof_is_found(flaw):
+def test_each_flaw_fails_the_proof(flaw):
     assert not dataclasses.replace(good(), **flaw).holds

@@ -63,7 +63,7 @@ def test_it_is_killed_twice_and_deletes_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_proof_for_programs_and_what_is_kept(tmp_path: Path) -> None:
+def test_the_proof_as_json_and_the_files_that_stay(tmp_path: Path) -> None:
     output = process("demo", "agent", "--yes", "--keep", "--json", env={**os.environ, "TMPDIR": str(tmp_path)})
     proof = output.json
     assert proof["holds"] is True
@@ -77,7 +77,7 @@ def test_the_proof_for_programs_and_what_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_decides(tmp_path: Path) -> None:
+def test_without_a_decision(tmp_path: Path) -> None:
     output = process("demo", "agent", "--patience", "0.3s", env={**os.environ, "TMPDIR": str(tmp_path)})
     assert output.status == 5
     assert re.search(rf"onward approve \w{{8}}\.\d+ --db sqlite:///{tmp_path}/onward-demo-\w+/onward.db ", output.err)
@@ -87,18 +87,18 @@ def test_nobody_decides(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @only_postgres
-def test_it_plays_on_a_database_that_is_not_its_own(url: str) -> None:
+def test_it_runs_on_a_given_database(url: str) -> None:
     proof = process("demo", "agent", "--yes", "--json", "--db", url).json
     assert proof["holds"] is True, proof["claims"]
     given_up = process("demo", "agent", "--patience", "0.1s", "--db", url)
     assert given_up.status == 5
     assert "--db URL" in given_up.err
     listed = process("list", "--json", "--db", url).json["tasks"]
-    assert [task["state"] for task in listed] == ["cancelled", "completed"], "nobody goes on without the disk"
+    assert [task["state"] for task in listed] == ["cancelled", "completed"], "no worker continues without the disk"
 
 
 @pytest.mark.slow
-def test_somebody_decides_from_another_terminal(tmp_path: Path) -> None:
+def test_a_decision_from_another_terminal(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         [sys.executable, "-m", "onward", "demo", "agent"], cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -115,7 +115,7 @@ def test_somebody_decides_from_another_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ["y", "n"])
-def test_somebody_decides_at_the_prompt(answer: str, tmp_path: Path) -> None:
+def test_a_decision_at_the_prompt(answer: str, tmp_path: Path) -> None:
     with terminal("demo", "agent", TMPDIR=str(tmp_path)) as screen:
         screen.read("[y/n] ", 40)
         prompt = lines_of(screen.text)
@@ -228,7 +228,7 @@ def test_the_disk_is_nearly_full_and_its_files_are_real(disk: Disk) -> None:
         ("", "there is no file"),
     ],
 )
-def test_nothing_but_rotated_logs_of_this_disk_can_be_deleted(disk: Disk, path: str, why: str) -> None:
+def test_only_rotated_logs_of_this_disk_can_be_deleted(disk: Disk, path: str, why: str) -> None:
     outside = disk.root.parent / "outside.log.1"
     outside.write_text("mine")
     (disk.root / "link.log.1").symlink_to(outside)
@@ -293,7 +293,7 @@ def good() -> AgentProof:
     return AgentProof(task, records, kills, ledger, {"a.log.1": "1", "b": "2"}, {"b": "2"}, "gpt")
 
 
-def test_the_made_up_proof_holds() -> None:
+def test_a_proof_built_by_hand_holds() -> None:
     proof = good()
     assert proof.holds, proof.claims
     assert (proof.freed, proof.tokens, proof.as_json()["deleted"]) == (5, 7, {"a.log.1": 1})
@@ -321,11 +321,11 @@ def test_the_made_up_proof_holds() -> None:
     ],
     ids=lambda flaw: next(iter(flaw)),
 )
-def test_a_flaw_in_the_proof_is_found(flaw: dict[str, Any]) -> None:
+def test_each_flaw_fails_the_proof(flaw: dict[str, Any]) -> None:
     assert not dataclasses.replace(good(), **flaw).holds
 
 
-def test_a_no_is_proven_too() -> None:
+def test_a_denial_is_proven_too() -> None:
     denied = dataclasses.replace(
         good(), kills=good().kills[:1], ledger=good().ledger[:2], after=good().before, records=good().records[:3]
     )

@@ -1,4 +1,5 @@
-"""Every command has a test on its text and on its JSON. The table is complete, or the walk over the parser says what is missing."""
+"""Every command has a test of its text and of its JSON. The table is complete, or a test over the parser names the missing
+command."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def shop(onward: Run, crew: str, waiting: Waiting, monkeypatch: pytest.MonkeyPat
     shop = Shop(onward, crew, waiting)
     yield shop
     shop.clear()
-    onward("schedules", "unpause", "yearly", "--db", crew)  # the crew is there for others too
+    onward("schedules", "unpause", "yearly", "--db", crew)  # other tests use the same worker
 
 
 Words = Callable[[Shop], list[str]]
@@ -245,7 +246,7 @@ def test_no_command_is_without_a_test():
 
 
 @pytest.mark.parametrize("command", ELSEWHERE)
-def test_what_is_tested_elsewhere_is(command: str):
+def test_commands_marked_as_tested_elsewhere_are_tested(command: str):
     file, name = ELSEWHERE[command]
     tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
     tests = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -272,5 +273,5 @@ def test_json(command: str, shop: Shop):
     document: Any = output.lines[0] if command == "follow" else output.json
     assert names <= document.keys()
     assert output.out.isascii()
-    assert output.err == "", "what is said beside the answer is for people"
+    assert output.err == "", "stderr is for people"
     assert json.dumps(document)

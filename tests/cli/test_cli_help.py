@@ -13,11 +13,11 @@ from tests.cli.conftest import Run, process
 
 EVERY = {" ".join(path): path for path, _, _ in commands(build())}
 COMMANDS = [command for command in EVERY if " " not in command]
-# No test of milliseconds: what costs time is what is imported, and that can be counted.
+# No test of milliseconds: imports cost the time, and the test can count them.
 HEAVY = ["apsw", "asyncio", "asyncpg", "cronsim", "onward.app.application", "pydantic", "rich", "uvloop"]
 
 
-def test_a_slip_of_the_pen_is_told_what_was_meant(onward: Run):
+def test_a_typing_error_gets_a_suggestion(onward: Run):
     output = onward("sumbit", "x")
     assert (output.status, output.sentence) == (
         2,
@@ -41,7 +41,7 @@ print("loaded:", *sorted(name for name in {HEAVY!r} if name in sys.modules))
     assert done.stdout.splitlines()[-1] == "loaded:"
 
 
-def test_the_public_names_come_when_they_are_asked_for():
+def test_public_names_are_imported_on_first_use():
     code = """
 import sys, onward
 assert "onward.app.application" not in sys.modules

@@ -33,7 +33,7 @@ def test_a_key_is_printed_once_and_works(onward: Run, db: str) -> None:
     assert onward("keys", "--db", db).out == listed.out
 
 
-def test_everything_that_can_be_said_of_a_key(onward: Run, db: str) -> None:
+def test_a_key_with_all_options(onward: Run, db: str) -> None:
     words = [
         "--name",
         "bot",
@@ -56,7 +56,7 @@ def test_everything_that_can_be_said_of_a_key(onward: Run, db: str) -> None:
     assert onward("keys", "--db", db, "--json").json == {"keys": [key]}
 
 
-def test_a_tenant_is_told_what_signs_its_webhooks(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_a_tenant_shows_its_webhook_secret(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     words = ["keys", "create", "--name", "bot", "--scope", "submit", "--db", db]
     assert onward(*words, "--json").json["webhook_secret"] is None
@@ -83,7 +83,7 @@ def test_revoke_by_id_by_its_beginning_and_by_name(onward: Run, db: str) -> None
     assert "revoked" in onward("keys", "--db", db).out
 
 
-def test_what_makes_no_sense(onward: Run, db: str) -> None:
+def test_invalid_options(onward: Run, db: str) -> None:
     wrong = onward("keys", "create", "--name", "a", "--scope", "all", "--db", db)
     assert (wrong.status, "one of read, submit, decide, admin" in wrong.sentence) == (2, True)
     assert onward("keys", "create", "--scope", "read", "--db", db).status == 2
@@ -93,7 +93,7 @@ def test_what_makes_no_sense(onward: Run, db: str) -> None:
     assert "no keys, so the server accepts requests from this machine only" in onward("keys", "--db", db).err
 
 
-def test_the_audit_tells_who_did_what(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_lists_callers_and_actions(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(variable, "grace")  # any user can say so
     account = f"cli:{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"

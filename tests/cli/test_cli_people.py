@@ -98,7 +98,7 @@ def test_an_unknown_id_is_answered_with_the_list_of_approvals(onward: Run, crew:
         assert "`onward approvals` lists" in output.sentence
 
 
-def test_without_an_id_one_of_several_is_never_guessed(onward: Run, crew: str, waiting: Waiting):
+def test_without_an_id_none_of_several_is_chosen(onward: Run, crew: str, waiting: Waiting):
     output = onward("approve", "--db", crew)
     assert output.status == 4
     assert "no approval is open; `onward approvals`" in output.sentence
@@ -113,7 +113,7 @@ def test_without_an_id_one_of_several_is_never_guessed(onward: Run, crew: str, w
         onward("cancel", task_id, "--db", crew)
 
 
-def test_the_second_decision_is_told_what_the_first_was(onward: Run, crew: str, waiting: Waiting):
+def test_a_second_decision_is_refused_with_the_first_one(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "ship", '"bread"')
     assert onward("approve", f"{task_id}.3", "--db", crew).status == 0
     for command in ("deny", "approve"):
@@ -154,13 +154,13 @@ def test_a_tool_call_is_shown_whole_and_approved_with_other_arguments(onward: Ru
     assert (output.status, "--arguments is a JSON object" in output.sentence) == (2, True)
     output = onward("approve", ask["id"], "--arguments", '{"path": 7}', "--app", "tests.cli.shop:app", "--db", crew)
     assert (output.status, "tool 'erase': the input for 'path' does not fit" in output.sentence) == (2, True), output
-    one = onward("approvals", ask["id"], "--db", crew).out
-    assert all(part in one for part in (json.dumps({"path": path}), ask["digest"]))
+    whole = onward("approvals", ask["id"], "--db", crew).out
+    assert all(part in whole for part in (json.dumps({"path": path}), ask["digest"]))
     assert onward("approvals", ask["id"], "--json", "--db", crew).json == ask
     for option, wrong in (("--hash", "0" * 24), ("--digest", "0" * 64), ("--digest", ask["hash"])):
         output = onward("approve", ask["id"], option, wrong, "--json", "--db", crew)
         assert (output.status, output.json["error"]["code"]) == (2, "stale_decision")
-    assert [one["id"] for one in asks(onward("approvals", "--json", "--db", crew), task_id)] == [ask["id"]]
+    assert [listed["id"] for listed in asks(onward("approvals", "--json", "--db", crew), task_id)] == [ask["id"]]
     output = onward(
         "approve",
         ask["id"],
@@ -195,14 +195,14 @@ def test_a_decision_is_recorded_under_the_account_and_not_under_a_variable(
     assert "the-boss" not in records
 
 
-def test_doctor_knows_that_people_are_asked(onward: Run, crew: str, waiting: Waiting):
+def test_doctor_counts_open_approvals(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "janitor", '"/a"')
     output = onward("doctor", "--db", crew)
     assert (output.status, bool(re.search(r"waits? for a person \(\d+ approval", output.out))) == (0, True), output.out
     assert onward("cancel", task_id, "--db", crew).status == 0
 
 
-def test_always_answers_all_that_is_open_for_the_tool(onward: Run, crew: str, waiting: Waiting):
+def test_always_decides_all_open_calls_of_the_tool(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "janitor", '"/a|/b|/c"')
     first, second, third = asks(onward("approvals", "--json", "--db", crew), task_id)
     assert onward("deny", second["id"], "--reason", "not b", "--db", crew).status == 0
@@ -213,17 +213,17 @@ def test_always_answers_all_that_is_open_for_the_tool(onward: Run, crew: str, wa
     assert (output.status, "is decided already: approve" in output.sentence) == (2, True)
 
 
-def test_hostile_arguments_are_shown_and_never_sent(onward: Run, crew: str, waiting: Waiting):
+def test_hostile_arguments_are_escaped(onward: Run, crew: str, waiting: Waiting):
     path = f"{shop.HOSTILE}\nid  nobody.1"
     task_id = waiting("approval", "janitor", json.dumps(path))
     (ask,) = asks(onward("approvals", "--json", "--db", crew), task_id)
-    assert ask["arguments"] == {"path": path}, "for a program it is what it is"
+    assert ask["arguments"] == {"path": path}, "JSON has the exact text"
     changed = ("approve", "--arguments", json.dumps({"path": path + "!"}))
     for words in (["approvals"], ["approvals", "--json"], changed, ["show", task_id]):
         output = onward(*words, "--db", crew)
         assert output.status == 0, output
         assert not controls(output.out + output.err), words
-        assert "\nid  nobody.1" not in output.out, "nor does a line of it pass for one of ours"
+        assert "\nid  nobody.1" not in output.out, "no line of it looks like ours"
     assert "nobody.1" in result(onward, crew, task_id)
 
 
@@ -331,14 +331,14 @@ def test_resolve_without_a_verdict_lists_the_effects_and_the_words(onward: Run, 
     assert "is cancelled, so its effects cannot be resolved" in over.err
 
 
-def test_it_happened(onward: Run, crew: str, waiting: Waiting):
+def test_resolve_as_happened(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
     output = onward("resolve", task_id[-8:], "happened", "--result", '"receipt 7"', "--db", crew)
     assert (output.status, output.out) == (0, f"happened: pay  task {task_id} (charge)\n")
     assert result(onward, crew, task_id) == "receipt 7"
 
 
-def test_it_did_not_happen_so_it_is_done_again(onward: Run, crew: str, waiting: Waiting):
+def test_resolve_as_not_happened_repeats_the_step(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
     document = onward("resolve", task_id, "not-happened", "--json", "--db", crew).json
     assert (document["verdict"], document["step"], document["task_id"]) == ("not_happened", "pay", task_id)
@@ -349,7 +349,7 @@ def test_it_did_not_happen_so_it_is_done_again(onward: Run, crew: str, waiting: 
     onward("cancel", task_id, "--db", crew)
 
 
-def test_it_is_undone(onward: Run, crew: str, waiting: Waiting):
+def test_resolve_as_undone(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
     assert onward("resolve", task_id, "undo", "--step", "pay", "--db", crew).status == 0
     output = onward("follow", task_id, "--db", crew)
@@ -420,7 +420,7 @@ def test_an_unknown_id_is_exit_status_4(words, given, onward: Run, crew: str):
     command, *more = words
     output = onward(command, given, *more, "--db", crew)
     assert output.status == 4
-    assert "`onward " in output.sentence, "and it says where to look"
+    assert "`onward " in output.sentence, "the error names the command that lists the ids"
     assert onward(command, given, *more, "--json", "--db", crew).json["error"]["code"] in {
         "not_found",
         "task_not_found",
@@ -428,14 +428,14 @@ def test_an_unknown_id_is_exit_status_4(words, given, onward: Run, crew: str):
 
 
 @pytest.mark.parametrize("number", ["1", "99", "x", ""])
-def test_a_record_that_asks_nothing(onward: Run, crew: str, number):
+def test_a_record_that_is_no_approval(onward: Run, crew: str, number):
     task_id = onward("submit", "greet", '"you"', "--wait", "--json", "--db", crew).json["task_id"]
     output = onward("approve", f"{task_id}.{number}", "--db", crew)
     assert output.status == 4
     assert "there is no question or approval" in output.sentence
 
 
-def test_hostile_text_is_shown_and_never_sent(onward: Run, crew: str, waiting: Waiting):
+def test_hostile_text_is_escaped(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "ship", json.dumps(shop.HOSTILE))
     for words in (["approvals"], ["list"], ["show", task_id], ["follow", task_id], ["approve"]):
         output = onward(*words, "--db", crew)

@@ -27,7 +27,7 @@ def test_quotas_of_a_tenant_from_the_settings_to_its_own_and_back(onward: Run, d
     assert not any(quota["own"] for quota in tenant["quotas"])
 
 
-def test_what_is_no_quota_is_refused_with_a_sentence(onward: Run, db: str) -> None:
+def test_an_unknown_quota_is_refused_with_a_sentence(onward: Run, db: str) -> None:
     assert onward("quotas", "set", "acme", "--tasks", "5", "--db", db).status == 0, "it makes the file"
     nothing = onward("quotas", "set", "acme", "--db", db)
     assert (nothing.status, "name at least one quota" in nothing.sentence) == (2, True)

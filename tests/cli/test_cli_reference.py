@@ -13,7 +13,7 @@ def test_the_page_is_up_to_date():
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == page(), "python -m rig.commands > docs/cli.md"
 
 
-def test_the_picture_is_what_a_terminal_shows():
+def test_the_picture_matches_a_terminal():
     screen = pyte.Screen(picture.COLUMNS, picture.ROWS)
     pyte.ByteStream(screen).feed(b"\x1b[32m$\x1b[0m a <b>  \x1b[1mc\x1b[0m\r\nonward: no")
     texts = [

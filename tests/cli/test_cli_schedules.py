@@ -44,7 +44,7 @@ def test_the_list_is_a_table(onward: Run, three: str) -> None:
     assert "[red]" in rows[1]
 
 
-def test_the_list_for_programs(onward: Run, three: str) -> None:
+def test_the_list_as_json(onward: Run, three: str) -> None:
     nightly, _, often = onward("schedules", "--db", three, "--json").json["schedules"]
     assert nightly["next_at"].endswith(":00:00.000Z")
     ticks = [nightly.pop("upcoming"), often.pop("upcoming")]
@@ -109,7 +109,7 @@ def test_trigger(onward: Run, three: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["pause", "unpause", "remove", "trigger"])
-def test_a_name_that_is_not_there(onward: Run, three: str, verb: str) -> None:
+def test_an_unknown_name(onward: Run, three: str, verb: str) -> None:
     output = onward("schedules", verb, "weekly", "--db", three)
     assert output.status == 4
     assert "there is no schedule 'weekly' (there are: nightly, " in output.sentence
@@ -134,7 +134,7 @@ def test_each_verb_has_help_that_fits_80_columns(onward: Run, monkeypatch: pytes
         assert max(map(len, output.out.splitlines())) <= 80
 
 
-def test_a_worker_brings_the_schedules_of_its_app(onward: Run, crew: str) -> None:
+def test_a_worker_saves_the_schedules_of_its_app(onward: Run, crew: str) -> None:
     (yearly,) = onward("schedules", "--db", crew, "--json").json["schedules"]
     assert (yearly["name"], yearly["task"]) == ("yearly", shop.greet.__name__)
     assert yearly["next_at"].endswith("-12-31T23:00:00.000Z"), "midnight in Berlin"

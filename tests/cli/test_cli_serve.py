@@ -18,7 +18,7 @@ ENV = {name: value for name, value in os.environ.items() if not name.startswith(
 
 
 def environment() -> dict[str, str]:
-    # The default, said: a child gets what this process has, and another test may have named a database there.
+    # The default, set: a child inherits the environment of this process, where another test may have named a database.
     return {**ENV, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "ONWARD_DB": "sqlite:///onward.db"}
 
 
@@ -81,7 +81,7 @@ def test_the_demo_says_so_in_json_too(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path):
+def test_a_folder_of_another_program_is_left_alone(tmp_path: Path):
     (tmp_path / "onward-demo").mkdir()
     (tmp_path / "onward-demo" / "mine.txt").write_text("mine")
     output = here(tmp_path, "serve", "--port", "0")
@@ -91,7 +91,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_mcp_says_nothing_on_stdout_but_the_protocol(tmp_path: Path):
+def test_mcp_prints_only_the_protocol_on_stdout(tmp_path: Path):
     for words in ([], ["--json"]):
         output = here(tmp_path, "mcp", *words)
         assert (output.status, output.out) == (0, "")

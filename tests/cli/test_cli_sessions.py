@@ -13,7 +13,10 @@ def begin(db: str, *people: tuple[str, str]) -> list[str]:
     async def sign_in() -> list[str]:
         async with Onward(db) as app:
             identities = [Identity(person, name, frozenset({"viewer"}), "acme") for person, name in people]
-            return [(await app.service.sessions.begin(one, idle_s=600, max_s=600)).session.id for one in identities]
+            return [
+                (await app.service.sessions.begin(identity, idle_s=600, max_s=600)).session.id
+                for identity in identities
+            ]
 
     return asyncio.run(sign_in())
 
@@ -22,9 +25,9 @@ def test_sessions_end_by_id_and_by_person(onward: Run, db: str) -> None:
     assert "no person is signed in" in onward("sessions", "--db", db).err + onward("sessions", "--db", db).out
     ids = begin(db, ("a-1", "ada@x"), ("a-1", "ada@x"), ("b-2", "bob@x"), ("b-3", "bob@x"))
     listed = onward("sessions", "--db", db, "--json").json["sessions"]
-    assert {one["id"] for one in listed} == set(ids)
+    assert {session["id"] for session in listed} == set(ids)
     ended = onward("sessions", "revoke", "ada@x", "--db", db, "--json").json["sessions"]
-    assert {one["id"] for one in ended} == set(ids[:2])
+    assert {session["id"] for session in ended} == set(ids[:2])
     both = onward("sessions", "revoke", "bob@x", "--db", db)
     assert (both.status, "fits more than one person: b-2" in both.sentence) == (2, True)
     assert onward("sessions", "revoke", "b-2", "--db", db).status == 0

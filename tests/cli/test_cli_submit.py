@@ -52,7 +52,7 @@ def test_wait_stands_anywhere(words, onward: Run, crew: str):
     assert onward("submit", *words, "--db", crew).out == '"hello you"\n'
 
 
-def test_wait_with_json_is_the_task_whatever_it_came_to(onward: Run, crew: str):
+def test_wait_with_json_is_the_task_in_any_state(onward: Run, crew: str):
     done = onward("submit", "greet", '"you"', "--wait", "--db", crew, "--json")
     assert (done.status, done.json["state"], done.json["result"]) == (0, "completed", "hello you")
     failed = onward("submit", "fails", "--wait", "--db", crew, "--json")
@@ -91,7 +91,7 @@ def test_a_parked_task_is_exit_status_5(onward: Run, crew: str, tmp_path):
     onward("cancel", task_id, "--db", crew)
 
 
-def test_follow_tells_the_story_and_the_result(onward: Run, crew: str):
+def test_follow_prints_the_timeline_and_the_result(onward: Run, crew: str):
     output = onward("submit", "flaky", "--follow", "--db", crew)
     assert output.status == 0
     assert "call, attempt 1 failed  ConnectionError: the API is away; again in" in output.out
@@ -139,7 +139,7 @@ def test_input_from_stdin_and_file(onward: Run, crew: str, tmp_path, monkeypatch
         ("\x1b[31m", ["is not JSON"]),
     ],
 )
-def test_an_input_that_cannot_be(given, parts, onward: Run, crew: str):
+def test_an_invalid_input(given, parts, onward: Run, crew: str):
     output = onward("submit", "greet", given, "--db", crew)
     assert output.status == 2
     assert all(part in output.sentence for part in parts), output.sentence
@@ -153,7 +153,7 @@ def test_stdin_that_is_not_utf8(onward: Run, crew: str, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_unknown_name_is_not_found_unless_asked_anyway(onward: Run, crew: str):
+def test_an_unknown_name_is_refused_without_the_option(onward: Run, crew: str):
     output = onward("submit", "gret", '"you"', "--db", crew)
     assert output.status == 4
     assert "no task is named 'gret'" in output.sentence
@@ -192,14 +192,14 @@ def test_a_wrong_duration_is_wrong_usage(onward: Run, db: str):
     assert "must be a duration" in onward("submit", "x", "--anyway", "--deadline", "x", "--db", db).sentence
 
 
-def test_whoever_waits_alone_is_told(onward: Run, db: str, monkeypatch):
+def test_waiting_without_a_worker_prints_a_notice(onward: Run, db: str, monkeypatch):
     monkeypatch.setattr("onward.cli.commands.follow.NOTICE_S", 0.05)
     output = onward("submit", "x", "--anyway", "--wait", "0.4", "--db", db)
     assert output.status == 3
     assert "no worker is running that does 'x'" in output.err
 
 
-def test_notices_go_on_after_a_store_error(onward: Run, db: str, monkeypatch):
+def test_notices_continue_after_a_store_error(onward: Run, db: str, monkeypatch):
     monkeypatch.setattr("onward.cli.commands.follow.NOTICE_S", 0.05)
     looks = 0
 

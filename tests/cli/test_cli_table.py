@@ -32,7 +32,7 @@ def test_with_room_nothing_is_cut():
     assert row.endswith("asks for approval: delete everything that is old")
 
 
-def test_text_gives_way_first_then_columns_and_never_an_id():
+def test_text_is_cut_first_then_columns_and_never_an_id():
     assert lines(80, ROW)[1] == "7k2m8n1p  waiting  deploy-the-shop  default  12 s  asks for approval: delete ev…"
     assert "QUEUE" not in lines(52, ROW)[0]
     assert "AGE" in lines(52, ROW)[0]
@@ -56,7 +56,7 @@ def test_numbers_stand_to_the_right():
     rows=st.lists(st.tuples(*[st.text(max_size=60)] * 6), max_size=5),
 )
 @settings(max_examples=150, deadline=None)
-def test_nothing_is_wider_than_the_terminal_and_nothing_moves_it(width, rows):
+def test_no_line_is_wider_than_the_terminal_or_has_control_characters(width, rows):
     for line in table(width, COLUMNS, [[Text(safe(cell)) for cell in row] for row in rows]):
         assert line.cell_len <= max(width, 16)
         assert not controls(line.plain)
@@ -65,12 +65,12 @@ def test_nothing_is_wider_than_the_terminal_and_nothing_moves_it(width, rows):
 @pytest.mark.parametrize(
     "evil", ["\x1b[31m", "\x9b2J", "\u202e", "\u2066", "\x07", "a\rb", "\u200b", "\ud800", "\U000e0001", "\x7f"]
 )
-def test_what_a_terminal_would_obey_is_escaped(evil):
+def test_control_characters_are_escaped(evil):
     for shown in (safe(evil), short(evil * 100, 20), readable({"a": evil}), readable([evil], indent=2)):
         assert all(character.isprintable() or character == "\n" for character in shown)
 
 
-def test_a_long_text_is_cut_before_it_is_looked_at():
+def test_a_long_text_is_cut_before_it_is_escaped():
     class Loud(str):
         __slots__ = ()
 

@@ -28,7 +28,7 @@ def test_list_is_a_table_newest_first(onward: Run, db: str, three):
     assert rows[0].endswith("no worker does x in queue q2"), "why it waits, not that it does"
 
 
-def test_list_goes_on_from_a_cursor(onward: Run, db: str, three):
+def test_list_continues_from_a_cursor(onward: Run, db: str, three):
     first = onward("list", "--limit", "2", "--db", db, "--json").json
     assert [task["task_id"] for task in first["tasks"]] == three[:0:-1]
     second = onward("list", "--cursor", first["next"], "--db", db, "--json").json
@@ -50,7 +50,7 @@ def test_list_filters(onward: Run, db: str, three):
     assert "one of pending, running" in output.sentence
 
 
-def test_looking_does_not_make_a_database(onward: Run, db: str, tmp_path):
+def test_reading_does_not_create_a_database(onward: Run, db: str, tmp_path):
     first, second = onward("list", "--db", db).err.splitlines()
     assert re.fullmatch(r"onward: there is no SQLite file .*onward\.db yet, so there are no tasks; .*", first)
     assert second == "no tasks"
@@ -62,7 +62,7 @@ def test_looking_does_not_make_a_database(onward: Run, db: str, tmp_path):
 # ── show ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_show_tells_the_facts_and_the_story(onward: Run, crew: str):
+def test_show_prints_facts_and_timeline(onward: Run, crew: str):
     task_id = submitted(onward, crew, "greet", '"you"', "--label", "team=a", "--key", "shown", "--wait")
     task_id = onward("list", "--task", "greet", "--limit", "1", "--json", "--db", crew).json["tasks"][0]["task_id"]
     out = onward("show", task_id, "--db", crew).out
@@ -84,7 +84,7 @@ def test_show_of_a_failed_task_is_still_exit_status_0(onward: Run, crew: str):
     assert "✗  failed  Fatal: nothing to be done" in output.out
 
 
-def test_hostile_text_is_shown_and_never_sent(onward: Run, crew: str):
+def test_hostile_text_is_escaped(onward: Run, crew: str):
     output = onward("submit", "hostile", "--follow", "--db", crew)
     assert output.status == 0
     task_id = output.err.split()[1]
@@ -119,7 +119,7 @@ def test_cancel(onward: Run, db: str, three):
     assert onward("cancel", three[0], "--db", db, "--json").json["state"] == "cancelled"
 
 
-def test_what_the_state_forbids_is_wrong_usage(onward: Run, crew: str):
+def test_a_verb_that_the_state_forbids_is_wrong_usage(onward: Run, crew: str):
     task_id = onward("submit", "greet", '"you"', "--wait", "--json", "--db", crew).json["task_id"]
     output = onward("cancel", task_id, "--db", crew)
     assert output.status == 2
@@ -128,7 +128,7 @@ def test_what_the_state_forbids_is_wrong_usage(onward: Run, crew: str):
     assert onward("resume", task_id, "--db", crew).out == f"task {task_id} (greet) is completed\n"
 
 
-def test_resume_goes_on_with_a_failed_task(onward: Run, crew: str):
+def test_resume_continues_a_failed_task(onward: Run, crew: str):
     task_id = onward("submit", "fails", "--wait", "--json", "--db", crew).json["task_id"]
     assert onward("resume", task_id, "--db", crew).out == f"task {task_id} (fails) goes on\n"
     assert onward("follow", task_id, "--db", crew).status == 1

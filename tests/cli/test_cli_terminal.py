@@ -73,14 +73,14 @@ def test_a_worker_on_a_terminal_has_a_status_line(db: str):
         assert "stopped:" in screen.text
 
 
-def test_an_alphabet_without_signs(crew: str):
+def test_an_encoding_without_symbols(crew: str):
     output = process("submit", "flaky", "--follow", "--db", crew, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert output.status == 0
     assert "  +  completed" in output.out
     assert output.out.isascii()
 
 
-def test_a_reader_that_leaves_early_is_no_error(crew: str, onward: Run):
+def test_a_closed_pipe_is_no_error(crew: str, onward: Run):
     for _ in range(3):
         onward("submit", "greet", '"you"', "--db", crew)
     command = f"{sys.executable} -m onward list --limit 1000 --json --db {crew} | head -c 1; echo ${{PIPESTATUS[0]}}"

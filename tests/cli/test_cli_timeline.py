@@ -23,7 +23,7 @@ def rendered(*entries: tuple[str, str, dict[str, Any]]) -> list[str]:
     return lines
 
 
-def test_a_shift_that_broke_off_is_told():
+def test_an_interrupted_shift_is_shown():
     assert rendered(
         (r.SUBMITTED, "", {}),
         (r.SHIFT, "", {"worker": "w" * 26}),
@@ -113,7 +113,7 @@ def test_retries_sleeps_and_ends():
     ]
 
 
-def test_records_that_make_no_sense_do_no_harm():
+def test_malformed_records_are_shown():
     renderer = LineRenderer()
     for kind in [value for name, value in vars(r).items() if name.isupper() and isinstance(value, str)]:
         for data in (b"null", b"[1]", b'{"error": 3, "ms": "x", "until": "y", "for": null, "step": []}', b"\x01zz"):
@@ -137,7 +137,7 @@ def test_text():
 # ── the programming model ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_waits_messages_and_what_ended_them():
+def test_waits_messages_and_their_ends():
     assert rendered(
         (r.SIGNAL, "signal go", {"signal": "go"}),
         (r.HANDED_BACK, "", {"reason": "signal"}),
@@ -261,7 +261,7 @@ def test_several_steps_at_once_break_off_together():
     assert "crash: shift 1 broke off in steps [0] a, [2] a (worker killed or lease lost)" in lines
 
 
-def test_the_command_stands_as_long_as_the_thing_is_open():
+def test_the_command_is_shown_while_the_wait_is_open():
     renderer = LineRenderer("a" * 18 + "12345678")
     records = [
         r.Record(1, 0, r.APPROVAL, "approval", b'{"what": "Ship?"}', 1.0),
@@ -276,7 +276,7 @@ def test_the_command_stands_as_long_as_the_thing_is_open():
     assert [renderer.current(line).command for line in lines] == ["", ""]
 
 
-def test_what_waited_in_a_saga_that_was_given_up_waits_no_more():
+def test_waits_of_an_abandoned_saga_are_closed():
     renderer = LineRenderer("t" * 26)
     renderer.render(r.Record(1, 0, r.SAGA, "saga", b"{}", 1.0))
     for seq, key in ((2, "[saga]question"), (3, "[saga/gather.0]question"), (4, "[sagas]question"), (5, "question")):
@@ -287,7 +287,7 @@ def test_what_waited_in_a_saga_that_was_given_up_waits_no_more():
     assert renderer.open_waits.open == []
 
 
-def test_changes_of_a_state_are_told_in_a_few_words():
+def test_state_changes_are_short():
     def rendered(kind, fields):
         ((line,),) = [LineRenderer("t").render(r.Record(1, 0, kind, "patch", json.dumps(fields).encode(), 0.0))]
         return f"{line.text}: {line.detail}"
@@ -306,7 +306,7 @@ def test_changes_of_a_state_are_told_in_a_few_words():
 
 
 @pytest.mark.parametrize("kind", [r.STEP_DONE, r.PATCHED, r.PROGRESS, r.CHECKPOINT])
-def test_what_was_dropped_is_said(kind):
+def test_dropped_records_are_named(kind):
     (line,) = LineRenderer("t").render(r.Record(7, 2, kind, "read", b'{"dropped":41}', 0.0))
     assert line.detail == "(dropped, covered by checkpoint 41)"
     assert "?" not in line.text

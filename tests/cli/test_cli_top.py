@@ -62,7 +62,7 @@ def test_once_is_one_frame_on_a_terminal_and_in_a_pipe(onward: Run, crew: str):
     assert max(map(len, output.out.splitlines())) <= 100
 
 
-def test_nothing_to_see(onward: Run, db: str):
+def test_top_without_tasks(onward: Run, db: str):
     output = onward("top", "--db", db)
     assert "0 workers" in output.out
     assert "no unfinished tasks: onward submit NAME INPUT" in output.out
@@ -70,7 +70,7 @@ def test_nothing_to_see(onward: Run, db: str):
 
 
 @pytest.mark.slow
-def test_what_waits_for_people_has_its_command(onward: Run, crew: str, waiting: Waiting):
+def test_tasks_that_wait_for_people_have_their_command(onward: Run, crew: str, waiting: Waiting):
     question, doubt = waiting("question", "choose"), waiting("in_doubt", "charge")
     people = onward("top", "--json", "--db", crew).json["people"]
     waits = {wait["task_id"]: wait for wait in people}

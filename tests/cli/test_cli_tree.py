@@ -60,7 +60,7 @@ def test_a_step_has_one_line_and_each_attempt_that_failed_one_below():
     assert attempt.split()[:6] == ["└─", "↻", "attempt", "1", "failed", "ConnectionError:"]
 
 
-def test_a_crash_is_told_in_the_step_where_it_was():
+def test_a_crash_is_shown_in_its_step():
     journal = Journal().begun().tell(r.STEP_STARTED, "pay").tell(r.SHIFT, worker="v" * 26)
     journal.tell(r.STEP_STARTED, "pay")
     pay, crash = journal.branches()
@@ -95,7 +95,7 @@ def agent() -> Journal:
     return journal.tell(r.STEP_DONE, "[gather.1]count", ms=2, result={"id": "i", "bytes": 70})
 
 
-def test_turns_have_what_they_called_below_them_and_the_head_has_tokens_and_cost():
+def test_turns_have_their_calls_below_and_the_head_has_tokens_and_cost():
     journal = agent()
     head, turn, look, count = journal.shown()
     assert head.startswith("janitor  running")
@@ -106,7 +106,7 @@ def test_turns_have_what_they_called_below_them_and_the_head_has_tokens_and_cost
     assert count.startswith("   └─ ✓ count ")
 
 
-def test_what_a_provider_does_not_tell_is_unknown():
+def test_missing_usage_is_unknown():
     journal = agent().tell(r.STEP_STARTED, "model#2").tell(r.STEP_DONE, "model#2", **model(2, usage={}))
     assert "2 turns · tokens unknown" in journal.shown()[0]
     assert "$" not in journal.shown()[0]
@@ -165,7 +165,7 @@ def long(steps: int) -> Journal:
     return journal
 
 
-def test_what_has_ended_is_folded_first_then_the_top_gives_way():
+def test_ended_steps_are_folded_first_then_the_top_is_cut():
     shown = long(8).shown(height=14)
     assert len(shown) == 14
     assert shown[1].split()[1:4] == ["✓", "turn", "1"]
@@ -197,7 +197,7 @@ KEYS = st.sampled_from(
 @pytest.mark.slow
 @given(records=st.lists(st.tuples(st.sampled_from(KINDS), KEYS, FIELDS), max_size=25), width=st.integers(20, 120))
 @settings(max_examples=200, deadline=None)
-def test_any_journal_is_shown_and_moves_nothing(records, width):
+def test_any_journal_fits_the_terminal(records, width):
     journal = Journal("name\x1b[31m")
     for kind, key, fields in records:
         journal.tell(kind, key, **fields)

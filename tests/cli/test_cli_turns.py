@@ -39,7 +39,7 @@ def done(tmp_path: Path) -> tuple[str, str, ScriptedModel]:
     return url, asyncio.run(work()), model
 
 
-def test_what_the_model_saw(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
+def test_the_messages_of_a_turn(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
     url, task_id, model = done
     for number, request in enumerate(model.asked, 1):
         document = onward("show", task_id, "--turn", str(number), "--json", "--db", url).json
@@ -51,11 +51,11 @@ def test_what_the_model_saw(onward: Run, done: tuple[str, str, ScriptedModel]) -
     assert 'assistant\n  calls check_disk({"path": "/var"})\n' in output.out
     output = onward("show", task_id, "--turn", "2", "--db", url)
     assert "tool\n  /var: 93 %\n  \\x1b[2Jnothing else\n" in output.out, (
-        "lines break where they broke, and nothing else is sent"
+        "line breaks stay, and other control characters are escaped"
     )
 
 
-def test_the_journal_of_an_agent_is_for_people(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
+def test_the_journal_of_an_agent_is_readable(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
     url, task_id, _ = done
     output = onward("show", task_id, "--db", url)
     assert "turn 1: check_disk" in output.out
@@ -64,7 +64,7 @@ def test_the_journal_of_an_agent_is_for_people(onward: Run, done: tuple[str, str
     assert f"onward show {task_id[-8:]} --turn N" in output.err
 
 
-def test_a_turn_that_is_not_there(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
+def test_an_unknown_turn(onward: Run, done: tuple[str, str, ScriptedModel]) -> None:
     url, task_id, _ = done
     output = onward("show", task_id, "--turn", "3", "--db", url)
     assert output.status == 2

@@ -28,7 +28,7 @@ def test_no_hidden_character_reaches_the_terminal(character: str, capsys: pytest
     assert json.loads(readable({"text": text})) == {"text": text}
 
 
-def test_what_can_be_seen_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_visible_characters_stay(capsys: pytest.CaptureFixture[str]) -> None:
     text = "Grüße, 你好 👍 ⚠️ שלום\n  two lines"
     Screen(Namespace(json=False)).say(text)
     assert capsys.readouterr().out == f"{text}\n"

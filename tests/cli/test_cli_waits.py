@@ -24,7 +24,7 @@ WAITS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("reason", "words", "text", "command"), WAITS, ids=lambda value: str(value)[:8])
-def test_what_a_task_waits_for_and_the_command_are_told(
+def test_the_wait_of_a_task_and_its_command_are_shown(
     onward: Run, crew: str, waiting: Waiting, reason, words, text, command
 ):
     task_id = waiting(reason, *words)
@@ -62,7 +62,7 @@ def test_a_wait_for_a_child_names_it(onward: Run, crew: str, waiting: Waiting):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "words", "text", "command"),
-    [wait for wait in WAITS if wait[0] != "signal"],  # which anybody may send: it is no person who is waited for
+    [wait for wait in WAITS if wait[0] != "signal"],  # any caller may send it: the task does not wait for a person
     ids=lambda value: str(value)[:8],
 )
 @pytest.mark.parametrize("way", ["follow", "submit --wait", "submit --follow"])
@@ -84,7 +84,7 @@ def test_waiting_for_a_person_is_exit_status_5(
     onward("cancel", task_id, "--db", crew)
 
 
-def test_follow_goes_on_when_a_person_has_spoken(onward: Run, crew: str, waiting: Waiting):
+def test_follow_continues_after_an_answer(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("approval", "ship", '"bread"')
     assert onward("follow", task_id, "--db", crew).status == 5
     onward("approve", task_id, "--db", crew)
@@ -106,7 +106,7 @@ def test_follow_does_not_stop_at_a_timer_or_a_signal(onward: Run, crew: str):
 # ── sagas and branches ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_saga_that_was_undone_is_told_step_by_step(onward: Run, crew: str):
+def test_an_undone_saga_is_shown_step_by_step(onward: Run, crew: str):
     task_id = submitted(onward, crew, "trip")
     assert onward("follow", task_id, "--db", crew).status == 1
     out = onward("show", task_id, "--db", crew).out
@@ -155,7 +155,7 @@ def test_a_cancelled_saga_is_undone_first(onward: Run, crew: str, waiting: Waiti
     assert "not undone  hotel" in onward("show", task_id, "--db", crew).out
 
 
-def test_an_effect_that_nobody_knows_of_is_still_told_at_the_end(onward: Run, crew: str, waiting: Waiting):
+def test_an_effect_in_doubt_is_shown_at_the_end(onward: Run, crew: str, waiting: Waiting):
     task_id = waiting("in_doubt", "charge")
     onward("cancel", task_id, "--db", crew)
     assert "in doubt  pay (unknown)" in onward("show", task_id, "--db", crew).out
@@ -165,7 +165,7 @@ def test_an_effect_that_nobody_knows_of_is_still_told_at_the_end(onward: Run, cr
 # ── cancel ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_cancel_tells_what_was_in_the_middle_of_something(onward: Run, crew: str):
+def test_cancel_names_unfinished_steps(onward: Run, crew: str):
     task_id = submitted(onward, crew, "slow")
     wait_for_step(onward, crew, task_id)
     output = onward("cancel", task_id, "--json", "--db", crew).json
@@ -202,7 +202,7 @@ def test_a_task_that_undoes_is_cancelling(onward: Run, db: str):
 
 
 @pytest.mark.slow
-def test_whoever_follows_is_told_what_a_child_asks(onward: Run, crew: str, monkeypatch: pytest.MonkeyPatch):
+def test_follow_shows_the_question_of_a_child(onward: Run, crew: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("onward.cli.commands.follow.NOTICE_S", 0.05)
     for way in (["--wait", "2"], ["--follow", "--wait", "2"]):
         output = onward("submit", "household", '"choose"', *way, "--db", crew)

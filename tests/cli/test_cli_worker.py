@@ -144,7 +144,7 @@ def test_an_app_that_cannot_be_loaded_is_a_sentence(target, parts, folder: Path,
 
 
 @pytest.mark.slow
-def test_db_is_the_last_word_over_what_the_app_says(folder: Path, db: str):
+def test_db_overrides_the_database_of_the_app(folder: Path, db: str):
     with Child.module("onward", "worker", "fine:app", "--db", db, cwd=folder) as worker:
         assert db.removeprefix("sqlite:///") in worker.wait_for("ready", 60)
     with Child.module("onward", "worker", "fine:app", cwd=folder) as worker:

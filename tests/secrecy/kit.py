@@ -15,8 +15,8 @@ VALUE = 'sk_live_"Zx9/q+7\\é=& 55'
 """A value that nearly every encoding changes."""
 
 
-def everything(app: Onward) -> bytes:
-    """All that is in the database, as a thief would find it: the raw file, or every row of every table."""
+def database_bytes(app: Onward) -> bytes:
+    """All bytes of the database as a thief would find them: the raw file, or every row of every table."""
     url = app.settings.db
     if url.startswith("postgres"):
         return _rows(url)

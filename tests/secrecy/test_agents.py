@@ -1,4 +1,4 @@
-"""Agents and secrets: a model sees and writes names, only those that it was given, and only where a tool takes a secret."""
+"""Agents and secrets: a model sees and writes names, only those of its own secrets, and only where a tool takes a secret."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_model_sees_and_writes_only_the_name() -> None:
         app.agent("another", model=model, secrets=["NOT_DECLARED"])
 
 
-def test_tools_of_other_servers_take_none() -> None:
+def test_tools_of_other_servers_take_no_secrets() -> None:
     remote = RemoteTool(print, "write_note", "Write a note.", schema={"type": "object", "properties": {"text": {}}})
     assert remote.check({"text": "plain"}) == {"text": "plain"}
     with pytest.raises(InvalidInput, match="is given no secrets"):
@@ -96,7 +96,7 @@ def test_tools_of_other_servers_take_none() -> None:
     assert not remote.takes.secrets
 
 
-async def test_what_a_person_approves_is_the_name() -> None:
+async def test_an_approval_shows_the_name_of_the_secret() -> None:
     app, seen = app_of("STRIPE_KEY"), []
     app.secret("STRIPE_KEY")
 
@@ -180,7 +180,7 @@ async def test_it_can_be_used_after_a_checkpoint_and_another_worker() -> None:
     assert len(logins) == 2
 
 
-def test_what_makes_a_secret_must_bear_to_be_called_again() -> None:
+def test_a_tool_that_makes_a_secret_must_be_repeatable() -> None:
     with pytest.raises(UsageError, match="makes the secret 'SESSION'"):
 
         @tool(makes="SESSION", risk="external_action")

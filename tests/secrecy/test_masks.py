@@ -1,4 +1,4 @@
-"""Masks: a value is not found in what is written, whatever a program made of it; everything else stays as it is."""
+"""Masks: a value is in no written text, in no form that programs give it; all other text stays as it is."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def utf_16(text: str) -> list[int]:
 @example(SECRET, "", "")
 @example("12345678", "a", "b")
 @example("a b&c<d>e\"f'g/h é 😀", "x=", "&y")
-def test_whatever_a_program_makes_of_a_value_is_masked(value: str, before: str, after: str) -> None:
+def test_every_form_of_a_value_is_masked(value: str, before: str, after: str) -> None:
     mask.clear()
     mask.learn("K", value)
     for how, form in everything_made_of(value).items():
@@ -101,7 +101,7 @@ def test_whatever_a_program_makes_of_a_value_is_masked(value: str, before: str, 
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_what_holds_no_secret_is_written_as_ever(value: Any) -> None:
+def test_text_without_a_secret_is_unchanged(value: Any) -> None:
     mask.clear()
     plain = wire.encode(value)
     mask.learn("K", "a-value-that-nobody-draws")
@@ -109,7 +109,7 @@ def test_what_holds_no_secret_is_written_as_ever(value: Any) -> None:
     assert wire.fingerprint(value) == wire.fingerprint(wire.decode(plain))
 
 
-def test_a_backslash_before_a_value_leaves_json_json() -> None:
+def test_a_backslash_before_a_value_leaves_valid_json() -> None:
     mask.learn("K", "nabcdefgh")  # \n and this would meet in the bytes
     decoded = wire.decode(wire.encode({"a": "line\nabcdefgh", "b": "\\nabcdefgh", "c": "nabcdefgh"}))
     assert decoded == {"a": "line\nabcdefgh", "b": "\\[secret K]", "c": "[secret K]"}
@@ -127,7 +127,7 @@ def test_numbers_and_lines_and_the_longer_first() -> None:
 
 
 @pytest.mark.parametrize("names", [("A", "B"), ("B", "A")])
-def test_of_two_names_for_one_value_it_is_always_the_same(names: tuple[str, str]) -> None:
+def test_two_names_of_one_value_are_masked_as_the_same_name(names: tuple[str, str]) -> None:
     for name in names:
         mask.learn(name, "sk_live_12345")
     assert mask.text("sk_live_12345") == "[secret A]"
@@ -142,7 +142,7 @@ def test_a_wide_text_in_a_file_is_masked() -> None:
     assert mask.data(b"\0\1\2nothing") == b"\0\1\2nothing"
 
 
-def test_what_is_forgotten_as_often_as_it_was_learned_is_a_word_again() -> None:
+def test_a_value_forgotten_as_often_as_learned_is_no_longer_masked() -> None:
     mask.learn("K", "token-one")
     mask.learn("K", "token-one")
     mask.forget("K", "token-one")
@@ -153,7 +153,7 @@ def test_what_is_forgotten_as_often_as_it_was_learned_is_a_word_again() -> None:
     assert not mask.on
 
 
-def test_of_values_that_change_the_last_are_remembered() -> None:
+def test_the_latest_values_of_a_secret_stay_masked() -> None:
     for number in range(mask.RECENT + 1):
         mask.learn("K", f"value-{number:04}", mask.RECENT)
     assert mask.text("value-0000") == "value-0000"
@@ -233,7 +233,7 @@ def test_text_without_a_value_is_held_back_for_a_moment_at_most() -> None:
 
 
 def test_a_large_text_is_searched_in_time_that_grows_with_its_length() -> None:
-    """Not a time, but the work: each level reads the text once, and there are a few of them."""
+    """Counts work, not time: each level reads the text once, and there are a few levels."""
     mask.learn("K", "sk_live_1234567890")
     escapes = "%25" * 4_000 + "&amp;" * 4_000 + "\\\\" * 4_000
     assert len(list(mask._unescaped(escapes.encode()))) <= mask.MAX_VIEWS

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from onward import Onward
 from tests.kit import eventually, not_memory, only_file
-from tests.secrecy.kit import everything, hits
+from tests.secrecy.kit import database_bytes, hits
 from tests.server.conftest import serving
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def onward(url: str, *words: str, **environment: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @not_memory
-async def test_after_kill_9_the_task_goes_on_with_the_value_that_is_there_then(url: str, tmp_path: Path) -> None:
+async def test_after_kill_9_the_task_continues_with_the_current_value(url: str, tmp_path: Path) -> None:
     app, diary = Onward(url), tmp_path / "diary"
     async with app:
         (task_id,) = [json.loads(line)["task_id"] for line in await _submitted(url)]
@@ -52,17 +52,17 @@ async def test_after_kill_9_the_task_goes_on_with_the_value_that_is_there_then(u
             second, _ = await asyncio.to_thread(alive.communicate)
         both = "[secret STRIPE_KEY] and [secret SESSION]"
         assert task.result == [*[f"{amount} with {both}" for amount in (1, 2, 3)], REF]
-        data = everything(app)
+        data = database_bytes(app)
     lines = diary.read_text(encoding="utf-8").splitlines()
     assert lines == [
         f"login {OLD}",
         *[f"charge session-for-22 {OLD} {amount}" for amount in (1, 2)],
-        f"login {NEW}",  # what it made was in memory only
+        f"login {NEW}",  # the secret that it made was in memory only
         *[f"charge session-for-22 {NEW} {amount}" for amount in (2, 3)],
     ]
     for value in (OLD, NEW, "session-for-22"):
         assert hits(data, value) == []
-    assert "charged 1 with" in first, "what a function prints is its own business; logs are not"
+    assert "charged 1 with" in first, "functions may print a value; logs may not contain it"
     assert (
         hits(
             second.replace(f"charged 3 with {NEW} and session-for-22", "").replace(
@@ -75,7 +75,7 @@ async def test_after_kill_9_the_task_goes_on_with_the_value_that_is_there_then(u
 
 
 async def _submitted(url: str) -> list[str]:
-    """Submitted by a process that knows neither the code nor the value: a worker has said what may be named."""
+    """Submitted by a process that knows neither the code nor the value: a worker has registered the names that are allowed."""
     offering = onward(url, "worker", "tests.secrecy.vault:app", "--queues", "nothing")
     submit = None
     try:
@@ -88,8 +88,8 @@ async def _submitted(url: str) -> list[str]:
 
         await eventually(accepted, 60)
         for bad, words in {"in-clear-text": "clear text", "": "no secret is named 'HOME'"}.items():
-            given: Any = bad or {"$secret": "HOME"}
-            refused = onward(url, "submit", "pay", json.dumps({"key": given}))
+            value: Any = bad or {"$secret": "HOME"}
+            refused = onward(url, "submit", "pay", json.dumps({"key": value}))
             out, _ = await asyncio.to_thread(refused.communicate)
             assert refused.returncode == 2
             assert words in out
@@ -103,7 +103,7 @@ async def _submitted(url: str) -> list[str]:
 
 @pytest.mark.slow
 @only_file
-async def test_the_doctor_finds_what_was_written_before_it_was_a_secret(url: str) -> None:
+async def test_the_doctor_finds_values_written_before_they_were_secret(url: str) -> None:
     app = Onward(url, poll_s=0.05)
 
     @app.task

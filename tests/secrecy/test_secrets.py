@@ -1,4 +1,5 @@
-"""Secrets by name: who may name one, where its value comes from and goes to, and what becomes of a task whose secret is gone."""
+"""Secrets by name: which tasks may name a secret, where its value comes from and goes to, and what happens to a task whose
+secret is missing."""
 
 from __future__ import annotations
 
@@ -56,10 +57,10 @@ async def parked(app: Onward, task_id: str) -> str:
     return await reason(app, task_id)
 
 
-# ── what a function is given ─────────────────────────────────────────────────────────────────────────────────────────
+# ── parameters ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_reference_becomes_a_secretstr_and_a_secret_what_the_function_says(app: Onward) -> None:
+async def test_a_reference_becomes_a_secretstr_or_the_annotated_type(app: Onward) -> None:
     key, seen = app.secret("STRIPE_KEY"), {}
 
     async def charge(amount: int, bare: Any, text: str, boxed: SecretStr, headers: dict[str, str]) -> str:
@@ -94,12 +95,12 @@ async def test_a_reference_becomes_a_secretstr_and_a_secret_what_the_function_sa
     assert (await task.get()).input["token"] == REF
 
 
-async def test_a_plain_handler_and_a_transaction_are_given_them_too(app: Onward) -> None:
+async def test_a_sync_handler_and_a_transaction_get_secrets_too(app: Onward) -> None:
     key, seen = app.secret("STRIPE_KEY"), []
 
-    async def write(connection: Any, given: str) -> int:
-        seen.append(given)
-        return len(given)
+    async def write(connection: Any, value: str) -> int:
+        seen.append(value)
+        return len(value)
 
     @app.task
     def plain(ctx: Any, token: SecretStr, fixed: str = key) -> Any:
@@ -112,7 +113,7 @@ async def test_a_plain_handler_and_a_transaction_are_given_them_too(app: Onward)
 
 
 @only_memory
-async def test_undo_and_reconcile_are_given_them(app: Onward) -> None:
+async def test_undo_and_reconcile_get_secrets(app: Onward) -> None:
     key, seen = app.secret("STRIPE_KEY"), []
 
     def order(token: str) -> str:
@@ -154,7 +155,7 @@ async def test_a_model_with_a_secret_comes_back_from_a_step_as_it_was(app: Onwar
     ]
 
 
-# ── who may name one ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Deep(BaseModel):
@@ -182,7 +183,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 
 @pytest.mark.parametrize("which", REFUSED)
 @pytest.mark.parametrize("near", ["with the code", "from afar"])
-async def test_what_is_refused_at_submit_and_written_nowhere(app: Onward, which: str, near: str) -> None:
+async def test_secrets_refused_at_submit_are_written_nowhere(app: Onward, which: str, near: str) -> None:
     value, kind, words = REFUSED[which]
     app.secret("STRIPE_KEY")
 
@@ -209,7 +210,7 @@ async def test_what_is_refused_at_submit_and_written_nowhere(app: Onward, which:
 
 
 @only_memory
-async def test_names_are_not_for_secrets(app: Onward) -> None:
+async def test_a_secret_is_refused_as_a_name(app: Onward) -> None:
     app.secret("STRIPE_KEY").get_secret_value()
 
     @app.task
@@ -226,7 +227,7 @@ async def test_names_are_not_for_secrets(app: Onward) -> None:
 
 
 @only_memory
-async def test_a_parameter_with_a_secret_as_default_is_nobody_elses(app: Onward) -> None:
+async def test_a_parameter_with_a_default_secret_takes_no_other(app: Onward) -> None:
     key = app.secret("STRIPE_KEY")
 
     @app.task
@@ -239,7 +240,7 @@ async def test_a_parameter_with_a_secret_as_default_is_nobody_elses(app: Onward)
 
 
 @only_memory
-async def test_data_that_only_looks_like_one_stays_data(app: Onward) -> None:
+async def test_data_that_looks_like_a_reference_stays_data(app: Onward) -> None:
     app.secret("STRIPE_KEY")
 
     async def same(value: Any) -> Any:
@@ -247,7 +248,7 @@ async def test_data_that_only_looks_like_one_stays_data(app: Onward) -> None:
 
     @app.task
     async def work(ctx: Any, value: dict[str, Any]) -> Any:
-        # What code gets from elsewhere names nothing: only its own `app.secret` does, and what was submitted.
+        # Data from elsewhere names no secret: only `app.secret` in the code does, and the submitted input.
         return [await ctx.step(same, value), await ctx.step(same, {"$secret": "STRIPE_KEY"})]
 
     async with app.worker():
@@ -271,8 +272,8 @@ async def test_sources(app: Onward, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ONWARD_SECRETS", str(tmp_path))
     assert Onward("sqlite://:memory:").secret("K").get_secret_value() == "from-a-file"
     names: list[str] = []
-    given = Onward("sqlite://:memory:", secrets=lambda name: names.append(name) or "from-a-function")  # type: ignore[func-returns-value]
-    assert given.secret("ANY").get_secret_value() == "from-a-function"
+    own = Onward("sqlite://:memory:", secrets=lambda name: names.append(name) or "from-a-function")  # type: ignore[func-returns-value]
+    assert own.secret("ANY").get_secret_value() == "from-a-function"
     assert names == ["ANY"]
     assert (
         Onward("sqlite://:memory:", secrets={"K": "from-a-mapping"}).secret("K").get_secret_value() == "from-a-mapping"
@@ -284,7 +285,7 @@ async def test_sources(app: Onward, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             app.secret(bad)  # type: ignore[arg-type]
     with pytest.raises(UnfitSecret, match="fewer than 8"):
         Onward("sqlite://:memory:", secrets={"K": "short"}).secret("K").get_secret_value()
-    assert "from-a" not in repr([given.secret("ANY"), str(given.secret("ANY"))])
+    assert "from-a" not in repr([own.secret("ANY"), str(own.secret("ANY"))])
 
 
 @only_memory
@@ -338,7 +339,7 @@ async def test_a_secret_that_is_gone_parks_the_task_until_it_is_back(
 
 
 @only_memory
-async def test_one_that_the_worker_does_not_declare_parks_too(url: str) -> None:
+async def test_a_secret_that_the_worker_does_not_declare_parks_the_task(url: str) -> None:
     app = Onward(url, poll_s=0.05)
 
     @app.task
@@ -351,7 +352,7 @@ async def test_one_that_the_worker_does_not_declare_parks_too(url: str) -> None:
         assert "no secret is named 'GONE'" in await parked(app, task.id)
 
 
-async def test_a_changed_secret_is_found_by_the_next_shift(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_shift_reads_a_changed_secret(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     key, seen = app.secret("STRIPE_KEY"), []
 
     async def use(token: str) -> str:
@@ -384,7 +385,7 @@ async def _waits(app: Onward, task_id: str) -> bool:
 # ── secrets that steps make ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_a_step_makes_is_not_recorded_and_made_again_when_it_is_needed(app: Onward) -> None:
+async def test_a_secret_made_by_a_step_is_not_recorded_and_made_again_when_needed(app: Onward) -> None:
     logins: list[str] = []
     used: list[str] = []
 
@@ -400,7 +401,7 @@ async def test_what_a_step_makes_is_not_recorded_and_made_again_when_it_is_neede
     async def work(ctx: Any) -> Any:
         session = await ctx.step(lambda: login(ctx), name="login", makes="SESSION")
         first = await ctx.step(call, session, "first")
-        await ctx.sleep("1.2s")  # the worker lets go of the task, and of what it had in memory
+        await ctx.sleep("1.2s")  # the worker releases the task and the secrets that it had in memory
         second = await ctx.step(call, session, "second")
         third = await ctx.step(call, session, "third")
         return [first, second, third, session, str(session)]
@@ -415,12 +416,12 @@ async def test_what_a_step_makes_is_not_recorded_and_made_again_when_it_is_neede
     ]
     assert used == ["session-00000000", "session-00000001", "session-00000001"]
     assert {line.split()[0] for line in logins} == {f"{task.id}:login"}, "the same effect key"
-    assert not mask.on, "what was made for a shift is forgotten with it"
+    assert not mask.on, "a secret made in a shift is forgotten with the shift"
     assert b"session-0000" not in b"".join([r.data async for r in task.tail()])
 
 
 @only_memory
-async def test_what_makes_a_secret_has_to_be_repeatable_and_long_enough(app: Onward) -> None:
+async def test_a_step_that_makes_a_secret_is_repeatable_and_the_value_long_enough(app: Onward) -> None:
     @app.task(retry=1)
     async def work(ctx: Any, how: str) -> Any:
         options: dict[str, Any] = {"once": {"effect": "once"}, "undo": {"undo": print}}.get(how, {})
@@ -465,7 +466,7 @@ async def test_killed_at_every_point_a_task_with_secrets_comes_to_the_same_end()
     assert all(end == [*["done with [secret SESSION]"] * 2, "[secret STRIPE_KEY]"] for end in ends)
 
 
-async def test_tests_bring_values_of_their_own() -> None:
+async def test_tests_set_their_own_values() -> None:
     app = Onward("sqlite://:memory:")
     app.secret("STRIPE_KEY")
 
@@ -483,7 +484,7 @@ async def test_tests_bring_values_of_their_own() -> None:
 # ── settings are secrets too ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_settings_keep_passwords_to_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_do_not_show_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Onward("postgresql://me:hunter2-hunter2@127.0.0.1:1/x")
     assert "hunter2" not in repr(app.settings) + repr(app.store.where) + str(app.settings)
     (tmp_path / "onward.toml").write_text('dbb = "postgresql://me:hunter2-hunter2@h/x"', encoding="utf-8")
@@ -497,7 +498,7 @@ def test_settings_keep_passwords_to_themselves(tmp_path: Path, monkeypatch: pyte
 
 
 @only_memory
-async def test_constraints_are_the_workers_to_judge(app: Onward) -> None:
+async def test_constraints_are_checked_by_the_worker(app: Onward) -> None:
     app.secret("STRIPE_KEY")
 
     @app.task(retry=1)
@@ -509,7 +510,7 @@ async def test_constraints_are_the_workers_to_judge(app: Onward) -> None:
 
 
 @not_memory
-async def test_what_code_takes_from_the_environment_itself_is_masked_all_the_same(url: str) -> None:
+async def test_a_value_that_code_reads_from_the_environment_is_masked(url: str) -> None:
     app = Onward(url, poll_s=0.05)
     app.secret("STRIPE_KEY")
 
@@ -521,7 +522,7 @@ async def test_what_code_takes_from_the_environment_itself_is_masked_all_the_sam
         assert await (await app.submit(work)).result("60s") == "key=[secret STRIPE_KEY]"
 
 
-# ── of one tenant ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tenants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 OWN = {tenant: f"sk_live_of_{tenant}_0123456789" for tenant in ("acme", "globex")}
 
@@ -552,8 +553,8 @@ async def test_a_task_gets_the_value_of_its_tenant_and_no_other(
         return Login(user="me", password=SecretStr(seen[-1][1]))
 
     @app.task
-    async def pay(ctx: Any, given: SecretStr) -> str:
-        seen.append(("input", given.get_secret_value()))
+    async def pay(ctx: Any, token: SecretStr) -> str:
+        seen.append(("input", token.get_secret_value()))
         charged = await ctx.step(charge, 5, key)
         again: Login = await ctx.step(login)  # recorded by its name, and read again for the same tenant
         seen.append(("result", again.password.get_secret_value()))
@@ -562,14 +563,14 @@ async def test_a_task_gets_the_value_of_its_tenant_and_no_other(
     async with app, app.worker():
         for tenant, value in (*OWN.items(), (None, VALUE)):
             seen.clear()
-            request = SubmitRequest("pay", {"given": {"$secret": "PAY_KEY"}}, tenant=tenant)
+            request = SubmitRequest("pay", {"token": {"$secret": "PAY_KEY"}}, tenant=tenant)
             (task_id,) = await app.service.submit([request])
             task = await app.service.wait(task_id, 30)
             assert (task.result, task.error) == ("charged 5 with [secret PAY_KEY]", None), "one name for all tenants"
             assert {value_seen for _, value_seen in seen} == {value}
             assert {where for where, _ in seen} == {"step", "input", "result"}
         (task_id,) = await app.service.submit(
-            [SubmitRequest("pay", {"given": {"$secret": "PAY_KEY"}}, tenant="initech")]
+            [SubmitRequest("pay", {"token": {"$secret": "PAY_KEY"}}, tenant="initech")]
         )
         why = await parked(app, task_id)
         assert "'PAY_KEY' is not there" in why
@@ -580,7 +581,7 @@ async def test_a_task_gets_the_value_of_its_tenant_and_no_other(
                 app.secrets.value_for("PAY_KEY", odd)
         for name in ("PAY_KEY__acme", "PAY_KEY__globex"):  # by its full name there is no way to it
             with pytest.raises(UnknownSecret):
-                await app.submit("pay", {"given": {"$secret": name}})
+                await app.submit("pay", {"token": {"$secret": name}})
         with pytest.raises(UsageError, match="each tenant has its own"):
             key.get_secret_value()
 

@@ -1,6 +1,5 @@
-"""A handler and an agent that spread a secret in every way we can think of; then every byte of the database, of the logs and of
-what others are told is searched for it. With one mask taken away, it is found: so the search can see.
-"""
+"""A handler and an agent spread a secret in every way that we know; then the test searches every byte of the database, of the
+logs and of all responses. Without one of the masks the search finds the secret, so the search works."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from onward.errors import StepFailed
 from onward.logging import JsonLines
 from onward.service.secret_scan import find
 from tests.kit import eventually, not_memory, only_file
-from tests.secrecy.kit import VALUE, everything, forms, hits
+from tests.secrecy.kit import VALUE, database_bytes, forms, hits
 from tests.server.conftest import serving
 from tests.sinks.receiver import Receiver
 from tests.telemetry.conftest import Spans, spans
@@ -41,7 +40,7 @@ __all__ = ["spans"]
 
 @pytest.fixture
 def logs() -> Iterator[io.StringIO]:
-    """All that is logged, by us and by user code, with tracebacks and whatever else is in a record."""
+    """All log records, ours and those of user code, with tracebacks and all attributes."""
 
     class Everything(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
@@ -75,7 +74,7 @@ class Receipt:
 
 
 def made_of(key: str) -> dict[str, Any]:
-    """One value, as tools write it."""
+    """One value in the forms that tools write."""
     return {
         "as it is": key,
         "nested": [{"deep": [{"er": (key, [key])}]}],
@@ -187,9 +186,9 @@ def spreading(app: Onward) -> None:
 
 
 async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> tuple[dict[str, bytes], Onward]:
-    """Everything that was written or told, by where."""
+    """All written or sent bytes, by place."""
     monkeypatch.setenv("STRIPE_KEY", VALUE)
-    monkeypatch.setenv(telemetry.CAPTURE_CONTENT, "true")  # what models and tools say is in the spans
+    monkeypatch.setenv(telemetry.CAPTURE_CONTENT, "true")  # spans have the texts of models and tools
     app = Onward(
         url,
         poll_s=0.05,
@@ -211,7 +210,7 @@ async def spread(url: str, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> 
         places["followers"] = b""
         for task_id in ids:
             places["followers"] += b"".join([record.data async for record in app.service.tail(task_id)])
-        places["database"] = everything(app)
+        places["database"] = database_bytes(app)
         places["model"] = repr([request.messages for request in app.models[0].asked]).encode()  # type: ignore[attr-defined]
         async with serving(app) as address, httpx2.AsyncClient(base_url=address) as client:
             paths = [
@@ -251,7 +250,7 @@ async def _quiet(app: Onward) -> bool:
 
 @pytest.mark.slow
 @not_memory
-async def test_nothing_of_it_is_written_anywhere(
+async def test_the_secret_is_written_nowhere(
     url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO, spans: Spans
 ) -> None:
     places, _ = await spread(url, monkeypatch)
@@ -312,7 +311,7 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @only_file
-async def test_with_one_mask_taken_away_it_is_found(
+async def test_without_one_mask_the_search_finds_the_secret(
     url: str, monkeypatch: pytest.MonkeyPatch, logs: io.StringIO, spans: Spans, fault: str
 ) -> None:
     places, _ = await spread(url, monkeypatch, fault)

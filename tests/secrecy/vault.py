@@ -1,4 +1,5 @@
-"""An app for processes of their own: a secret from the environment, one that a step makes, and a step that is killed in."""
+"""An app for processes of their own: a secret from the environment, a secret that a step makes, and a step in which the process
+is killed."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ async def serving(app: Onward, **options: Any) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def client(app: Onward) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a server for `app`; what handlers there are when the first request comes does not matter."""
+    """A client of a server for `app`. A test may add handlers after the server has started."""
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         yield client
 
@@ -50,8 +50,8 @@ def ends(client: httpx2.AsyncClient) -> Ends:
         for _ in range(20):
             answer = await client.get(f"/api/tasks/{task_id}/result", params={"timeout_s": 5})
             if answer.status_code == 200:
-                found: dict[str, Any] = answer.json()
-                return found
+                body: dict[str, Any] = answer.json()
+                return body
         raise AssertionError(f"{task_id} does not end")
 
     return wait

@@ -1,6 +1,5 @@
-"""Every call of the server, the scope that it needs, and how it is made; and who may make it, as a table for the docs:
-`python -m tests.server.matrix > docs/reference/permissions.md`. Tests ask every cell of it.
-"""
+"""Every call of the server, the scope that it needs, and an example request; and the table of the docs with the roles that may
+make the call: `python -m tests.server.matrix > docs/reference/permissions.md`. The tests try every cell of the table."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from onward.server.http import app as http
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How a call is made on what a tenant has. `{fixer}` and its like stand for the ids."""
+    """An example request of a call on the resources of a tenant. `{fixer}` and the like stand for the ids."""
 
     path: str
     scope: str | None
@@ -114,7 +113,8 @@ CALLS = {call.name: call for call in http.ROUTES}
 
 
 def may(row: Row, role: str, *, tenant: bool) -> bool:
-    """Whether a person with this role may make the call on what is theirs; `tenant` if they belong to one."""
+    """Whether a person with this role may make the call on their own resources. `tenant`: whether the person belongs to a
+    tenant."""
     if not row.scope:
         return True
     return row.scope in ROLES[role] and not (row.place and tenant)

@@ -1,4 +1,4 @@
-"""An app of somebody else in which ours is mounted, as the guide has it."""
+"""An app of another framework in which ours is mounted, as in the guide."""
 
 from __future__ import annotations
 

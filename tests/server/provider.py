@@ -1,5 +1,5 @@
-"""A provider of our own for what a right one never does: tokens with any claims and any signature. It answers over a transport of httpx2.
-`rig/oidc.py` starts a real one."""
+"""A provider of our own for answers that a correct provider never gives: tokens with any claims and any signature. It answers
+over a transport of httpx2. `rig/oidc.py` starts a real provider."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def jwk(key: Any, kid: str | None, **more: Any) -> dict[str, Any]:
 
 
 class FakeProvider:
-    """What it answers is in its attributes."""
+    """Its attributes determine its answers."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
@@ -49,7 +49,7 @@ class FakeProvider:
     def transport(self) -> httpx2.MockTransport:
         return httpx2.MockTransport(self._answer)
 
-    def asked(self, path: str) -> int:
+    def requests_to(self, path: str) -> int:
         return sum(request.url.path == path for request in self.requests)
 
     def claims(self, of: str, /, **over: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ app = Onward(lease_s=1.0, heartbeat_s=0.2, poll_s=0.05, grace_s=1.0)
 
 @app.task
 async def echo(ctx: Any, value: Any = None) -> Any:
-    """Whatever comes goes back."""
+    """Return the input."""
     return await ctx.step(lambda: value, name="say")
 
 

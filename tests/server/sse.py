@@ -57,7 +57,7 @@ class Parser:
 
 
 async def events(client: httpx2.AsyncClient, path: str, last: str = "", **params: Any) -> AsyncIterator[Event]:
-    """Events of a stream, until it ends. Raises Refused for anything but one."""
+    """The events of a stream, until it ends. Raises Refused if the response is no stream."""
     headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
     async with client.stream("GET", path, params=params, headers=headers) as answer:
         if answer.status_code != 200:

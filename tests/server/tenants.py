@@ -1,4 +1,4 @@
-"""Two tenants and somebody without one, each with a task in every state that a verb is for; and all that the tables hold."""
+"""Two tenants and a caller without a tenant, each with a task in every state that a verb needs; and all rows of all tables."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WORK = frozenset({READ, SUBMIT, DECIDE})
 
 
 @dataclasses.dataclass
-class Belongings:
-    """What one tenant has."""
+class TenantResources:
+    """The ids of the resources of one tenant."""
 
     asker: str
     """Has a question open and an artifact; the parent of the next two."""
@@ -51,7 +51,7 @@ class Belongings:
         return {value for value in dataclasses.astuple(self) if value}
 
 
-GHOST = Belongings(
+GHOST = TenantResources(
     asker="06g0000000000000000000000a",
     fixer="06g0000000000000000000000b",
     doubter="06g0000000000000000000000c",
@@ -114,15 +114,15 @@ async def subscribed(app: Onward, subscription: str, tenant: str | None) -> None
     await app.store.outbox.subscribe(row)
 
 
-async def subscribed_again(app: Onward, of: Belongings) -> None:
-    """What somebody removed, or sent, who should not have been able to."""
-    await subscribed(app, of.subscription, "acme")
-    of.session = await session_of(app, "acme")
-    task_id, seq, _ = of.delivery.split(".")
+async def restore(app: Onward, resources: TenantResources) -> None:
+    """Restores the subscription, the session and the delivery that a faulty verb removed or sent."""
+    await subscribed(app, resources.subscription, "acme")
+    resources.session = await session_of(app, "acme")
+    task_id, seq, _ = resources.delivery.split(".")
     await sql(
         app.store,
         "INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at) "
-        f"VALUES ('{task_id}', {seq}, '{of.subscription}', 'task.completed', 'url:x', 0, 0) ON CONFLICT DO NOTHING",
+        f"VALUES ('{task_id}', {seq}, '{resources.subscription}', 'task.completed', 'url:x', 0, 0) ON CONFLICT DO NOTHING",
     )
 
 
@@ -132,8 +132,8 @@ async def session_of(app: Onward, tenant: str | None) -> str:
     return (await app.service.sessions.begin(person, idle_s=86_400, max_s=86_400)).session.id
 
 
-async def settle(app: Onward, tenant: str | None) -> Belongings:
-    """Submit what a tenant has, and wait until nothing moves any more. Needs a worker."""
+async def make_resources(app: Onward, tenant: str | None) -> TenantResources:
+    """Submits the tasks of a tenant, and waits until they have ended or wait for a person. Needs a worker."""
     door = AuthorizedService(app.service, caller(tenant, ALL if tenant else WORK))
     await app.store.outbox.watch(busy=False)
     subscription = app._ids()
@@ -143,7 +143,7 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
     )
 
     async def asks() -> dict[str, Any]:
-        """What each task asks, once all are where they are to be."""
+        """The open approvals and questions by task, as soon as every task has ended or waits."""
         tasks, _ = await door.list()
         at_rest = {"question", "approval", "in_doubt"} <= {task.reason for task in tasks} and (
             await app.get(done)
@@ -154,10 +154,10 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
     tasks, _ = await door.list()
     child = {task.task: task.task_id for task in tasks if task.parent == asker}
     (artifact,) = await app.artifacts(asker)
-    ((told,), _) = await app.deliveries(task=done)
+    ((delivery,), _) = await app.deliveries(task=done)
     key = (await app.keys.create(f"of {tenant}", ["read"], tenant=tenant)).key.id
     session = await session_of(app, tenant)
-    return Belongings(
+    return TenantResources(
         asker=asker,
         fixer=child["fixer"],
         doubter=child["doubter"],
@@ -167,20 +167,20 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
         artifact=artifact.artifact_id,
         key=key,
         subscription=subscription,
-        delivery=told.id,
+        delivery=delivery.id,
         session=session,
     )
 
 
-async def town(app: Onward) -> dict[str | None, Belongings]:
-    """All of them, at rest: nobody works any more."""
+async def make_tenants(app: Onward) -> dict[str | None, TenantResources]:
+    """The resources of all tenants. No worker runs afterwards."""
     declare(app)
     app.webhooks = Webhooks("whsec_" + "MDEy" * 10, "", SystemClock())
     async with app.worker():
-        return {tenant: await settle(app, tenant) for tenant in ("acme", "globex", None)}
+        return {tenant: await make_resources(app, tenant) for tenant in ("acme", "globex", None)}
 
 
-async def everything(app: Onward) -> dict[str, list[str]]:
+async def all_rows(app: Onward) -> dict[str, list[str]]:
     """All rows of all tables. When a key or a session was last used is not of interest."""
     inside = isinstance(app.store, SqliteStore)
     tables = await sql(
@@ -189,11 +189,11 @@ async def everything(app: Onward) -> dict[str, list[str]]:
         if inside
         else "SELECT tablename FROM pg_tables WHERE tablename LIKE 'onward%'",
     )
-    found = {}
+    rows = {}
     for (table,) in sorted(tables):
         columns = {"onward_keys": "id, revoked_at", "onward_sessions": "id"}.get(table, "*")
-        found[table] = sorted(repr(row) for row in await sql(app.store, f"SELECT {columns} FROM {table}"))
-    return found
+        rows[table] = sorted(repr(row) for row in await sql(app.store, f"SELECT {columns} FROM {table}"))
+    return rows
 
 
 __all__ = [
@@ -204,9 +204,9 @@ __all__ = [
     "READ",
     "SUBMIT",
     "WORK",
-    "Belongings",
+    "TenantResources",
+    "all_rows",
     "caller",
-    "everything",
-    "subscribed_again",
-    "town",
+    "make_tenants",
+    "restore",
 ]

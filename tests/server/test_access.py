@@ -1,4 +1,5 @@
-"""The door: every verb for everybody who may not. Nothing of a tenant is shown to another, and who is refused has written nothing.
+"""`AuthorizedService`: every verb for every caller without the permission. A tenant sees nothing of another tenant, and a refused
+call changes nothing.
 
 The table of verbs is complete, or the first test fails: a new verb of `AuthorizedService` needs a row.
 """
@@ -29,20 +30,20 @@ from tests.server.tenants import (
     READ,
     SUBMIT,
     WORK,
-    Belongings,
+    TenantResources,
+    all_rows,
     caller,
-    everything,
-    subscribed_again,
-    town,
+    make_tenants,
+    restore,
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """What a verb needs, and how it is used on what a tenant has."""
+    """The scope that a verb needs, and an example call on the resources of a tenant."""
 
     scope: str
-    use: Callable[[AuthorizedService, Belongings], Awaitable[Any]]
+    use: Callable[[AuthorizedService, TenantResources], Awaitable[Any]]
     lists: bool = False
     """Whether it shows what the caller has, which for a stranger is something else."""
     decides: bool = False
@@ -55,14 +56,14 @@ class Verb:
     """Whether its answer is a number, which for a stranger is that of nothing."""
 
 
-async def _tail(door: AuthorizedService, of: Belongings) -> Any:
+async def _tail(door: AuthorizedService, of: TenantResources) -> Any:
     async for record in await door.tail(of.done):
         return record
     raise AssertionError("a journal without a record")
 
 
-async def _taken(door: AuthorizedService, of: Belongings) -> Any:
-    """What was taken with the key of acme, whoever asks."""
+async def _taken(door: AuthorizedService, of: TenantResources) -> Any:
+    """The task that was submitted with the key of acme, for any caller."""
     key = "key-of-nobody" if of is GHOST else "key-of-acme"
     return [row for row in (await door.usage("key")).rows if row.group == key]
 
@@ -134,41 +135,41 @@ VERBS: dict[str, Verb] = {
 """In an order in which each finds what it is for."""
 
 
-def test_the_table_has_every_verb_of_the_door() -> None:
+def test_the_table_has_every_verb_of_the_authorized_service() -> None:
     verbs = {
         name
         for name, _ in inspect.getmembers(AuthorizedService, inspect.iscoroutinefunction)
         if not name.startswith("_")
     }
-    own = {"sign_out"}  # it takes nothing, and ends the caller's own session
-    assert verbs - own == set(VERBS), "say here what it needs, and how it is used"
+    own = {"sign_out"}  # it has no arguments, and ends the caller's own session
+    assert verbs - own == set(VERBS), "add a row with its scope and an example call"
 
 
 class Inspector:
-    """Tries a verb in the name of all who may not; what they got is a leak."""
+    """Calls a verb as every caller without the permission, and collects all values that they got as leaks."""
 
-    def __init__(self, app: Onward, acme: Belongings, door: type[AuthorizedService] = AuthorizedService) -> None:
+    def __init__(self, app: Onward, acme: TenantResources, door: type[AuthorizedService] = AuthorizedService) -> None:
         self._app, self._acme, self._door = app, acme, door
         self.cells = 0
 
     async def leaks(self, name: str) -> list[str]:
-        verb, before = VERBS[name], await everything(self._app)
-        found = await self._by_scope(name, verb)
+        verb, before = VERBS[name], await all_rows(self._app)
+        leaks = await self._by_scope(name, verb)
         for who in (caller("globex"), caller(None, WORK), caller("globex", agent="fixer")):
-            found += await self._by_tenant(name, verb, who)
+            leaks += await self._by_tenant(name, verb, who)
         if verb.decides:
-            found += await self._by_agent(name, verb)
+            leaks += await self._by_agent(name, verb)
         if verb.place:
-            found += await self._expect(name, NotForTenants, verb, caller("acme"))
-        after = await everything(self._app)
-        return found + [f"{name}: wrote to {table}" for table in after if after[table] != before[table]]
+            leaks += await self._expect(name, NotForTenants, verb, caller("acme"))
+        after = await all_rows(self._app)
+        return leaks + [f"{name}: wrote to {table}" for table in after if after[table] != before[table]]
 
     async def _by_scope(self, name: str, verb: Verb) -> list[str]:
-        found = []
+        leaks = []
         for scopes in (frozenset[str](), ALL - {verb.scope}):
             for tenant in ("acme", "globex", None):
-                found += await self._expect(name, Forbidden, verb, caller(tenant, scopes))
-        return found
+                leaks += await self._expect(name, Forbidden, verb, caller(tenant, scopes))
+        return leaks
 
     async def _by_agent(self, name: str, verb: Verb) -> list[str]:
         return await self._expect(name, OwnCall, verb, caller("acme", agent="fixer"))
@@ -184,7 +185,7 @@ class Inspector:
         return [f"{name}: {who} got {got!r:.80}"]
 
     async def _by_tenant(self, name: str, verb: Verb, who: Caller) -> list[str]:
-        """A stranger gets what it would get if there were nothing of the sort, to the letter."""
+        """A caller of another tenant gets exactly the answer for a resource that does not exist."""
         if verb.place or verb.scope not in who.scopes:
             return []
         self.cells += 1
@@ -198,14 +199,14 @@ class Inspector:
             return [f"{name}: {who} got {got:.200}"]
         return [] if got == instead else [f"{name}: {who} got {got:.200}; of nothing it would be {instead:.200}"]
 
-    async def _got(self, verb: Verb, who: Caller, of: Belongings) -> str:
+    async def _got(self, verb: Verb, who: Caller, of: TenantResources) -> str:
         try:
             got = repr(await verb.use(self._door(self._app.service, who), of))
         except OnwardError as error:
             got = f"{type(error).__name__}: {error}"
         pairs = zip(dataclasses.astuple(self._acme), dataclasses.astuple(GHOST), strict=True)
-        for mine, nobodys in sorted(pairs, key=lambda pair: -len(pair[0])):
-            got = got if verb.lists else got.replace(mine, nobodys)
+        for mine, ghosts in sorted(pairs, key=lambda pair: -len(pair[0])):
+            got = got if verb.lists else got.replace(mine, ghosts)
         return got
 
 
@@ -215,14 +216,14 @@ def _what_has_ended_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-async def test_nobody_gets_what_is_not_for_them(app: Onward) -> None:
-    acme = (await town(app))["acme"]
+async def test_callers_without_permission_get_and_change_nothing(app: Onward) -> None:
+    acme = (await make_tenants(app))["acme"]
     look = Inspector(app, acme)
     leaks = [leak for name in VERBS for leak in await look.leaks(name)]
     assert leaks == []
     assert look.cells > 8 * len(VERBS)
     used = caller("acme")
-    for name, verb in VERBS.items():  # and those who may, can: or all of this would say nothing
+    for name, verb in VERBS.items():  # callers with the permission succeed, or the test would prove nothing
         who = caller(None) if verb.place or name == "schedules" else used
         if name in {"decide", "cancel"}:
             other = caller("acme", agent="reviewer")
@@ -232,49 +233,49 @@ async def test_nobody_gets_what_is_not_for_them(app: Onward) -> None:
 
 
 def unchecked(name: str) -> type[AuthorizedService]:
-    """A door with a verb that does not look who asks."""
+    """A service with a verb that does not check the caller."""
 
-    async def verb(self: AuthorizedService, *given: Any, **more: Any) -> Any:
-        return await getattr(AuthorizedService(self.service, ANYBODY), name)(*given, **more)
+    async def verb(self: AuthorizedService, *args: Any, **more: Any) -> Any:
+        return await getattr(AuthorizedService(self.service, ANYBODY), name)(*args, **more)
 
     return type("Planted", (AuthorizedService,), {name: verb})
 
 
 def careless(name: str) -> type[AuthorizedService]:
-    """A door with a verb that looks at scopes, and not whose it is."""
+    """A service with a verb that checks the scope, and not the tenant."""
 
-    async def verb(self: AuthorizedService, *given: Any, **more: Any) -> Any:
-        everybody = self.caller._replace(tenant=None, agent=None, scopes=self.caller.scopes | {ADMIN})
+    async def verb(self: AuthorizedService, *args: Any, **more: Any) -> Any:
+        operator_caller = self.caller._replace(tenant=None, agent=None, scopes=self.caller.scopes | {ADMIN})
         self.need(VERBS[name].scope)
-        return await getattr(AuthorizedService(self.service, everybody), name)(*given, **more)
+        return await getattr(AuthorizedService(self.service, operator_caller), name)(*args, **more)
 
     return type("Planted", (AuthorizedService,), {name: verb})
 
 
 @pytest.mark.slow
 @only_memory
-async def test_a_verb_that_forgets_to_look_is_found(app: Onward) -> None:
-    acme = (await town(app))["acme"]
+async def test_the_test_finds_a_verb_without_a_check(app: Onward) -> None:
+    acme = (await make_tenants(app))["acme"]
     for name, verb in VERBS.items():
-        assert await Inspector(app, acme, unchecked(name)).leaks(name), f"{name} for everybody"
-        await subscribed_again(app, acme)
+        assert await Inspector(app, acme, unchecked(name)).leaks(name), f"{name} for every caller"
+        await restore(app, acme)
         leaks = await Inspector(app, acme, careless(name)).leaks(name)
         assert leaks or verb.open, f"{name} for all tenants"
     for name in ("decide", "answer", "resolve", "raise_budget"):
 
-        async def whoever(self: AuthorizedService, task: Any) -> None: ...
+        async def anyone(self: AuthorizedService, task: Any) -> None: ...
 
-        planted = type("Planted", (AuthorizedService,), {"_check_own_call": whoever})
+        planted = type("Planted", (AuthorizedService,), {"_check_own_call": anyone})
         assert await Inspector(app, acme, planted)._by_agent(name, VERBS[name]), f"{name} by the agent itself"
 
 
-# ── what is a tenant's ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── tenants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_every_tenant_sees_exactly_what_is_its(app: Onward) -> None:
-    found = await town(app)
+async def test_each_tenant_sees_exactly_its_own_tasks(app: Onward) -> None:
+    tenants = await make_tenants(app)
     await app.submit("tick")
-    for tenant, own in found.items():
+    for tenant, own in tenants.items():
         for who in (caller(tenant, WORK | {ADMIN}), caller(tenant, WORK)):
             door = AuthorizedService(app.service, who)
             seen: list[Any] = []
@@ -300,8 +301,8 @@ async def test_every_tenant_sees_exactly_what_is_its(app: Onward) -> None:
             assert [ask.id for ask in await door.asks("approval")] == [own.approval]
     assert {task.tenant for task in (await app.list())[0]} == {"acme", "globex", None}
     stranger = AuthorizedService(app.service, caller("globex"))
-    assert await stranger.list(parent=found["acme"].asker) == ([], None)
-    assert [task.task_id for task in (await stranger.list(key="the-same"))[0]] == [found["globex"].asker]
+    assert await stranger.list(parent=tenants["acme"].asker) == ([], None)
+    assert [task.task_id for task in (await stranger.list(key="the-same"))[0]] == [tenants["globex"].asker]
     assert len((await stranger.list(reason="question"))[0]) == 1
 
 
@@ -331,14 +332,14 @@ async def test_a_cursor_of_another_tenant_shows_nothing_of_it(app: Onward) -> No
     assert {task.tenant for task in seen} == {"acme"}
 
 
-async def test_children_forks_and_what_goes_on_belong_to_the_same_tenant(app: Onward) -> None:
-    found = await town(app)
+async def test_children_forks_and_continuations_have_the_tenant_of_their_task(app: Onward) -> None:
+    tenants = await make_tenants(app)
     whose = {task.task_id: task.tenant for task in (await app.list(limit=1000))[0]}
-    for tenant, own in found.items():
+    for tenant, own in tenants.items():
         assert {whose[own.asker], whose[own.fixer], whose[own.doubter]} == {tenant}
         assert (await app.get(own.fixer)).group == tenant
-    acme = found["acme"]
-    fork = await app.fork(acme.asker, 1)  # by somebody who has the database
+    acme = tenants["acme"]
+    fork = await app.fork(acme.asker, 1)  # by a program with the database
     assert (await fork.get()).tenant == "acme"
     (after,) = await AuthorizedService(app.service, caller(None)).submit(
         [SubmitRequest("quick", {"goal": "on"})], after=acme.done
@@ -348,7 +349,7 @@ async def test_children_forks_and_what_goes_on_belong_to_the_same_tenant(app: On
 
 
 @only_postgres
-async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_right_one(app: Onward) -> None:
+async def test_a_worker_of_an_older_version_submits_children_for_the_right_tenant(app: Onward) -> None:
     @app.task
     async def work(ctx: Any) -> None: ...
 
@@ -361,9 +362,9 @@ async def test_an_old_worker_that_knows_of_no_tenants_submits_children_for_the_r
     assert await sql(app.store, "SELECT tenant FROM onward_tasks WHERE id = 'child'") == [("acme",)]
 
 
-async def test_whoever_comes_through_the_door_is_nobodys_child(app: Onward) -> None:
-    """Children take the tenant of their parent; a wish from outside does not choose it that way."""
-    acme = (await town(app))["acme"]
+async def test_a_submit_from_outside_cannot_name_a_parent(app: Onward) -> None:
+    """Children take the tenant of their parent; a request from outside cannot choose its tenant in this way."""
+    acme = (await make_tenants(app))["acme"]
     (task_id,) = await AuthorizedService(app.service, caller("globex")).submit(
         [SubmitRequest("tick", parent=acme.asker)]
     )
@@ -371,17 +372,17 @@ async def test_whoever_comes_through_the_door_is_nobodys_child(app: Onward) -> N
     assert (task.tenant, task.parent) == ("globex", None)
 
 
-async def test_an_input_that_names_a_task_of_another_tenant_gets_nothing_of_it(app: Onward) -> None:
-    """An agent goes on after the task that its input names; the door never sees that."""
-    found = await town(app)
+async def test_an_input_that_names_a_task_of_another_tenant_fails(app: Onward) -> None:
+    """An agent continues after the task that its input names; `AuthorizedService` does not see the input."""
+    tenants = await make_tenants(app)
     (sly,) = await AuthorizedService(app.service, caller("globex")).submit(
-        [SubmitRequest("quick", {"goal": "tell me all", "after": found["acme"].done})]
+        [SubmitRequest("quick", {"goal": "tell me all", "after": tenants["acme"].done})]
     )
     (plain,) = await AuthorizedService(app.service, caller(None, WORK)).submit(
-        [SubmitRequest("quick", {"goal": "tell me all", "after": found["acme"].done})]
+        [SubmitRequest("quick", {"goal": "tell me all", "after": tenants["acme"].done})]
     )
     (own,) = await AuthorizedService(app.service, caller("acme")).submit(
-        [SubmitRequest("quick", {"goal": "on", "after": found["acme"].done})]
+        [SubmitRequest("quick", {"goal": "on", "after": tenants["acme"].done})]
     )
     async with app.worker():
         for task_id in (sly, plain):
@@ -403,20 +404,20 @@ async def test_the_same_key_of_two_tenants_is_two_keys_however_many_send_it(app:
     ids = await asyncio.gather(
         *(door.submit([SubmitRequest("work", 1, key="order-7")]) for _ in range(100) for door in doors.values())
     )
-    assert len({one for (one,) in ids}) == 3
+    assert len({task_id for (task_id,) in ids}) == 3
     for tenant, door in doors.items():
         (task,), _ = await door.list()
         assert (task.tenant, task.key) == (tenant, "order-7")
-        with pytest.raises(KeyConflict, match="the key 'order-7' belongs to task") as told:
+        with pytest.raises(KeyConflict, match="the key 'order-7' belongs to task") as conflict:
             await door.submit([SubmitRequest("work", 2, key="order-7")])
-        assert told.value.task_id == task.task_id
+        assert conflict.value.task_id == task.task_id
         both = await door.submit([SubmitRequest("work", 1, key="order-7"), SubmitRequest("work", 3, key="order-8")])
         assert both[0] == task.task_id
     assert len((await app.list())[0]) == 6
 
 
 async def test_no_key_reaches_into_another_tenant(app: Onward) -> None:
-    """The store has a tenant's keys behind its name and a line break: no key and no tenant can have one."""
+    """The store prefixes the keys of a tenant with its name and a line break. Neither keys nor tenants can contain a line break."""
 
     @app.task
     async def work(ctx: Any, n: int) -> None: ...
@@ -428,18 +429,19 @@ async def test_no_key_reaches_into_another_tenant(app: Onward) -> None:
         await AuthorizedService(app.service, caller("acme\norder-7")).submit([SubmitRequest("work", 1, key="x")])
 
 
-async def test_a_tenant_is_a_group_where_nobody_says_otherwise(app: Onward) -> None:
+async def test_the_tenant_is_the_default_group(app: Onward) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> None: ...
 
     door = AuthorizedService(app.service, caller("acme"))
     plain, named = await door.submit([SubmitRequest("work", 1), SubmitRequest("work", 2, group="vip")])
-    assert [(await app.get(one)).group for one in (plain, named)] == ["acme", "vip"]
+    assert [(await app.get(task_id)).group for task_id in (plain, named)] == ["acme", "vip"]
 
 
 @pytest.mark.parametrize("group", ["acme", "vip"])
-async def test_nobody_takes_a_place_in_the_line_of_another_tenant(app: Onward, group: str) -> None:
-    """A limit of one for each group: a stranger who names a group of acme, or acme itself, keeps nobody from starting."""
+async def test_a_tenant_cannot_use_the_limit_of_another_tenant(app: Onward, group: str) -> None:
+    """A limit of one task for each group: a tenant that names a group of acme, or acme itself, does not keep tasks of acme from
+    starting."""
     started: list[str] = []
 
     @app.task(limit=Limit(concurrency=1))
@@ -467,22 +469,22 @@ async def test_nobody_takes_a_place_in_the_line_of_another_tenant(app: Onward, g
 # ── agents' own keys ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_agent_decides_nothing_in_whatever_it_has_a_part_in(app: Onward) -> None:
-    found = await town(app)
-    acme = found["acme"]
+async def test_an_agent_decides_nothing_in_a_task_that_it_takes_part_in(app: Onward) -> None:
+    tenants = await make_tenants(app)
+    acme = tenants["acme"]
     own, other = (AuthorizedService(app.service, caller("acme", WORK, agent=name)) for name in ("fixer", "reviewer"))
-    before = await everything(app)
+    before = await all_rows(app)
     for refused in (
         own.decide(acme.approval, "approve"),  # its own call
         own.answer(acme.question, "fast"),  # of the task above it
-        own.resolve(acme.doubter, "happened"),  # of one beside it
+        own.resolve(acme.doubter, "happened"),  # of a sibling
         own.raise_budget(acme.asker, max_llm_tokens=9),  # above it
     ):
         with pytest.raises(OwnCall, match="a person or another key has to decide; nothing was written"):
             await refused
-    assert await everything(app) == before
+    assert await all_rows(app) == before
     assert (await other.decide(acme.approval, "approve")).id == acme.approval
-    assert [wire.decode(one.data)["by"] for one in await app.store.inbox(acme.fixer)] == ["somebody of acme"]
+    assert [wire.decode(message.data)["by"] for message in await app.store.inbox(acme.fixer)] == ["somebody of acme"]
 
 
 async def test_an_agent_does_not_approve_what_it_asked_for_with_its_own_key(app: Onward) -> None:
@@ -499,13 +501,15 @@ async def test_an_agent_does_not_approve_what_it_asked_for_with_its_own_key(app:
         with pytest.raises(OwnCall):
             await door.decide(asks[0].id, "approve")
         person = AuthorizedService(app.service, caller("acme", WORK))
-        assert await person.submit([SubmitRequest("deploy", key="k")]) == [task_id], "whoever asks, it is the same work"
+        assert await person.submit([SubmitRequest("deploy", key="k")]) == [task_id], (
+            "the statements are the same for every caller"
+        )
         await person.decide(asks[0].id, "approve")
         assert (await app.service.wait(task_id, 30)).result == "done"
 
 
 async def test_an_agent_does_not_approve_what_it_forked_with_its_own_key(app: Onward) -> None:
-    """A fork with another input is a submit by another name; and one of a child has no parent that would tell."""
+    """A fork with another input is another kind of submit, and the fork of a child has no parent that would name the agent."""
 
     @app.task
     async def deploy(ctx: Any, what: str) -> str:
@@ -522,11 +526,11 @@ async def test_an_agent_does_not_approve_what_it_forked_with_its_own_key(app: On
         with pytest.raises(OwnCall):
             await door.decide(asks[fork], "approve")
         await door.decide(asks[origin], "approve")
-    found = await app.get(fork)
-    assert (found.labels, found.tenant) == ({"a": "b"}, "acme")
+    forked = await app.get(fork)
+    assert (forked.labels, forked.tenant) == ({"a": "b"}, "acme")
 
 
-# ── who may do what to keys ──────────────────────────────────────────────────────────────────────────────────────────
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_an_admin_of_a_tenant_runs_the_keys_of_the_tenant_alone(app: Onward) -> None:
@@ -548,16 +552,16 @@ async def test_an_admin_of_a_tenant_runs_the_keys_of_the_tenant_alone(app: Onwar
     assert [entry.action for entry in await app.audit()] == ["create_key", "create_key", "revoke_key"]
 
 
-async def test_who_may_see_and_who_may_not_take_the_same_way(app: Onward) -> None:
-    """A foreign task is looked up by the same statements as one that does not exist: neither answer takes a longer way."""
-    acme = (await town(app))["acme"]
-    asked: list[str] = []
+async def test_a_foreign_task_is_looked_up_like_an_unknown_task(app: Onward) -> None:
+    """A foreign task and an unknown task need the same statements, so that the time of an answer does not tell them apart."""
+    acme = (await make_tenants(app))["acme"]
+    statements: list[str] = []
     real = app.store
 
     def counted(name: str) -> Any:
-        async def verb(*given: Any, **more: Any) -> Any:
-            asked.append(name)
-            return await operator.attrgetter(name)(real)(*given, **more)
+        async def verb(*args: Any, **more: Any) -> Any:
+            statements.append(name)
+            return await operator.attrgetter(name)(real)(*args, **more)
 
         return verb
 
@@ -576,9 +580,9 @@ async def test_who_may_see_and_who_may_not_take_the_same_way(app: Onward) -> Non
             continue
         ways = []
         for of in (acme, GHOST):
-            asked.clear()
+            statements.clear()
             with pytest.raises((TaskNotFound, NotFound)):
                 await verb.use(door, of)
-            ways.append(tuple(asked))
+            ways.append(tuple(statements))
         assert ways[0] == ways[1], name
     app._join(real)

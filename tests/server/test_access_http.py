@@ -1,6 +1,6 @@
-"""Every call over a real socket for everybody who may not: without a key, with one of another tenant, without the scope, one that
-has expired or was revoked, or an agent's own. The calls are those of the server's own table: one without a row here fails.
-"""
+"""Every call over a real socket for every caller without the permission: without a key, with a key of another tenant, without
+the scope, with an expired or revoked key, or with the key of the agent itself. The calls come from the route table of the
+server: a call without a row here fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onward.server.access.service import AuthorizedService
 from tests.kit import HandClock, only_memory
 from tests.server.conftest import serving
 from tests.server.matrix import CALLS, ROWS, Row
-from tests.server.tenants import GHOST, Belongings, everything, subscribed_again, town
+from tests.server.tenants import GHOST, TenantResources, all_rows, make_tenants, restore
 
 Client = httpx2.AsyncClient
 
@@ -32,24 +32,24 @@ def test_every_call_of_the_server_has_a_row() -> None:
     assert {name for name, row in ROWS.items() if row.scope is None} == {n for n, call in CALLS.items() if call.open}
 
 
-def filled(value: Any, of: Belongings) -> Any:
+def filled(value: Any, of: TenantResources) -> Any:
     if isinstance(value, dict):
-        return {name: filled(one, of) for name, one in value.items()}
+        return {name: filled(part, of) for name, part in value.items()}
     return value.format_map(dataclasses.asdict(of)) if isinstance(value, str) else value
 
 
 class Inspector:
-    """Makes calls in the name of all who may not."""
+    """Makes calls as every caller without the permission."""
 
-    def __init__(self, app: Onward, client: Client, acme: Belongings) -> None:
+    def __init__(self, app: Onward, client: Client, acme: TenantResources) -> None:
         self._app, self._client, self._acme = app, client, acme
         self._tokens: dict[str, str] = {}
         self.cells = 0
 
     async def prepare(self) -> None:
-        """Keys of all kinds: one lacks each scope, one is of another tenant, one has ended …"""
+        """Keys of all kinds: for each scope a key without it, a key of another tenant, an expired key …"""
         make = self._app.keys.create
-        self._tokens = {f"without {one}": await self._made([s for s in SCOPES if s != one]) for one in SCOPES}
+        self._tokens = {f"without {scope}": await self._made([s for s in SCOPES if s != scope]) for scope in SCOPES}
         self._tokens["right"] = await self._made(SCOPES)
         self._tokens["agent"] = await self._made([READ, SUBMIT, DECIDE], agent="fixer")
         self._tokens["stranger"] = (await make("stranger", SCOPES, tenant="globex")).token
@@ -64,7 +64,7 @@ class Inspector:
     async def _made(self, scopes: Any, **more: Any) -> str:
         return (await self._app.keys.create("ada", scopes, tenant="acme", **more)).token
 
-    async def ask(self, name: str, who: str | None, of: Belongings | None = None) -> httpx2.Response:
+    async def ask(self, name: str, who: str | None, of: TenantResources | None = None) -> httpx2.Response:
         row = ROWS[name]
         call = CALLS[row.call or name]
         headers = {} if who is None else self._headers(who)
@@ -79,25 +79,25 @@ class Inspector:
         row = ROWS[name]
         if row.scope is None:
             return []
-        found, before = [], await everything(self._app)
+        leaks, before = [], await all_rows(self._app)
         for who in (None, "unknown", "expired", "revoked"):
-            found += await self._refused(name, who, 401, "unauthorized")
+            leaks += await self._refused(name, who, 401, "unauthorized")
         if row.scope:
-            found += await self._refused(name, f"without {row.scope}", 403, "forbidden")
+            leaks += await self._refused(name, f"without {row.scope}", 403, "forbidden")
         if row.decides:
-            found += await self._refused(name, "agent", 403, "own_call")
+            leaks += await self._refused(name, "agent", 403, "own_call")
         for who in ("stranger", "no tenant"):
             if row.scope and (who == "stranger" or not (row.place or row.scope == ADMIN)):
-                found += await self._strange(name, row, who)
-        after = await everything(self._app)
-        return found + [f"{name}: wrote to {table}" for table in after if after[table] != before[table]]
+                leaks += await self._strange(name, row, who)
+        after = await all_rows(self._app)
+        return leaks + [f"{name}: wrote to {table}" for table in after if after[table] != before[table]]
 
     async def _refused(self, name: str, who: str | None, status: int, code: str) -> list[str]:
         self.cells += 1
         answer = await self.ask(name, who)
-        said = answer.json() if answer.headers.get("content-type") == "application/problem+json" else {}
+        problem = answer.json() if answer.headers.get("content-type") == "application/problem+json" else {}
         wrong = (
-            [] if (answer.status_code, said.get("code")) == (status, code) else [f"{name} {who}: {answer.text:.200}"]
+            [] if (answer.status_code, problem.get("code")) == (status, code) else [f"{name} {who}: {answer.text:.200}"]
         )
         wrong += [
             f"{name} {who}: shown {word}" for word in self._acme.names if word in answer.text and code != "own_call"
@@ -105,7 +105,7 @@ class Inspector:
         return wrong
 
     async def _strange(self, name: str, row: Row, who: str) -> list[str]:
-        """To the letter what there would be if there were nothing of the sort."""
+        """The answer is exactly the answer for a resource that does not exist."""
         self.cells += 1
         answer, instead = await self.ask(name, who), await self.ask(name, who, GHOST)
         if row.counts:
@@ -129,7 +129,7 @@ class Inspector:
 
 @pytest.fixture
 async def inspector(app: Onward) -> AsyncIterator[Inspector]:
-    acme = (await town(app))["acme"]
+    acme = (await make_tenants(app))["acme"]
     async with serving(app) as address, Client(base_url=address, timeout=60) as client:
         look = Inspector(app, client, acme)
         await look.prepare()
@@ -137,25 +137,23 @@ async def inspector(app: Onward) -> AsyncIterator[Inspector]:
 
 
 @pytest.mark.slow
-async def test_nobody_gets_what_is_not_for_them(
+async def test_callers_without_permission_get_and_change_nothing(
     inspector: Inspector, kind: str, prove: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)  # what has just ended may be pruned
-    names = (
-        list(ROWS) if prove or kind != "postgres" else list(ROWS)[::4]
-    )  # the door is the same, whatever is behind it
+    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)  # tasks that have just ended may be pruned
+    names = list(ROWS) if prove or kind != "postgres" else list(ROWS)[::4]  # access does not depend on the store
     leaks = [leak for name in names for leak in await inspector.leaks(name)]
     assert leaks == []
     assert inspector.cells > 5 * (len(names) - 3)
-    for name, row in ROWS.items():  # and who may, can
+    for name, row in ROWS.items():  # callers with the permission succeed
         place = row.place or name == "schedules"
         answer = await inspector.ask(name, None if row.scope is None else "place" if place else "right")
         assert answer.is_success or name in {"hook", "sign_in", "sign_in_callback"}, f"{name}: {answer.text}"
 
 
 @only_memory
-async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A door that does not ask for the scope, that lets everybody into everything, or decides for whoever comes."""
+async def test_the_test_finds_a_call_without_a_check(inspector: Inspector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted faults: no check of the scope, no check of the tenant, no check of an agent's own call."""
     with monkeypatch.context() as planted:
         planted.setattr(AuthorizedService, "need", lambda self, scope: None)
         planted.setattr(AuthorizedService, "need_any", lambda self, scopes: None)
@@ -173,21 +171,21 @@ async def test_a_call_that_forgets_to_look_is_found(inspector: Inspector, monkey
 
     with monkeypatch.context() as planted:
         planted.setattr(AuthorizedService, "__init__", everybody)
-        await subscribed_again(inspector._app, inspector._acme)
+        await restore(inspector._app, inspector._acme)
         for name, row in ROWS.items():
             if row.scope and not row.open:
                 assert await inspector._strange(name, row, "stranger"), name
 
-    async def whoever(self: AuthorizedService, task: Any) -> None: ...
+    async def anyone(self: AuthorizedService, task: Any) -> None: ...
 
     with monkeypatch.context() as planted:
-        planted.setattr(AuthorizedService, "_check_own_call", whoever)
+        planted.setattr(AuthorizedService, "_check_own_call", anyone)
         for name in ("decide", "answer", "resolve", "raise_budget"):
             assert await inspector._refused(name, "agent", 403, "own_call"), name
 
 
-async def test_a_key_that_may_only_submit_has_not_half_done_anything(app: Onward) -> None:
-    """A fork and a submit answer with what they made, and are not refused after they made it."""
+async def test_a_key_with_only_submit_gets_the_answer_to_its_submit_and_fork(app: Onward) -> None:
+    """A fork and a submit answer with the task that they made; the server does not refuse them after it made the task."""
 
     @app.task
     async def work(ctx: Any) -> None: ...
@@ -205,7 +203,7 @@ async def test_a_key_that_may_only_submit_has_not_half_done_anything(app: Onward
         assert (fork.status_code, fork.json()["task_id"] != task_id) == (200, True)
 
 
-async def test_whoever_may_not_look_is_shown_nothing_by_what_they_may_do(app: Onward) -> None:
+async def test_a_caller_without_read_is_shown_nothing_by_its_actions(app: Onward) -> None:
     @app.task
     async def work(ctx: Any, secret: str) -> str:
         return f"result of {secret}"
@@ -238,7 +236,7 @@ async def test_whoever_may_not_look_is_shown_nothing_by_what_they_may_do(app: On
             assert "what only readers know" not in answer.text, path
 
 
-async def test_keys_over_http_from_the_first_to_its_end(url: str, clock: HandClock) -> None:
+async def test_a_key_is_created_listed_and_revoked_over_http(url: str, clock: HandClock) -> None:
     app = Onward(url, clock=clock)
     async with app, serving(app) as address, Client(base_url=address) as client:
         assert (await client.get("/api/tasks")).status_code == 200, "no keys yet"
@@ -252,9 +250,9 @@ async def test_keys_over_http_from_the_first_to_its_end(url: str, clock: HandClo
         assert (shut.status_code, shut.headers["www-authenticate"]) == (401, 'Bearer realm="onward"')
         assert (await client.get("/healthz")).status_code == 200
         listed = (await client.get("/api/keys", headers=mine)).json()["keys"]
-        assert [{**one, "last_used_at": None} for one in listed] == [key]
+        assert [{**entry, "last_used_at": None} for entry in listed] == [key]
         entries = (await client.get("/api/audit", params={"limit": 1}, headers=mine)).json()
-        assert [(one["action"], one["subject"]) for one in entries["entries"]] == [("create_key", key["id"])]
+        assert [(entry["action"], entry["subject"]) for entry in entries["entries"]] == [("create_key", key["id"])]
         assert entries["next"] == 1
         gone = await client.post(f"/api/keys/{key['id']}/revoke", headers=mine)
         assert gone.json()["valid"] is False

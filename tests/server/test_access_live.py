@@ -1,4 +1,4 @@
-"""What stays open, for everybody who may not: streams and sockets of another's task, and of a key that was revoked."""
+"""Open connections for callers without the permission: streams and sockets of a task of another tenant, and of a revoked key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onward.server.access import auth
 from onward.server.live import sse as stream
 from tests.kit import only_memory
 from tests.server.conftest import serving
-from tests.server.tenants import GHOST, Belongings, everything, town
+from tests.server.tenants import GHOST, TenantResources, all_rows, make_tenants
 
 pytestmark = only_memory
 
@@ -26,10 +26,10 @@ WAYS = ("/api/progress?task_id={}", "/api/tasks/{}/events")
 
 
 class Town:
-    """A server, what its tenants have, and a key of each."""
+    """A server, the resources of its tenants, and a key of each."""
 
-    def __init__(self, app: Onward, client: httpx2.AsyncClient, found: dict[str | None, Belongings]) -> None:
-        self.app, self.client, self.found = app, client, found
+    def __init__(self, app: Onward, client: httpx2.AsyncClient, tenants: dict[str | None, TenantResources]) -> None:
+        self.app, self.client, self.tenants = app, client, tenants
         self.tokens: dict[str, str] = {}
         self.ids: dict[str, str] = {}
 
@@ -52,9 +52,9 @@ class Town:
 
 @pytest.fixture
 async def place(app: Onward) -> AsyncIterator[Town]:
-    found = await town(app)
+    tenants = await make_tenants(app)
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
-        here = Town(app, client, found)
+        here = Town(app, client, tenants)
         await here.key("right", READ, SUBMIT, DECIDE, tenant="acme")
         await here.key("no read", SUBMIT, DECIDE, tenant="acme")
         await here.key("stranger", READ, SUBMIT, DECIDE, tenant="globex")
@@ -66,26 +66,26 @@ async def place(app: Onward) -> AsyncIterator[Town]:
         yield here
 
 
-async def test_a_stream_of_another_tenant_is_one_of_nothing(place: Town) -> None:
-    acme, before = place.found["acme"], await everything(place.app)
+async def test_a_stream_of_another_tenants_task_is_refused(place: Town) -> None:
+    acme, before = place.tenants["acme"], await all_rows(place.app)
     for way in WAYS:
         for name in ("expired", "revoked"):
             assert (await place.status(way.format(acme.fixer), name))[0] == 401
         assert (await place.status(way.format(acme.fixer), "no read"))[0] == 403
         for name in ("stranger", "no tenant"):
             for cursor in ({}, {"Last-Event-ID": "3"}):
-                status, said = await place.status(way.format(acme.fixer), name, **cursor)
+                status, body = await place.status(way.format(acme.fixer), name, **cursor)
                 nothing, instead = await place.status(way.format(GHOST.fixer), name, **cursor)
-                assert (status, said.replace(acme.fixer, GHOST.fixer)) == (nothing, instead)
+                assert (status, body.replace(acme.fixer, GHOST.fixer)) == (nothing, instead)
                 assert status == 404
         assert (await place.status(way.format(acme.fixer), "right"))[0] == 200
-    both = f"/api/progress?task_id={place.found['globex'].fixer}&task_id={acme.fixer}"
-    assert (await place.status(both, "stranger"))[0] == 404, "not even beside one's own"
-    assert await everything(place.app) == before
+    both = f"/api/progress?task_id={place.tenants['globex'].fixer}&task_id={acme.fixer}"
+    assert (await place.status(both, "stranger"))[0] == 404, "also together with a task of its own"
+    assert await all_rows(place.app) == before
 
 
-async def test_the_stream_of_all_is_of_all_that_is_ones_own(place: Town) -> None:
-    acme = place.found["acme"]
+async def test_the_stream_of_all_tasks_has_only_those_of_the_tenant(place: Town) -> None:
+    acme = place.tenants["acme"]
     for name, mine in (("stranger", "globex"), ("no tenant", None), ("right", "acme")):
         text = ""
         async with place.client.stream("GET", "/api/progress?all=true", headers=place.headers(name)) as answer:
@@ -93,24 +93,24 @@ async def test_the_stream_of_all_is_of_all_that_is_ones_own(place: Town) -> None
                 text += line
                 if line.startswith("data:"):
                     break
-        assert place.found[mine].asker in text
+        assert place.tenants[mine].asker in text
         assert (acme.asker in text) == (mine == "acme")
 
 
-async def test_a_socket_of_another_tenant_is_one_of_nothing(place: Town) -> None:
-    acme, before = place.found["acme"], await everything(place.app)
+async def test_a_socket_of_another_tenants_task_is_refused(place: Town) -> None:
+    acme, before = place.tenants["acme"], await all_rows(place.app)
     for name, wanted in (("expired", 401), ("revoked", 401), ("no read", 403), ("stranger", 404), ("no tenant", 404)):
         with pytest.raises(InvalidStatus) as refused:
             await place.socket(acme.fixer, name)
         assert refused.value.response.status_code == wanted, name
-    assert await everything(place.app) == before
+    assert await all_rows(place.app) == before
 
 
-async def test_over_a_socket_nobody_reaches_beyond_what_is_theirs(place: Town) -> None:
-    acme, globex = place.found["acme"], place.found["globex"]
-    before = await everything(place.app)
+async def test_a_message_over_a_socket_cannot_name_a_task_of_another_tenant(place: Town) -> None:
+    acme, globex = place.tenants["acme"], place.tenants["globex"]
+    before = await all_rows(place.app)
 
-    async def said(socket: Any, **words: Any) -> dict[str, Any]:
+    async def send(socket: Any, **words: Any) -> dict[str, Any]:
         await socket.send(json.dumps(words))
         while True:
             answer: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 60))
@@ -122,16 +122,16 @@ async def test_over_a_socket_nobody_reaches_beyond_what_is_theirs(place: Town) -
             {"type": "approve", "approval_id": acme.approval},
             {"type": "answer", "question_id": acme.question, "answer": "fast"},
         ):
-            assert (await said(socket, **words))["code"] == "not_found"
+            assert (await send(socket, **words))["code"] == "not_found"
     async with place.socket(acme.fixer, "agent") as socket:
-        assert (await said(socket, type="approve", approval_id=acme.approval))["code"] == "own_call"
-    assert await everything(place.app) == before
+        assert (await send(socket, type="approve", approval_id=acme.approval))["code"] == "own_call"
+    assert await all_rows(place.app) == before
 
 
-async def test_a_revoked_key_ends_what_is_open(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_revoking_a_key_ends_its_streams_and_sockets(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "CACHE_TTL_S", 0.1)
     monkeypatch.setattr(stream.PACE, "check", 0.05)
-    acme = place.found["acme"]
+    acme = place.tenants["acme"]
 
     async def follow(way: str) -> None:
         async with place.client.stream("GET", way.format(acme.fixer), headers=place.headers("right")) as answer:

@@ -1,4 +1,4 @@
-"""Approval rules at the doors: HTTP, WebSocket, MCP and the command line refuse and count alike."""
+"""Approval rules over HTTP, WebSocket, MCP and the command line: all of them refuse and count alike."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Door:
     def headers(self, who: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.keys[who].token}"}
 
-    async def asked(self, who: str = "asker") -> dict[str, Any]:
+    async def open_approval(self, who: str = "asker") -> dict[str, Any]:
         """An open approval of a task that this caller submitted, as `GET /api/approvals` shows it."""
         response = await self.http.post("/api/tasks", json={"task": "send"}, headers=self.headers(who))
         task_id = response.json()["task_id"]
@@ -70,7 +70,7 @@ async def door(app: Onward) -> AsyncIterator[Door]:
 
 
 async def test_over_http_two_of_three_decide_and_the_asker_does_not(door: Door) -> None:
-    ask = await door.asked()
+    ask = await door.open_approval()
     assert (ask["rule"]["votes"], ask["votes"]) == (2, [])
     for who, why in (("asker", "asked for it"), ("eve", "is not among those who may decide")):
         for decision in ("approve", "deny"):
@@ -90,7 +90,7 @@ async def test_over_http_two_of_three_decide_and_the_asker_does_not(door: Door) 
 
 
 async def test_over_the_python_client(door: Door) -> None:
-    ask = await door.asked()
+    ask = await door.open_approval()
     async with (
         Client(door.address, door.keys["ada"].token) as ada,
         Client(door.address, door.keys["bo"].token) as bo,
@@ -106,7 +106,7 @@ async def test_over_the_python_client(door: Door) -> None:
 
 
 async def test_over_a_websocket(door: Door) -> None:
-    ask = await door.asked()
+    ask = await door.open_approval()
     address = f"ws{door.address.removeprefix('http')}/api/tasks/{ask['task_id']}/ws"
 
     async def say(who: str, kind: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ async def test_over_a_websocket(door: Door) -> None:
 
 
 async def test_over_mcp(door: Door) -> None:
-    ask = await door.asked()
+    ask = await door.open_approval()
     rpcs = {who: Rpc(f"{door.address}/mcp", key=made.token) for who, made in door.keys.items()}
     named = {"approval_id": ask["id"], "decision": "approve", "digest": ask["digest"]}
     refused = await rpcs["asker"]("tools/call", "decide", name="decide", arguments=named)
@@ -152,11 +152,11 @@ async def test_at_the_command_line(door: Door, url: str, kind: str) -> None:
     async def onward(*words: str) -> Output:
         return await asyncio.to_thread(process, *words, "--db", url)
 
-    ask = await door.asked()
+    ask = await door.open_approval()
     refused = await onward("approve", ask["id"])
     assert (refused.status, f"{actor()} is not among those who may decide" in refused.err) == (2, True)
     door.worker.approval_rules = (ApprovalRule(approvers=[actor(), f"key:{door.keys['ada'].key.id}"], votes=2),)
-    ask = await door.asked()
+    ask = await door.open_approval()
     voted = await onward("approve", ask["id"])
     assert (voted.status, "voted, 1 of 2" in voted.out) == (0, True)
     shown = await onward("approvals", ask["id"])

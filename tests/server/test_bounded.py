@@ -1,4 +1,4 @@
-"""Lists and pages have a bound in bytes, clients that read nothing or send nothing are let go, and their number has a bound."""
+"""Lists and pages have a bound in bytes; the server disconnects clients that read or send nothing, and bounds their number."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def get(path: str) -> bytes:
 @pytest.mark.parametrize(
     "path", ["/api/tasks", "/api/tasks/{task}", "/api/artifacts/{artifact}", "/api/tasks/{task}/events"]
 )
-async def test_a_reader_that_stops_is_let_go_at_every_door(
+async def test_a_client_that_stops_reading_is_disconnected_at_every_route(
     echoing: Onward, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(sending, "SEND_TIMEOUT_S", 0.2)
@@ -181,7 +181,7 @@ async def test_a_reader_that_stops_is_let_go_at_every_door(
         with silent(client.base_url.port or 0, 3, get(path)):
             await eventually(lambda: _at_least(connections, 4))
             await eventually(lambda: _at_most(connections, 1))
-        assert (await client.get(path)).content == whole.content, "others are served as before"
+        assert (await client.get(path)).content == whole.content, "other clients are served as before"
 
 
 async def _at_least(connections: set[Any], count: int) -> bool:
@@ -211,7 +211,7 @@ async def test_a_closed_connection_does_not_wait_for_its_reader(
 
 @pytest.mark.slow
 @not_memory
-async def test_two_hundred_readers_that_stop_cost_little_and_are_let_go(url: str) -> None:
+async def test_two_hundred_clients_that_stop_reading_cost_little_and_are_disconnected(url: str) -> None:
     child, address = await asyncio.to_thread(serve, url)
     port = int(address.rpartition(":")[2])
     with child:
@@ -338,7 +338,7 @@ async def _all_closed(sockets: list[socket.socket]) -> bool:
 
 
 def _closed(client: socket.socket) -> bool:
-    """Whether the server has closed this connection, after whatever it has sent."""
+    """Whether the server has closed this connection, after all bytes that it sent."""
     try:
         while client.recv(65536):
             pass
@@ -353,7 +353,7 @@ def _closed(client: socket.socket) -> bool:
 
 
 @only_memory
-async def test_every_door_is_behind_the_bound(app: Onward) -> None:
+async def test_every_route_is_behind_the_bound(app: Onward) -> None:
     asgi = app.asgi(keyless=True)
     assert [middleware.cls for middleware in asgi.user_middleware] == [BoundedSend]
     paths = {getattr(route, "path", "") for route in asgi.routes}
@@ -396,7 +396,9 @@ async def test_a_body_is_sent_in_chunks() -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
-async def test_a_message_that_is_not_taken_ends_the_request(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_the_client_does_not_read_ends_the_request(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also in a server whose connections the middleware cannot reach."""
     monkeypatch.setattr(sending, "SEND_TIMEOUT_S", 0.01)
     ended = False
@@ -455,7 +457,7 @@ def test_the_spool_uses_memory_then_files_and_then_refuses(monkeypatch: pytest.M
                 assert _files(os.getpid()) == files + 1
                 with pytest.raises(Problem, match="too many large responses"):
                     spool.store(data)
-                assert spool.store(data[:-1]).read(size) == data[:-1], "a smaller one is no matter"
+                assert spool.store(data[:-1]).read(size) == data[:-1], "a smaller body still fits"
                 assert [held.read(10), filed.read(10)] == [data[:10]] * 2
                 assert held.read(size) == filed.read(size) == data[10:]
     monkeypatch.setattr(sending.tempfile, "tempdir", str(tmp_path / "nowhere"))

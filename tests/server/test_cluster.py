@@ -1,4 +1,4 @@
-"""Queues, workers, numbers, words to tasks, and lists, over a real socket and on every store."""
+"""Queues, workers, stats, messages to tasks, and lists, over a real socket and on every store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.server.conftest import Ends
 Client = httpx2.AsyncClient
 
 
-async def test_a_queue_is_paused_and_goes_on(app: Onward, client: Client, ends: Ends) -> None:
+async def test_a_queue_is_paused_and_unpaused(app: Onward, client: Client, ends: Ends) -> None:
     @app.task(queue="mail")
     async def work(ctx: Any) -> str:
         return "done"
@@ -60,13 +60,13 @@ async def test_a_queue_is_paused_and_goes_on(app: Onward, client: Client, ends: 
     assert (strange.status_code, strange.json()["code"]) == (400, "usage")
 
 
-async def test_a_word_and_what_it_cost(app: Onward, client: Client, ends: Ends) -> None:
+async def test_a_message_to_an_agent_and_its_usage(app: Onward, client: Client, ends: Ends) -> None:
     model = ScriptedModel(["done"])
     model.prices = Prices(1.0, 10.0)
     app.agent("helper", model=model)
     task_id = (await client.post("/api/tasks", json={"task": "helper", "input": "go"})).json()["task_id"]
-    said = await client.post(f"/api/tasks/{task_id}/message", json={"text": "quickly", "id": "1"})
-    assert (said.status_code, said.json()["state"]) == (200, "pending")
+    response = await client.post(f"/api/tasks/{task_id}/message", json={"text": "quickly", "id": "1"})
+    assert (response.status_code, response.json()["state"]) == (200, "pending")
     assert (await client.post(f"/api/tasks/{task_id}/message", json={"text": "quickly", "id": "1"})).status_code == 200
     for wrong in ({"text": ""}, {"text": "  "}, {}, {"text": 7}, {"text": "x" * 64_001}):
         assert (await client.post(f"/api/tasks/{task_id}/message", json=wrong)).status_code == 422
@@ -87,7 +87,7 @@ async def test_a_word_and_what_it_cost(app: Onward, client: Client, ends: Ends) 
     assert listed["usage"] == {**usage, "with_children": None}
 
 
-async def test_which_tasks(app: Onward, client: Client) -> None:
+async def test_filters_of_the_list(app: Onward, client: Client) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> int:
         return n
@@ -138,18 +138,18 @@ async def test_which_tasks(app: Onward, client: Client) -> None:
         (set(SCOPES), {"queues", "workers", "stats", "pause_queue", "unpause_queue"}),
     ],
 )
-async def test_who_may_look_at_the_place_and_who_may_run_it(app: Onward, scopes: set[str], verbs: set[str]) -> None:
+async def test_scopes_for_queues_workers_and_stats(app: Onward, scopes: set[str], verbs: set[str]) -> None:
     async def may(door: AuthorizedService) -> set[str]:
-        found = set()
+        statuses = set()
         for name in ("queues", "workers", "stats", "pause_queue", "unpause_queue"):
             try:
                 await getattr(door, name)(*(["mail"] if "_queue" in name else []))
-                found.add(name)
+                statuses.add(name)
             except Forbidden:
                 pass
-        return found
+        return statuses
 
     assert await may(AuthorizedService(app.service, Caller(scopes=frozenset(scopes)))) == verbs
     assert await may(AuthorizedService(app.service, Caller(tenant="t", scopes=frozenset(scopes)))) == set(), (
-        "it is nobody's alone"
+        "a queue belongs to no tenant"
     )

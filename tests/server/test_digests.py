@@ -1,4 +1,5 @@
-"""A decision is for what was shown: the digest of an approval over HTTP, in Python, in events, and in the records of the decision."""
+"""A decision is for the action that was shown: the digest of an approval over HTTP, in Python, in events, and in the records of
+the decision."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from onward.testing import drain, memory_app
 from tests.docs.test_guides import code_of
 from tests.kit import sql
 from tests.server.conftest import serving
-from tests.server.tenants import caller, town
+from tests.server.tenants import caller, make_tenants
 
 LONG = "DROP TABLE customers; " + "-- padding " * 400
 """Far longer than the title of an approval."""
@@ -61,7 +62,7 @@ async def last_entry(app: Onward) -> Entry:
     return (await app.audit(limit=1000))[-1]
 
 
-async def test_the_digest_covers_all_that_will_run_and_can_be_computed_by_a_reader() -> None:
+async def test_the_digest_covers_the_whole_action_and_can_be_computed_by_a_client() -> None:
     app = memory_app()
     async with app:
         ask = await waits(app, {"ümlaut": [LONG, 1.5, None, True]})
@@ -75,7 +76,7 @@ async def test_the_digest_covers_all_that_will_run_and_can_be_computed_by_a_read
 
 
 async def test_a_decision_with_another_digest_is_refused_and_changes_nothing(app: Onward) -> None:
-    acme = (await town(app))["acme"]
+    acme = (await make_tenants(app))["acme"]
     ada = AuthorizedService(app.service, caller("acme"))
     ask = await ada.ask(acme.approval)
     assert ask.digest is not None
@@ -101,14 +102,14 @@ async def test_a_decision_with_another_digest_is_refused_and_changes_nothing(app
 
 
 async def test_a_decision_over_http_names_the_digest_or_not(app: Onward) -> None:
-    towns = await town(app)
+    tenants = await make_tenants(app)
     token = (await app.keys.create("ada", ["read", "decide"], tenant="acme")).token
     other = (await app.keys.create("bob", ["read", "decide"], tenant="globex")).token
-    path = f"/api/approvals/{towns['acme'].approval}"
+    path = f"/api/approvals/{tenants['acme'].approval}"
     async with serving(app) as address, httpx2.AsyncClient(base_url=address) as http:
         mine, theirs = {"Authorization": f"Bearer {token}"}, {"Authorization": f"Bearer {other}"}
         assert (await http.get(path, headers=theirs)).status_code == 404
-        question = await http.get(f"/api/approvals/{towns['acme'].question}", headers=mine)
+        question = await http.get(f"/api/approvals/{tenants['acme'].question}", headers=mine)
         assert (question.status_code, "is a question" in question.json()["detail"]) == (404, True)
         document = (await http.get(path, headers=mine)).json()
         refused = await http.post(path, json={"decision": "approve", "digest": "0" * 64}, headers=mine)
@@ -116,11 +117,11 @@ async def test_a_decision_over_http_names_the_digest_or_not(app: Onward) -> None
         assert (await http.get("/api/approvals", headers=mine)).json()["approvals"] == [document]
         done = await http.post(path, json={"decision": "deny", "digest": document["digest"]}, headers=mine)
         assert done.status_code == 200
-        assert (await http.get(path, headers=mine)).json() == document, "a decided one can be read, too"
+        assert (await http.get(path, headers=mine)).json() == document, "a decided approval can be read, too"
 
 
-async def test_without_a_digest_the_records_have_it_and_say_that_it_was_not_named(app: Onward) -> None:
-    acme = (await town(app))["acme"]
+async def test_without_a_digest_the_records_have_it_marked_as_not_named(app: Onward) -> None:
+    acme = (await make_tenants(app))["acme"]
     ada = AuthorizedService(app.service, caller("acme"))
     ask = await ada.ask(acme.approval)
     await ada.decide(acme.approval, "approve")
@@ -130,8 +131,8 @@ async def test_without_a_digest_the_records_have_it_and_say_that_it_was_not_name
     assert (data["digest"], "named" in data) == (ask.digest, False)
 
 
-async def test_with_other_arguments_the_records_have_what_was_shown_and_what_was_decided(app: Onward) -> None:
-    acme = (await town(app))["acme"]
+async def test_with_other_arguments_the_records_have_the_shown_and_the_decided_ones(app: Onward) -> None:
+    acme = (await make_tenants(app))["acme"]
     ada = AuthorizedService(app.service, caller("acme"))
     ask = await ada.ask(acme.approval)
     await ada.decide(acme.approval, "approve", digest=ask.digest, arguments={"disk": "/dev/sdb"})

@@ -1,5 +1,5 @@
-"""An EventSource that nobody of ours wrote: Node's, and a browser's where there is one. The line is cut again and again; it comes
-back by itself with the last id that it has, gets all of it once, and stops when it is told that there is no more."""
+"""EventSource implementations that are not ours: Node's, and a browser's where there is one. The test cuts the connection again
+and again; the client reconnects by itself with its last id, gets every record once, and stops at the end."""
 
 from __future__ import annotations
 
@@ -92,17 +92,17 @@ async def _give(value: Any) -> Any:
     return value
 
 
-async def judged(app: Onward, task_id: str, told: dict[str, Any], cuts: list[int]) -> None:
+async def judged(app: Onward, task_id: str, report: dict[str, Any], cuts: list[int]) -> None:
     (wanted,) = (await expected(app, [task_id], records=False)).values()
-    assert [data for _, data in told["got"]] == wanted
-    ids = [int(number) for number, _ in told["got"]]
+    assert [data for _, data in report["got"]] == wanted
+    ids = [int(number) for number, _ in report["got"]]
     assert ids == sorted(set(ids))
     assert len(cuts) >= 5
-    assert told["opened"] >= len(cuts)
+    assert report["opened"] >= len(cuts)
 
 
 @pytest.mark.slow
-async def test_the_one_of_node(app: Onward, followed: Any) -> None:
+async def test_the_eventsource_of_node(app: Onward, followed: Any) -> None:
     _, port, cuts, task_id = followed
     where = json.dumps(f"http://127.0.0.1:{port}/api/progress?task_id={task_id}")
     over = "const over = (told) => process.stdout.write(JSON.stringify(told), () => process.exit());"
@@ -120,12 +120,12 @@ async def test_the_one_of_node(app: Onward, followed: Any) -> None:
 
 
 @pytest.mark.slow
-async def test_the_one_of_a_browser(app: Onward, followed: Any, tmp_path: Path) -> None:
+async def test_the_eventsource_of_a_browser(app: Onward, followed: Any, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("there is no browser here: chromium comes with the system's packages")
     server, port, cuts, task_id = followed
-    told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+    report: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     async def page(_: Request) -> Response:
         over = "const over = (told) => fetch('/told', {method: 'POST', body: JSON.stringify(told)});"
@@ -133,7 +133,7 @@ async def test_the_one_of_a_browser(app: Onward, followed: Any, tmp_path: Path) 
         return HTMLResponse(f"<!doctype html><script>{over}{FOLLOW.replace('WHERE', where)}</script>")
 
     async def take(request: Request) -> Response:
-        told.set_result(await request.json())
+        report.set_result(await request.json())
         return Response()
 
     server._asgi.router.routes += [Route("/page", page), Route("/told", take, methods=["POST"])]
@@ -147,7 +147,7 @@ async def test_the_one_of_a_browser(app: Onward, followed: Any, tmp_path: Path) 
         stderr=subprocess.DEVNULL,
     )
     try:
-        await judged(app, task_id, await asyncio.wait_for(told, 120), cuts)
+        await judged(app, task_id, await asyncio.wait_for(report, 120), cuts)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

@@ -31,13 +31,13 @@ async def write(
     store: Store, held: list[Claimed], records: int, rng: random.Random, data: bytes = b'{"result":1}'
 ) -> None:
     """So many records of each, a few at a time, as a worker's commits do."""
-    at = dict.fromkeys((one.id for one in held), 0)
+    at = dict.fromkeys((task.id for task in held), 0)
     while any(seq < records for seq in at.values()):
         batch = Batch()
-        for one in rng.sample(held, rng.randint(1, len(held))):
-            for _ in range(min(rng.randint(1, 9), records - at[one.id])):
-                at[one.id] += 1
-                batch.entries.append(entry(one, at[one.id], data=data))
+        for task in rng.sample(held, rng.randint(1, len(held))):
+            for _ in range(min(rng.randint(1, 9), records - at[task.id])):
+                at[task.id] += 1
+                batch.entries.append(entry(task, at[task.id], data=data))
         if batch.entries:
             assert await store.save("w1", batch) == set()
             store.tails.announce()
@@ -50,7 +50,7 @@ Read = Callable[[Follower], Awaitable[Any]]
 async def follow(
     feed: Feed, after: dict[str, int], until: int, rng: random.Random, lazy: float
 ) -> dict[str, list[int]]:
-    """What a reader got that leaves and comes back now and then, until it has seen record `until` of each."""
+    """The records that a follower got that leaves and comes back now and then, until it has record `until` of each task."""
     seen: dict[str, list[int]] = {task_id: [] for task_id in after}
     last = dict(after)
     while any(seq < until for seq in last.values()):
@@ -71,26 +71,26 @@ async def race(
     rng = random.Random(seed)
     held, feed = await begun(store, 4), feed_of(store)
     writing = asyncio.create_task(write(store, held, records, random.Random(seed + 1)))
-    asked = [{one.id: rng.choice([0, 1, 2]) for one in rng.sample(held, rng.randint(1, 4))} for _ in range(readers)]
+    cursors = [{task.id: rng.choice([0, 1, 2]) for task in rng.sample(held, rng.randint(1, 4))} for _ in range(readers)]
     until = records + 2
-    found = await asyncio.gather(
+    results = await asyncio.gather(
         *(
             follow(feed, after, until, random.Random(seed + n), rng.choice([0, 0.01, 0.05]))
-            for n, after in enumerate(asked)
+            for n, after in enumerate(cursors)
         )
     )
     await writing
     assert feed.followers == set()
     assert feed._live == {}
     assert feed._seen == {}
-    return list(zip(asked, found, strict=True))
+    return list(zip(cursors, results, strict=True))
 
 
-def wrong(found: list[tuple[dict[str, int], dict[str, list[int]]]], until: int = 102) -> list[str]:
-    """What is missing, doubled or out of order."""
+def wrong(results: list[tuple[dict[str, int], dict[str, list[int]]]], until: int = 102) -> list[str]:
+    """Records that are missing, doubled or out of order."""
     return [
         f"{task_id} after {after[task_id]}: {numbers}"
-        for after, seen in found
+        for after, seen in results
         for task_id, numbers in seen.items()
         if numbers != list(range(after[task_id] + 1, until + 1))
     ]
@@ -104,8 +104,8 @@ async def test_every_follower_gets_every_record_once_and_in_order(store: Store, 
 @pytest.mark.slow
 @only_memory
 @pytest.mark.parametrize("fault", ["the cursor is dropped", "off by one", "resume from the head", "no gap is seen"])
-async def test_a_planted_fault_is_seen(store: Store, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test above would say of a feed that loses its place."""
+async def test_the_test_finds_a_planted_fault(store: Store, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above fails for a feed that loses its place."""
     whole = Feed.follow
 
     def forgetful(self: Feed, after: dict[str, int]) -> Follower:
@@ -122,7 +122,7 @@ async def test_a_planted_fault_is_seen(store: Store, fault: str, monkeypatch: py
         return await own(self)
 
     def trusting(self: Follower, tail: Any) -> None:
-        if len(self._buffer) < feeds.MAX_BUFFERED_RECORDS:  # what does not fit is gone
+        if len(self._buffer) < feeds.MAX_BUFFERED_RECORDS:  # records beyond the buffer are dropped
             self._buffer.append(tail)
             self._bytes += len(tail.record.data)
             self.last[tail.task_id] = tail.record.seq
@@ -175,31 +175,31 @@ async def _true(value: Any) -> bool:
     return bool(value)
 
 
-async def test_one_question_for_all_who_follow(store: Store) -> None:
+async def test_all_followers_share_one_query(store: Store) -> None:
     held, feed = await begun(store, 5), feed_of(store)
-    asked: list[int] = []
+    reads: list[int] = []
     tails = store.tails.read
 
     async def counted(after: Any, limit: int = 500) -> Any:
-        asked.append(len(after))
+        reads.append(len(after))
         return await tails(after, limit)
 
     store.tails.read = counted  # type: ignore[method-assign]
-    followers = [feed.follow({one.id: 2}) for one in held for _ in range(20)]
+    followers = [feed.follow({task.id: 2}) for task in held for _ in range(20)]
     for follower in followers:
         assert await follower.next(0) == []
-    asked.clear()
-    await store.save("w1", Batch([entry(one) for one in held]))
+    reads.clear()
+    await store.save("w1", Batch([entry(task) for task in held]))
     store.tails.announce()
     for follower in followers:
         assert [tail.record.seq for tail in await follower.next(5)] == [3]
-    assert len(asked) <= 3, asked
-    assert max(asked) == 5
+    assert len(reads) <= 3, reads
+    assert max(reads) == 5
     for follower in followers:
         feed.remove(follower)
 
 
-async def test_when_the_server_stops_all_who_follow_are_told(store: Store) -> None:
+async def test_followers_end_when_the_server_stops(store: Store) -> None:
     closing = asyncio.Event()
     held, feed = await begun(store, 1), feed_of(store, closing=closing)
     async with feed.follow({held[0].id: 2}) as follower:
@@ -217,7 +217,7 @@ async def _next(follower: Follower) -> Any:
         return "closed"
 
 
-async def test_there_is_a_limit(store: Store) -> None:
+async def test_the_number_of_followers_has_a_limit(store: Store) -> None:
     feed = feed_of(store, streams=2)
     feed.check_room()
     first, _ = feed.follow({}), feed.follow({})

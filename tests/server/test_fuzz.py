@@ -1,7 +1,7 @@
-"""The OpenAPI document against the running server: what it does not say does not happen, and nothing breaks.
+"""The OpenAPI document against the running server: every answer is in the document, and none is an error of the server.
 
-Schemathesis draws requests from the document (valid ones, and ones that are wrong in one place), follows its links with real
-ids, and checks every answer against it.
+Schemathesis draws requests from the document (valid requests, and requests with one fault), follows its links with real ids, and
+checks every answer against it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def serve(url: str, *more: str) -> tuple[Child, str]:
     """A server of its own process, and its address."""
     child = Child.module("onward", "--db", url, "serve", "tests.server.shop:app", "--port", "0", *more, cwd=ROOT)
     line = child.wait_for("ready", 60)
-    found = re.search(r"http://[\d.]+:\d+", line)
-    assert found, line
-    return child, found[0]
+    match = re.search(r"http://[\d.]+:\d+", line)
+    assert match, line
+    return child, match[0]
 
 
 def fuzz(address: str, folder: Path, examples: int) -> subprocess.CompletedProcess[str]:
@@ -48,30 +48,32 @@ def fuzz(address: str, folder: Path, examples: int) -> subprocess.CompletedProce
     command = [sys.executable, "-m", "schemathesis.cli", "run", str(folder / "openapi.json"), "--url", address]
     command += ["--checks", CHECKS, "-n", str(examples), "--continue-on-failure", "--generation-deterministic"]
     command += ["--exclude-path", "/api/tasks/{id}/result", "--no-color", "--warnings", "off"]
-    command += ["--exclude-path", "/api/progress"]  # whoever asks for everything is answered for ever
+    command += ["--exclude-path", "/api/progress"]  # the stream of all tasks never ends
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=folder)
 
 
 @pytest.mark.slow
 @not_memory
-def test_nothing_undocumented_happens(url: str, tmp_path: Path, prove: bool, request: pytest.FixtureRequest) -> None:
+def test_the_server_answers_as_its_document_says(
+    url: str, tmp_path: Path, prove: bool, request: pytest.FixtureRequest
+) -> None:
     if url.startswith("postgres"):
         request.getfixturevalue("at_length")
     child, address = serve(url)
     with child:
-        told = fuzz(address, tmp_path, 100 if prove else 3)
-        assert told.returncode == 0, told.stdout[-8000:]
-        found = re.search(r"(\d+) generated", told.stdout)
-        assert found, told.stdout[-2000:]
-        assert int(found[1]) > (500 if prove else 250)
+        report = fuzz(address, tmp_path, 100 if prove else 3)
+        assert report.returncode == 0, report.stdout[-8000:]
+        match = re.search(r"(\d+) generated", report.stdout)
+        assert match, report.stdout[-2000:]
+        assert int(match[1]) > (500 if prove else 250)
         assert child.running
         assert httpx2.get(f"{address}/readyz").status_code == 200
     assert not [line for line in child.errors if "Traceback" in line], child.errors[-40:]
 
 
 @pytest.mark.slow
-def test_an_undocumented_answer_is_found(tmp_path: Path) -> None:
-    """The proof that the one above can fail."""
+def test_the_test_finds_an_undocumented_answer(tmp_path: Path) -> None:
+    """Proves that the test above can fail."""
     child, address = serve(f"sqlite:///{tmp_path / 'onward.db'}")
     with child:
         document = httpx2.get(f"{address}/openapi.json").json()
@@ -89,12 +91,12 @@ def test_an_undocumented_answer_is_found(tmp_path: Path) -> None:
             "--phases",
             "fuzzing",
         ]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
-    assert told.returncode == 1
-    assert "Undocumented" in told.stdout
+        report = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    assert report.returncode == 1
+    assert "Undocumented" in report.stdout
 
 
-# ── a corpus of what breaks other people's servers ───────────────────────────────────────────────────────────────────
+# ── a corpus of inputs that break other servers ─────────────────────────────────────────────────────────────────────
 
 DEEP = b'{"task":"echo","input":' + b"[" * 10_000 + b"]" * 10_000 + b"}"
 BODIES: dict[str, tuple[bytes, set[int]]] = {
@@ -194,10 +196,10 @@ async def test_strings_are_data_wherever_they_stand(url: str) -> None:
             for name in ("task", "queue", "cursor", "state", text):
                 answer = await client.get("/api/tasks", params={name: text})
                 assert answer.status_code in {200, 400, 422}, (name, text, answer.text)
-            told = await client.post("/api/tasks", json={"task": "echo", "input": text, "labels": {text: text}})
-            assert told.status_code == 202, (text, told.text)
+            response = await client.post("/api/tasks", json={"task": "echo", "input": text, "labels": {text: text}})
+            assert response.status_code == 202, (text, response.text)
             made += 1
-            assert (await client.get(f"/api/tasks/{told.json()['task_id']}")).json()["labels"] == {text: text}
+            assert (await client.get(f"/api/tasks/{response.json()['task_id']}")).json()["labels"] == {text: text}
             headers = [(b"Idempotency-Key", text.replace("\0", "").encode())]
             keyed = await client.post("/api/tasks", json={"task": "echo"}, headers=headers)
             assert keyed.status_code in {202, 400}, (text, keyed.text)
@@ -227,7 +229,7 @@ BEYOND = (
 
 
 @not_memory
-async def test_what_the_database_cannot_take_is_refused_before_it(url: str) -> None:
+async def test_values_that_the_database_cannot_store_are_refused(url: str) -> None:
     app = Onward(url)
 
     @app.task
@@ -258,19 +260,20 @@ async def test_a_name_may_have_a_slash_in_it(app: Onward) -> None:
 
 
 async def _raw(address: str, *parts: bytes) -> bytes:
-    """What comes back, until the end, for bytes that no client would send; each part after an answer to the one before."""
+    """The bytes that the server sends until it closes the connection, for bytes that no client would send; each part is sent
+    after an answer to the part before."""
     host, _, port = address.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    told = b""
+    received = b""
     try:
         for number, part in enumerate(parts):
             if number:
-                told += await asyncio.wait_for(reader.read(65536), 60)
+                received += await asyncio.wait_for(reader.read(65536), 60)
             writer.write(part)
             await writer.drain()
-        return told + await asyncio.wait_for(reader.read(), 60)
+        return received + await asyncio.wait_for(reader.read(), 60)
     except ConnectionError:
-        return told
+        return received
     finally:
         writer.close()
 
@@ -288,9 +291,11 @@ async def test_large_and_packed_bodies_are_refused_without_being_kept(tmp_path: 
 
     headers = {"Content-Type": "application/json"}
     async with app, serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
-        told = await client.post("/api/tasks", content=b" " * 1001, headers=headers)
-        assert (told.status_code, told.json()["code"]) == (413, "body_too_large")
-        with contextlib.suppress(httpx2.TransportError):  # whoever never stops sending is cut off, and may not hear why
+        response = await client.post("/api/tasks", content=b" " * 1001, headers=headers)
+        assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
+        with contextlib.suppress(
+            httpx2.TransportError
+        ):  # a client that never stops sending is cut off, and may not read the reason
             assert (await client.post("/api/tasks", content=endless(), headers=headers)).status_code == 413
         packed = await client.post("/api/tasks", content=b"\x1f\x8b", headers={**headers, "Content-Encoding": "gzip"})
         assert (packed.status_code, packed.json()["code"]) == (415, "encoded_body")
@@ -302,8 +307,8 @@ async def test_large_and_packed_bodies_are_refused_without_being_kept(tmp_path: 
             b"GET /api/tasks HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 20_000 + b"\r\n",
             b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
         ):
-            told = await _raw(address, request)
-            assert told == b"" or int(told.split(b" ", 2)[1]) >= 400, told[:200]
+            received = await _raw(address, request)
+            assert received == b"" or int(received.split(b" ", 2)[1]) >= 400, received[:200]
         assert (await client.get("/api/tasks")).json() == {"tasks": [], "next": None}
 
 

@@ -1,4 +1,5 @@
-"""Thousands of hostile requests, messages and tool answers against a real process: its loop goes on, its memory stays, nothing is 500."""
+"""Thousands of hostile requests, messages and tool answers against a real process: its event loop stays responsive, its memory
+bounded, and no status is 500."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Fuzz:
-    """Hostile clients of one server; all that they do comes from one seed."""
+    """Hostile clients of one server; one seed determines all that they do."""
 
     def __init__(self, address: str, token: str, reader: str, seed: int) -> None:
         self.address, self.tokens = address, [token, token, reader, "onw_live_x", None]
@@ -170,7 +171,7 @@ class Fuzz:
             self.seen["socket", "closed"] += 1
 
     async def tool(self) -> None:
-        """An agent's task, whose tool server means harm; it comes to an end, whatever that is."""
+        """A task of an agent whose tool server is hostile. The task ends in any state."""
         name = f"victim{self.rng.randrange(len(watched.KINDS))}"
         made = await self.client.post(
             "/api/tasks", json={"task": name, "input": "work", "deadline_s": 60}, headers=self.known()
@@ -204,8 +205,8 @@ async def watched_values(address: str) -> dict[str, Any]:
 def verdict(
     seen: Counter[Any], watch: dict[str, Any], pause: float, by: str = "pause", memory: float = MEMORY
 ) -> list[str]:
-    """What is wrong. The pause of the loop is judged by the wall clock, or (`busy`) by the time that the loop itself worked: a busy
-    machine lets any process stand still."""
+    """The problems of a run. `by` chooses how a pause of the loop is measured: by the wall clock, or by the CPU time of the loop
+    (`busy`), since a busy machine delays any process."""
     wrong = [f"{count} answers of {kind} are 500" for (kind, status), count in seen.items() if status == 500]
     wrong += [f"the loop stood still for {watch['pause']:.3f} s ({watch['busy']:.3f} s of work): {watch['where']}"] * (
         watch[by] > pause
@@ -215,7 +216,9 @@ def verdict(
 
 @pytest.mark.slow
 @not_memory
-async def test_hostile_traffic_stops_nothing(url: str, prove: bool, request: pytest.FixtureRequest) -> None:
+async def test_hostile_traffic_leaves_the_server_responsive(
+    url: str, prove: bool, request: pytest.FixtureRequest
+) -> None:
     if url.startswith("postgres"):
         request.getfixturevalue("at_length")
     with server(url) as (address, token, reader):
@@ -239,7 +242,7 @@ async def test_hostile_traffic_stops_nothing(url: str, prove: bool, request: pyt
 
 @pytest.mark.slow
 async def test_a_quadratic_parser_is_caught(tmp_path: Path) -> None:
-    """The proof that the one above can fail."""
+    """Proves that the test above can fail."""
     with server(f"sqlite:///{tmp_path / 'onward.db'}", "quadratic") as (address, token, _):
         headers = {**JSON, "Authorization": f"Bearer {token}"}
         async with httpx2.AsyncClient(base_url=address, timeout=300) as client:

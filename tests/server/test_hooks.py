@@ -1,4 +1,4 @@
-"""Signed requests from outside: what is signed wakes or submits, once; nothing else does anything."""
+"""Signed requests from outside: a signed request wakes or submits a task, once; other requests do nothing."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ async def test_a_signed_request_submits_and_another_wakes_each_once(
     declare(app, scheme)
     order = json.dumps({"what": "web", "id": "e1"}).encode()
     for _ in range(3):
-        told = await client.post("/api/hooks/outside", content=order, headers=signed(scheme, order, sent="e1"))
-        assert told.status_code == 200, told.text
+        response = await client.post("/api/hooks/outside", content=order, headers=signed(scheme, order, sent="e1"))
+        assert response.status_code == 200, response.text
     (task,) = (await client.get("/api/tasks")).json()["tasks"]
     paid = json.dumps({"task_id": task["task_id"], "sum": 5, "id": "e2"}).encode()
-    for _ in range(2):  # before anybody waits for it
+    for _ in range(2):  # before a task waits for it
         assert (
             await client.post("/api/hooks/outside", content=paid, headers=signed(scheme, paid, sent="e2"))
         ).status_code == 200
@@ -87,7 +87,7 @@ async def test_a_signed_request_submits_and_another_wakes_each_once(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_what_is_not_signed_does_nothing(app: Onward, client: Client, scheme: str) -> None:
+async def test_an_unsigned_request_does_nothing(app: Onward, client: Client, scheme: str) -> None:
     seen = declare(app, scheme)
     body = b'{"what": "web"}'
     right = signed(scheme, body)
@@ -106,8 +106,8 @@ async def test_what_is_not_signed_does_nothing(app: Onward, client: Client, sche
         wrong += [(body, signed(scheme, body, at=time.time() + shift)) for shift in (-900, 900)]
     for content, headers in wrong:
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        told = await client.post("/api/hooks/outside", content=content, headers=raw)
-        assert (told.status_code, told.json()["code"]) == (401, "unauthorized"), (content, headers)
+        response = await client.post("/api/hooks/outside", content=content, headers=raw)
+        assert (response.status_code, response.json()["code"]) == (401, "unauthorized"), (content, headers)
     assert (await client.post("/api/hooks/elsewhere", content=body, headers=right)).status_code == 404
     broken = await client.post("/api/hooks/outside", content=b"{", headers=signed(scheme, b"{"))
     assert (broken.status_code, broken.json()["code"]) == (400, "bad_json")
@@ -115,7 +115,7 @@ async def test_what_is_not_signed_does_nothing(app: Onward, client: Client, sche
     assert (await client.get("/api/tasks")).json()["tasks"] == []
 
 
-async def test_a_hook_that_fails_is_asked_again(app: Onward, client: Client) -> None:
+async def test_a_hook_that_fails_is_called_again(app: Onward, client: Client) -> None:
     tries: list[str] = []
 
     @app.hook("outside", secret=PLAIN, scheme="github", timeout=5)
@@ -145,16 +145,16 @@ def test_no_header_breaks_the_check(body: bytes, headers: dict[str, str]) -> Non
             made.event(headers, body, None, 0.0)
 
 
-def test_a_secret_must_be_one() -> None:
+def test_a_malformed_secret_is_refused() -> None:
     for secret, scheme in (
         ("short", "github"),
         ([], "github"),
         ("whsec_not base 64 at all", "standard"),
         (SECRET, "other"),
     ):
-        with pytest.raises(BadSetting) as told:
+        with pytest.raises(BadSetting) as error:
             hook("x", print, secret, scheme, 1)
-        assert "not base 64" not in str(told.value)
+        assert "not base 64" not in str(error.value)
 
 
 UNSIGNED = ("webhook-id", "idempotency-key", "ce-id", "x-github-delivery", "x-request-id")
@@ -163,8 +163,8 @@ TYPES = ("ce-type", "x-github-event", "webhook-type", "x-event-type")
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("body", [b'{"id": "evt_1", "type": "paid"}', b'{"sum": 5, "type": "paid"}'])
-def test_what_is_not_signed_does_not_name_it(scheme: str, body: bytes) -> None:
-    """Whoever kept a request cannot send it again as another."""
+def test_an_unsigned_header_does_not_name_a_request(scheme: str, body: bytes) -> None:
+    """An attacker who has a copy of a request cannot send it again under another name."""
     made = hook("x", print, SECRET if scheme == "standard" else PLAIN, scheme, 1)
     headers = {name.lower(): value for name, value in signed(scheme, body, at=0).items()}
     plain = made.event(headers, body, json.loads(body), 0.0)
@@ -177,7 +177,7 @@ def test_what_is_not_signed_does_not_name_it(scheme: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("odd", ["", "a\0b", "x" * 513, "a\nb", 7, None])
-def test_an_id_that_no_task_takes_as_its_key_is_not_one(odd: Any) -> None:
+def test_an_id_that_is_no_valid_key_is_refused(odd: Any) -> None:
     body = json.dumps({"id": odd}).encode()
     made = hook("x", print, PLAIN, "stripe", 1)
     headers = {name.lower(): value for name, value in signed("stripe", body, at=0).items()}
@@ -193,8 +193,8 @@ async def test_a_request_sent_again_under_another_name_submits_nothing(
     headers = signed(scheme, order, sent="m1")
     for number in range(3):
         more = {"X-GitHub-Delivery": f"d{number}", "Idempotency-Key": f"k{number}", "CE-ID": f"c{number}"}
-        told = await client.post("/api/hooks/outside", content=order, headers=headers | more)
-        assert told.status_code == 200, told.text
+        response = await client.post("/api/hooks/outside", content=order, headers=headers | more)
+        assert response.status_code == 200, response.text
     if scheme != "github":  # a time that is signed: beyond the tolerance the same request is refused
         late = await client.post(
             "/api/hooks/outside", content=order, headers=signed(scheme, order, at=time.time() - 900, sent="m1") | more

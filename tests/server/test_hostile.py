@@ -1,4 +1,5 @@
-"""What a stranger sends costs little: JSON is read in linear time and off the loop, and nobody's body is read before it is known who asks."""
+"""Hostile requests cost little: JSON is read in linear time and outside the event loop, and the server reads no body before it
+knows the caller."""
 
 from __future__ import annotations
 
@@ -89,26 +90,26 @@ def measured(value: Any) -> tuple[int, int, int]:
     """Depth, lists and objects, and commas: slowly, by the value itself."""
     if not isinstance(value, list | dict):
         return 0, 0, 0
-    parts = [measured(one) for one in (value.values() if isinstance(value, dict) else value)]
-    opened, commas = 1 + sum(one[1] for one in parts), sum(one[2] for one in parts)
-    return 1 + max((one[0] for one in parts), default=0), opened, commas + max(0, len(parts) - 1)
+    parts = [measured(part) for part in (value.values() if isinstance(value, dict) else value)]
+    opened, commas = 1 + sum(part[1] for part in parts), sum(part[2] for part in parts)
+    return 1 + max((part[0] for part in parts), default=0), opened, commas + max(0, len(parts) - 1)
 
 
 @given(values, st.integers(0, 12), st.integers(0, 6))
-def test_what_is_too_large_is_what_the_value_says(value: Any, most: int, deepest: int) -> None:
+def test_oversized_agrees_with_the_parsed_value(value: Any, most: int, deepest: int) -> None:
     data = json.dumps(value, ensure_ascii=False).encode()
     depth, opened, commas = measured(value)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(wire, "MAX_VALUES", most)
         patched.setattr(wire, "MAX_DEPTH", deepest)
-        told = wire.oversized(data)
+        size = wire.oversized(data)
         deep = wire.too_deep(data)
     assert deep == (depth > deepest)
-    if told is None:
+    if size is None:
         assert max(opened, commas) <= most
         assert depth <= deepest
     else:
-        assert max(opened, commas) > most if "values" in told else depth > deepest
+        assert max(opened, commas) > most if "values" in size else depth > deepest
 
 
 class Labelled(Shape):
@@ -116,7 +117,7 @@ class Labelled(Shape):
     anything: Any = None
 
 
-def test_what_is_wrong_a_hundred_thousand_times_is_said_once() -> None:
+def test_a_problem_repeated_a_hundred_thousand_times_is_reported_once() -> None:
     many = {f"n{number}": number for number in range(150_000)}
     for value in (many, {"labels": many}, {"labels": list(many)}):
         began = time.thread_time()
@@ -131,7 +132,7 @@ def test_what_is_wrong_a_hundred_thousand_times_is_said_once() -> None:
 # ── room ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_room_is_never_overdrawn_and_always_given_back() -> None:
+async def test_the_memory_budget_is_never_exceeded_and_always_released() -> None:
     rng = random.Random(5)
     for _ in range(50):
         room, inside, most = BodyLimiter(1000, 10), 0, 0
@@ -159,7 +160,7 @@ async def test_room_is_never_overdrawn_and_always_given_back() -> None:
         assert most <= 20
 
 
-async def test_those_who_come_first_go_first_and_too_many_are_refused() -> None:
+async def test_waiting_requests_go_in_order_and_too_many_are_refused() -> None:
     room, order = BodyLimiter(5, 10), []
 
     async def stay(name: str, size: int) -> None:
@@ -169,7 +170,7 @@ async def test_those_who_come_first_go_first_and_too_many_are_refused() -> None:
     async with room.processing(8):
         tasks = [asyncio.create_task(stay("large", 4)), asyncio.create_task(stay("small", 1))]
         await asyncio.sleep(0)
-        assert order == [], "a small one does not go before a large one for ever"
+        assert order == [], "small requests do not pass a large one for ever"
         with pytest.raises(Problem, match="too many large bodies"):
             await stay("more", 3)
     await asyncio.gather(*tasks)
@@ -224,11 +225,11 @@ async def test_bodies_that_arrive_are_bounded_together() -> None:
     assert room._arriving == 100
 
 
-# ── who asks comes first ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── authentication first ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def answer(address: str, head: str, body: bytes = b"") -> bytes:
-    """What is answered to a head whose body never comes."""
+    """The response to a head whose body never comes."""
     host, _, port = address.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -263,18 +264,20 @@ async def test_a_body_is_read_after_the_key_and_its_scopes(app: Onward) -> None:
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         for call in BODIED:
             await judged(address, call)
-        for scope, token in made.items():  # what a row needs is no more than what its door needs
+        for scope, token in made.items():  # the scope of a row is the scope of its route
             for call in BODIED:
                 path = call.path.replace("{id}", "x").replace("{name}", "x")
-                told = await client.request(call.method, path, json={}, headers={"Authorization": f"Bearer {token}"})
-                assert (told.status_code == 403) == (scope not in call.scopes), (path, scope, told.text)
+                response = await client.request(
+                    call.method, path, json={}, headers={"Authorization": f"Bearer {token}"}
+                )
+                assert (response.status_code == 403) == (scope not in call.scopes), (path, scope, response.text)
 
 
 @only_memory
 async def test_a_connection_is_good_after_a_body_was_refused_unread(
     app: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left of the body comes after the answer, and is not taken for the head of the next request."""
+    """The rest of the body arrives after the response, and is not taken for the head of the next request."""
     await app.keys.create("ada", SCOPES)
     async with serving(app) as address:
         host, _, port = address.removeprefix("http://").partition(":")
@@ -285,12 +288,12 @@ async def test_a_connection_is_good_after_a_body_was_refused_unread(
             writer.write(b"x" * 100_000)
             await writer.drain()
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        told = b""
-        while b'"ok"' not in told:
-            told += await asyncio.wait_for(reader.readexactly(1), 60)
-        assert b" 200 OK" in told
-        assert b" 431 " not in told
-        monkeypatch.setattr(heads, "HEADER_TIMEOUT_S", 0.2)  # and whoever sends the rest for ever is cut off
+        received = b""
+        while b'"ok"' not in received:
+            received += await asyncio.wait_for(reader.readexactly(1), 60)
+        assert b" 200 OK" in received
+        assert b" 431 " not in received
+        monkeypatch.setattr(heads, "HEADER_TIMEOUT_S", 0.2)  # a client that sends the rest for ever is cut off
         writer.write(head("POST", "/api/tasks").replace("\n", "\r\n").encode() + b"\r\n\r\n")
         await asyncio.wait_for(reader.readuntil(b"valid now"), 60)
         writer.write(b"x")
@@ -330,8 +333,8 @@ async def test_mcp_reads_no_body_without_a_key_and_none_that_is_oversized(app: O
             "Accept": "application/json, text/event-stream",
         }
         for body in (HOSTILE["lists"], b"[" * 501, HOSTILE["a text that never ends"]):
-            told = await client.post("/mcp", content=body, headers=headers)
-            assert (told.status_code, told.json()["code"]) == (400, "bad_json")
+            response = await client.post("/mcp", content=body, headers=headers)
+            assert (response.status_code, response.json()["code"]) == (400, "bad_json")
         packed = await client.post("/mcp", content=b"x", headers={**headers, "Content-Encoding": "gzip"})
         assert packed.status_code == 415
     large = head("POST", "/mcp", token).replace("1000", "5000000")
@@ -352,8 +355,8 @@ async def test_a_first_message_that_is_no_key_is_not_parsed(
     ):
         async with connect(url) as stranger:
             await stranger.send(message)
-            told = json.loads(await stranger.recv())
-            assert (told["type"], told["code"]) == ("error", "message_too_large")
+            answer = json.loads(await stranger.recv())
+            assert (answer["type"], answer["code"]) == ("error", "message_too_large")
             with pytest.raises(ConnectionClosed):
                 await stranger.recv()
     assert parsed == []

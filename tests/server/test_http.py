@@ -39,9 +39,9 @@ async def test_a_task_from_submit_to_result(app: Onward, client: Client, ends: E
         {"a": "b"},
     )
     assert task["finished_at"].endswith("Z")
-    found = (await client.get(f"/api/tasks/{task_id}")).json()
-    assert found.pop("why")["since"].endswith("Z")
-    assert found == task
+    by_get = (await client.get(f"/api/tasks/{task_id}")).json()
+    assert by_get.pop("why")["since"].endswith("Z")
+    assert by_get == task
     records = (await client.get(f"/api/tasks/{task_id}/events")).json()
     assert [record["seq"] for record in records["records"]] == list(range(1, len(records["records"]) + 1))
     assert records["records"][-1]["kind"] == "task.completed"
@@ -55,13 +55,13 @@ async def test_one_key_is_one_task_also_at_the_same_instant(app: Onward, client:
     async def work(ctx: Any, n: int) -> int:
         return n
 
-    said = {"task": "work", "input": 1}
+    body = {"task": "work", "input": 1}
     answers = await asyncio.gather(
-        *(client.post("/api/tasks", json=said, headers={"Idempotency-Key": '"k-1"'}) for _ in range(100))
+        *(client.post("/api/tasks", json=body, headers={"Idempotency-Key": '"k-1"'}) for _ in range(100))
     )
     assert {answer.status_code for answer in answers} == {202}
     assert len({answer.json()["task_id"] for answer in answers}) == 1
-    assert (await client.post("/api/tasks", json=said, headers={"Idempotency-Key": "k-1"})).status_code == 202
+    assert (await client.post("/api/tasks", json=body, headers={"Idempotency-Key": "k-1"})).status_code == 202
     other = await client.post("/api/tasks", json={"task": "work", "input": 2}, headers={"Idempotency-Key": "k-1"})
     assert (other.status_code, other.json()["code"]) == (422, "key_conflict")
     assert len((await client.get("/api/tasks")).json()["tasks"]) == 1
@@ -98,10 +98,10 @@ async def test_problems_say_what_happened_and_what_to_do(app: Onward, client: Cl
     async def problem(method: str, path: str, **more: Any) -> tuple[int, str]:
         answer = await client.request(method, path, **more)
         assert answer.headers["content-type"] == "application/problem+json", answer.text
-        said = answer.json()
-        assert said["status"] == answer.status_code
-        assert said["detail"]
-        return answer.status_code, said["code"]
+        problem = answer.json()
+        assert problem["status"] == answer.status_code
+        assert problem["detail"]
+        return answer.status_code, problem["code"]
 
     assert await problem("GET", "/api/tasks/nothing") == (404, "task_not_found")
     assert await problem("GET", "/api/tasks/nothing/events", params={"after": 3}) == (404, "task_not_found")
@@ -137,7 +137,7 @@ async def test_a_full_queue_says_when_to_come_back(url: str) -> None:
     assert int(full.headers["retry-after"]) >= 1
 
 
-async def test_steering(app: Onward, client: Client, ends: Ends) -> None:
+async def test_cancel_and_priority(app: Onward, client: Client, ends: Ends) -> None:
     @app.task
     async def work(ctx: Any) -> str:
         await ctx.signal("never")
@@ -164,8 +164,8 @@ async def test_people_decide_once(app: Onward, client: Client, ends: Ends) -> No
 
     async def opened(path: str) -> dict[str, Any]:
         for _ in range(500):
-            if found := (await client.get(f"/api/{path}")).json()[path]:
-                ask: dict[str, Any] = found[0]
+            if open_asks := (await client.get(f"/api/{path}")).json()[path]:
+                ask: dict[str, Any] = open_asks[0]
                 return ask
             await asyncio.sleep(0.01)
         raise AssertionError(f"no {path}")
@@ -202,7 +202,7 @@ async def test_pages_of_tasks(app: Onward, client: Client) -> None:
     assert seen == sorted(ids, reverse=True)
 
 
-async def test_strangers_in_a_browser_are_refused(app: Onward) -> None:
+async def test_requests_of_foreign_pages_are_refused(app: Onward) -> None:
     @app.task
     async def work(ctx: Any) -> None: ...
 
@@ -218,7 +218,7 @@ async def test_strangers_in_a_browser_are_refused(app: Onward) -> None:
     assert len(tasks) == 1
 
 
-async def test_health_tells_whether_the_database_answers(client: Client) -> None:
+async def test_health_reports_whether_the_database_answers(client: Client) -> None:
     assert (await client.get("/healthz")).json() == {"status": "ok"}
     assert (await client.get("/readyz")).json() == {"status": "ok"}
 
@@ -241,7 +241,7 @@ async def test_answers_are_sent_without_delay() -> None:
 
 
 @only_memory
-async def test_whoever_waits_for_a_result_is_answered_when_the_server_stops(app: Onward) -> None:
+async def test_a_client_that_waits_for_a_result_is_answered_when_the_server_stops(app: Onward) -> None:
     @app.task
     async def waits(ctx: Any) -> Any:
         return await ctx.signal("go")
@@ -260,7 +260,7 @@ async def test_whoever_waits_for_a_result_is_answered_when_the_server_stops(app:
 
 
 @only_memory
-async def test_nobody_waits_for_whoever_has_left(app: Onward) -> None:
+async def test_a_wait_ends_when_its_client_has_left(app: Onward) -> None:
     @app.task
     async def waits(ctx: Any) -> Any:
         return await ctx.signal("go")
@@ -275,7 +275,7 @@ async def test_nobody_waits_for_whoever_has_left(app: Onward) -> None:
 
 
 @only_memory
-async def test_a_key_that_is_revoked_while_it_waits_is_told_nothing(app: Onward) -> None:
+async def test_a_key_that_is_revoked_while_it_waits_gets_no_result(app: Onward) -> None:
     @app.task
     async def waits(ctx: Any) -> Any:
         return await ctx.signal("go")
@@ -295,11 +295,11 @@ async def test_a_key_that_is_revoked_while_it_waits_is_told_nothing(app: Onward)
 async def _held(app: Onward, wanted: int) -> bool:
     """Whether so many wait for the end of a task, and have looked at it."""
     hub: Any = app.store._nudges.hub  # type: ignore[attr-defined]
-    return len([one for one in hub._listeners.get("ended", ()) if "Event.set" in repr(one)]) == wanted
+    return len([listener for listener in hub._listeners.get("ended", ()) if "Event.set" in repr(listener)]) == wanted
 
 
-async def test_where_the_database_is_is_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever has no key can ask while it is away, and so can whoever has a wrong one."""
+async def test_the_address_of_the_database_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """A caller without a key, or with a wrong one, can send requests while the database is unreachable."""
     app = Onward("postgresql://ada:secret@127.0.0.1:1/hidden")
     async with serving(app) as address, Client(base_url=address) as client:
         for path, headers in (("/readyz", {}), ("/api/tasks", {"Authorization": f"Bearer {keys.new().text}"})):

@@ -1,4 +1,4 @@
-"""What the server tells beside the tasks themselves, over a real socket and on every store."""
+"""Calls that describe the server and its tasks, over a real socket and on every store."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.kit import eventually
 Client = httpx2.AsyncClient
 
 
-# ── who asks, and what there is ──────────────────────────────────────────────────────────────────────────────────────
+# ── the caller, and the handlers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_who_asks(app: Onward, client: Client) -> None:
+async def test_whoami(app: Onward, client: Client) -> None:
     anybody = (await client.get("/api/whoami")).json()
     assert anybody["scopes"] == ["admin", "decide", "read", "submit"]
     assert (anybody["name"], anybody["key"], anybody["tenant"]) == ("", None, None)
@@ -64,7 +64,7 @@ async def test_handlers_of_this_process_and_of_others(app: Onward, client: Clien
     assert sends["schema"]["required"] == ["to"]
     async with app.worker():
         again = (await client.get("/api/handlers")).json()["handlers"]
-    assert [(one["name"], one["workers"]) for one in again] == [("distant", 0), ("fixer", 1), ("send", 1)]
+    assert [(handler["name"], handler["workers"]) for handler in again] == [("distant", 0), ("fixer", 1), ("send", 1)]
     assert again[1]["doc"] == "Fixes things."
     assert again[2]["version"]
 
@@ -111,7 +111,7 @@ async def test_filters_hold_together(app: Onward, client: Client) -> None:
     assert await listed(client, label=["team:red", "team:blue"]) == {"a", "c", "d"}
     assert await listed(client, label=["team:red", "env:prod"]) == {"a"}
     assert await listed(client, label=["team:red", "env:nowhere"]) == set()
-    for text, found in {
+    for text, expected in {
         "UNAL": set[str](),
         "ünal@EXAMPLE": {"a"},
         "ÜNAL": {"a"},
@@ -129,7 +129,7 @@ async def test_filters_hold_together(app: Onward, client: Client) -> None:
         sent["c"].id[-6:]: {"c"},
         sent["c"].id.upper(): {"c"},
     }.items():
-        assert await listed(client, q=text) == found, text
+        assert await listed(client, q=text) == expected, text
     assert await listed(client, q="prod", state="pending", label="team:blue", name="mail", queue="default") == {"c"}
     middle = (await client.get(f"/api/tasks/{sent['b'].id}")).json()["finished_at"]
     assert await listed(client, since=middle) == {"c", "d"}
@@ -142,7 +142,7 @@ async def test_filters_hold_together(app: Onward, client: Client) -> None:
         assert (await client.get("/api/tasks", params=wrong)).status_code == 422, wrong
 
 
-async def test_a_tenant_can_be_named_by_who_sees_all(app: Onward, client: Client) -> None:
+async def test_a_caller_without_a_tenant_may_filter_by_tenant(app: Onward, client: Client) -> None:
     @app.task
     async def work(ctx: Any, n: str) -> None: ...
 
@@ -195,13 +195,13 @@ async def test_why(app: Onward, client: Client) -> None:
     wanted["retry"] = "retry 1 of 4: OSError: down"
 
     async def settled() -> bool:
-        found = [await app.get(one) for one in tasks.values()]
-        return not any(one.reason in {"queued", "running"} for one in found)
+        current = [await app.get(task_id) for task_id in tasks.values()]
+        return not any(task.reason in {"queued", "running"} for task in current)
 
     async with app.worker(queues=["default"]):
         await eventually(settled, 60)
         first, second = [(await app.submit(queued)).id for _ in range(2)]
-        page = {one["task_id"]: one["why"] for one in (await client.get("/api/tasks")).json()["tasks"]}
+        page = {task["task_id"]: task["why"] for task in (await client.get("/api/tasks")).json()["tasks"]}
         assert {what: page[task_id]["text"] for what, task_id in tasks.items()} == wanted
         assert page[first]["text"] == "no worker does queued in queue slow"
         assert (page[first]["behind"], page[second]["behind"]) == (0, 1)
@@ -278,7 +278,9 @@ async def test_why_in_parts(app: Onward, client: Client) -> None:
 
     async def settled() -> bool:
         states = {what: (await app.get(task_id)).reason for what, task_id in tasks.items()}
-        return states.pop("running") == "running" and not any(one in {"queued", "running"} for one in states.values())
+        return states.pop("running") == "running" and not any(
+            state in {"queued", "running"} for state in states.values()
+        )
 
     def parts(explanation: dict[str, Any]) -> tuple[Any, ...]:
         return explanation["subject"], explanation["detail"], explanation["more"]
@@ -286,7 +288,7 @@ async def test_why_in_parts(app: Onward, client: Client) -> None:
     async with app.worker(queues=["default"]):
         await eventually(settled, 60)
         waits = [(await app.submit(queued)).id for _ in range(2)]
-        page = {one["task_id"]: one["why"] for one in (await client.get("/api/tasks")).json()["tasks"]}
+        page = {listed["task_id"]: listed["why"] for listed in (await client.get("/api/tasks")).json()["tasks"]}
         assert {what: parts(page[task_id]) for what, task_id in tasks.items()} == wanted
         assert parts(page[waits[0]]) == (None, "no worker does queued in queue slow", 0)
         assert page[tasks["signals"]]["text"] == "waits for signal go (and 1 more wait)"
@@ -294,15 +296,15 @@ async def test_why_in_parts(app: Onward, client: Client) -> None:
         assert (failed["step"], failed["cause"]) == ("charge", {"type": "OSError", "message": "no network"})
         going.set()
     task = await app.get(waits[0])
-    told = [why_json(why(task, (), QueueFacts(behind=behind))) for behind in (0, 3)]
-    assert [parts(one) for one in told] == [(None, "next in its queue", 0), (None, None, 0)]
-    assert (told[1]["behind"], told[1]["text"]) == (3, "behind 3 others")
+    explanations = [why_json(why(task, (), QueueFacts(behind=behind))) for behind in (0, 3)]
+    assert [parts(explained) for explained in explanations] == [(None, "next in its queue", 0), (None, None, 0)]
+    assert (explanations[1]["behind"], explanations[1]["text"]) == (3, "behind 3 others")
 
 
-# ── what is large ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── large values ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_brief_list_leaves_out_what_is_large(app: Onward, client: Client) -> None:
+async def test_a_brief_list_leaves_out_large_values(app: Onward, client: Client) -> None:
     @app.task(retry=1)
     async def work(ctx: Any, n: int, text: str) -> str:
         if n < 0:
@@ -316,15 +318,15 @@ async def test_a_brief_list_leaves_out_what_is_large(app: Onward, client: Client
     assert [task.get("left_out") for task in whole] == [None] * 4
     brief = (await client.get("/api/tasks", params={"brief": "true"})).json()["tasks"]
     assert [task.get("left_out") for task in brief] == [["input", "error"], ["input"], ["result"], None]
-    for one, other in zip(brief, whole, strict=True):
-        gone = dict.fromkeys(one.pop("left_out", []))
-        assert {**one, "why": None} == {**other, **gone, "why": None}
+    for brief_task, whole_task in zip(brief, whole, strict=True):
+        gone = dict.fromkeys(brief_task.pop("left_out", []))
+        assert {**brief_task, "why": None} == {**whole_task, **gone, "why": None}
 
 
-# ── what is forgotten ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pruning ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_ended_task_is_forgotten(app: Onward, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ended_task_is_pruned(app: Onward, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> None: ...
 
@@ -341,8 +343,12 @@ async def test_an_ended_task_is_forgotten(app: Onward, client: Client, monkeypat
         assert (await client.get(f"/api/tasks/{ids[0]}{path}")).status_code == 404, path
     assert (await client.delete(f"/api/tasks/{ids[0]}")).status_code == 404
     body = {"action": "prune", "filter": {"name": ["work"]}, "count": 3}
-    told = (await client.post("/api/tasks/actions", json=body)).json()
-    assert (told["matched"], told["done"], [one["task_id"] for one in told["refused"]]) == (3, 2, [ids[3]])
+    response = (await client.post("/api/tasks/actions", json=body)).json()
+    assert (response["matched"], response["done"], [refusal["task_id"] for refusal in response["refused"]]) == (
+        3,
+        2,
+        [ids[3]],
+    )
     assert [task.task_id for task in (await app.list())[0]] == [ids[3]]
     done = [(entry.action, entry.subject) for entry in await app.audit()]
     assert done[-2:] == [("prune", ids[0]), ("prune_many", "tasks")]
@@ -351,7 +357,7 @@ async def test_an_ended_task_is_forgotten(app: Onward, client: Client, monkeypat
 # ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_many_at_once(app: Onward, client: Client) -> None:
+async def test_actions_on_all_matching_tasks(app: Onward, client: Client) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> None: ...
 
@@ -370,7 +376,7 @@ async def test_many_at_once(app: Onward, client: Client) -> None:
     assert (await app.service.count(reason="paused"))[0] == 29
     resumed = (await client.post("/api/tasks/actions", json={"action": "resume", "filter": red, "count": 30})).json()
     assert (resumed["matched"], resumed["done"]) == (30, 29)
-    assert [(one["task_id"], one["code"]) for one in resumed["refused"]] == [(ids[0], "state_conflict")]
+    assert [(refusal["task_id"], refusal["code"]) for refusal in resumed["refused"]] == [(ids[0], "state_conflict")]
     for wrong in ({}, {"state": [], "q": " "}, {"tenant": ""}):
         empty = await client.post("/api/tasks/actions", json={"action": "cancel", "filter": wrong, "count": 99})
         assert (empty.status_code, empty.json()["code"]) == (400, "usage"), wrong
@@ -392,7 +398,9 @@ async def test_a_count_stops(app: Onward, monkeypatch: pytest.MonkeyPatch) -> No
     assert await app.service.count(most=10) == (10, True)
     assert await app.service.count(most=30, labels={"team": ["red", "blue"]}) == (30, False)
     monkeypatch.setattr(lists, "MAX_SCAN_TASKS", 4)
-    assert await app.service.count(text="work") == (25, True), "five looks, each at four tasks and the one they stop at"
+    assert await app.service.count(text="work") == (25, True), (
+        "five queries, each of four tasks and the one at which it stops"
+    )
     assert await app.service.count(text="zebra") == (0, True)
     page, cursor = await app.list(text="work", limit=100)
     assert (len(page), cursor is not None) == (5, True)

@@ -1,4 +1,4 @@
-"""Children, forks that are only looked at, usage, schedules, drains and the system as a whole, over a real socket."""
+"""Children, previews of forks, usage, schedules, drains and the system as a whole, over a real socket."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ async def test_children_have_pages_and_say_why(app: Onward, client: Client) -> N
         task = await app.submit(above)
 
         async def settled() -> bool:
-            found = (await app.list(parent=task.id))[0]
-            return [one.reason for one in found] == ["signal", "signal", None]
+            children = (await app.list(parent=task.id))[0]
+            return [child.reason for child in children] == ["signal", "signal", None]
 
         await eventually(settled, 60)
         first = (await client.get(f"/api/tasks/{task.id}/children", params={"limit": 2})).json()
         more = {"limit": 2, "cursor": first["next"]}
         rest = (await client.get(f"/api/tasks/{task.id}/children", params=more)).json()
-    assert [one["why"]["text"] for one in first["tasks"]] == ["waits for signal go"] * 2
-    assert [(one["state"], one["input"]) for one in rest["tasks"]] == [("completed", 0)]
+    assert [child["why"]["text"] for child in first["tasks"]] == ["waits for signal go"] * 2
+    assert [(child["state"], child["input"]) for child in rest["tasks"]] == [("completed", 0)]
     assert rest["next"] is None
     assert (await client.get("/api/tasks/nobody/children")).status_code == 404
 
@@ -60,13 +60,13 @@ async def test_the_approval_that_expires_first_comes_first(app: Onward, client: 
                 return len(await app.asks()) == wanted
 
             await eventually(open_, 60)
-    found = (await client.get("/api/approvals")).json()["approvals"]
-    tasks = {one["task_id"]: one["input"] for one in (await client.get("/api/tasks")).json()["tasks"]}
-    assert [tasks[one["task_id"]] for one in found] == ["1h", "2h", None]
-    assert {one["risk"] for one in found} == {"write_local"}
+    approvals = (await client.get("/api/approvals")).json()["approvals"]
+    tasks = {task["task_id"]: task["input"] for task in (await client.get("/api/tasks")).json()["tasks"]}
+    assert [tasks[approval["task_id"]] for approval in approvals] == ["1h", "2h", None]
+    assert {approval["risk"] for approval in approvals} == {"write_local"}
 
 
-async def test_a_fork_that_is_only_looked_at(app: Onward, client: Client, ends: Ends) -> None:
+async def test_the_preview_of_a_fork(app: Onward, client: Client, ends: Ends) -> None:
     @app.task
     async def work(ctx: Any) -> str:
         await ctx.step(lambda: 1, name="read")
@@ -84,7 +84,7 @@ async def test_a_fork_that_is_only_looked_at(app: Onward, client: Client, ends: 
         "asks_again": [],
     }
     again = (await client.post(f"/api/tasks/{task.id}/fork", json={"at": 1, "preview": True})).json()
-    assert [(one["name"], one["effect"]) for one in again["would_repeat"]] == [("read", False), ("charge", True)]
+    assert [(step["name"], step["effect"]) for step in again["would_repeat"]] == [("read", False), ("charge", True)]
     wrong = await client.post(f"/api/tasks/{task.id}/fork", json={"at": 99, "preview": True})
     assert (wrong.status_code, wrong.json()["code"]) == (409, "cannot_fork")
     assert len((await app.list())[0]) == before
@@ -108,7 +108,7 @@ async def test_usage_by_agent_model_key_and_day(app: Onward, client: Client, end
             task = (await client.post("/api/tasks", json={"task": agent, "input": {"goal": "go"}})).json()["task_id"]
             await ends(task)
     rows = {by: (await client.get("/api/usage", params={"by": by})).json() for by in ("agent", "model", "key", "day")}
-    assert all(one["complete"] for one in rows.values())
+    assert all(figures["complete"] for figures in rows.values())
     assert [(row["group"], row["tasks"], row["calls"]) for row in rows["agent"]["rows"]] == [
         ("fixer", 2, 4),
         ("helper", 1, 1),
@@ -172,28 +172,28 @@ async def test_the_system_as_a_whole(app: Onward, client: Client, kind: str) -> 
     async def work(ctx: Any) -> None: ...
 
     await app.submit(work)
-    found = (await client.get("/api/system")).json()
-    assert found["store"] == ("postgres" if kind == "postgres" else "sqlite")
-    assert found["tables"] == found["tables_wanted"] > 0
-    assert (found["version"], found["python"]) == (VERSION, platform.python_version())
-    assert abs(found["skew_s"]) < 2
-    assert found["bytes"] > 0
-    assert found["stats"]["states"]["pending"] == 1
-    checks = {check["name"]: check for check in found["checks"]}
+    system = (await client.get("/api/system")).json()
+    assert system["store"] == ("postgres" if kind == "postgres" else "sqlite")
+    assert system["tables"] == system["tables_wanted"] > 0
+    assert (system["version"], system["python"]) == (VERSION, platform.python_version())
+    assert abs(system["skew_s"]) < 2
+    assert system["bytes"] > 0
+    assert system["stats"]["states"]["pending"] == 1
+    checks = {check["name"]: check for check in system["checks"]}
     assert checks["workers"]["fine"] is False
-    assert not found["fine"]
+    assert not system["fine"]
     assert {"tables", "clock", "tasks", "people", "queue default"} <= set(checks)
-    assert found["settings"]["slots"] == app.settings.slots
-    assert found["settings"]["db"] == app.store.where
+    assert system["settings"]["slots"] == app.settings.slots
+    assert system["settings"]["db"] == app.store.where
 
 
 @only_memory
 async def test_no_secret_of_a_setting_is_shown(app: Onward) -> None:
     from onward.config import Settings, to_display
 
-    told = to_display(Settings(db="postgresql://me:hunter2@db/x", webhook_secret="whsec_hunter2"), "db/x")
-    assert "hunter2" not in repr(told)
-    assert (told["db"], told["webhook_secret"]) == ("db/x", "***")
+    shown = to_display(Settings(db="postgresql://me:hunter2@db/x", webhook_secret="whsec_hunter2"), "db/x")
+    assert "hunter2" not in repr(shown)
+    assert (shown["db"], shown["webhook_secret"]) == ("db/x", "***")
     assert to_display(Settings(), "x")["webhook_secret"] == ""
     assert app.settings.webhook_secret == ""
 
@@ -209,22 +209,22 @@ async def test_turns_over_http(app: Onward, client: Client, ends: Ends) -> None:
     async with app.worker():
         await ends(task.id)
     page = (await client.get(f"/api/tasks/{task.id}/turns")).json()
-    assert [(one["turn"], one["tools"], one["text"]) for one in page["turns"]] == [
+    assert [(turn["turn"], turn["tools"], turn["text"]) for turn in page["turns"]] == [
         (1, ["look"], ""),
         (2, [], "all is well"),
     ]
     assert page["next"] is None
     rest = (await client.get(f"/api/tasks/{task.id}/turns", params={"after": 1, "limit": 1})).json()
-    assert [(one["turn"]) for one in rest["turns"]] == [2]
+    assert [(turn["turn"]) for turn in rest["turns"]] == [2]
     second = (await client.get(f"/api/tasks/{task.id}/turns/2")).json()
-    assert [one["role"] for one in second["messages"]] == ["system", "user", "assistant", "tool"]
+    assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "tool"]
     assert second["messages"][-1]["content"] == "nothing in /tmp"
     assert second["reply"]["content"] == "all is well"
     missing = await client.get(f"/api/tasks/{task.id}/turns/9")
     assert (missing.status_code, missing.json()["detail"]) == (404, f"task {task.id} has 2 turns; there is no turn 9")
     assert (await client.get(f"/api/tasks/{task.id}/turns/x")).status_code == 404
-    told = (await client.get(f"/api/tasks/{task.id}/timeline")).json()
-    (bar,) = [bar for bar in told["bars"] if bar["kind"] == "tool"]
+    timeline = (await client.get(f"/api/tasks/{task.id}/timeline")).json()
+    (bar,) = [bar for bar in timeline["bars"] if bar["kind"] == "tool"]
     assert (bar["name"], bar["state"]) == ("look", "ok")
     record = (await client.get(f"/api/tasks/{task.id}/records/{bar['last']}")).json()
     assert (record["input"], record["output"]) == ({"where": "/tmp"}, "nothing in /tmp")

@@ -1,4 +1,4 @@
-"""Without keys a server answers programs on its own machine, and nobody else: whatever it is mounted in, and whoever forwards to it."""
+"""Without keys a server answers only programs on its own machine, wherever it is mounted and behind every proxy."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_peer_host_and_headers_all_have_to_be_of_this_machine() -> None:
 
 
 async def refused(client: httpx2.AsyncClient, prefix: str = "", **headers: str) -> None:
-    """Nothing is answered, over HTTP and MCP; and no key is made."""
+    """Requests over HTTP and MCP are refused; and no key is created."""
     for method, path in (
         ("GET", "/api/tasks"),
         ("GET", "/metrics"),
@@ -95,9 +95,9 @@ async def refused(client: httpx2.AsyncClient, prefix: str = "", **headers: str) 
         ("POST", "/mcp"),
         ("GET", "/mcp"),
     ):
-        told = await client.request(method, prefix + path, headers=headers)
-        assert (told.status_code, told.json()["code"]) == (401, "no_keys_yet"), (method, path, told.text)
-        assert SENTENCE in told.json()["detail"]
+        response = await client.request(method, prefix + path, headers=headers)
+        assert (response.status_code, response.json()["code"]) == (401, "no_keys_yet"), (method, path, response.text)
+        assert SENTENCE in response.json()["detail"]
     made = await client.post(f"{prefix}/api/keys", json=NEW_KEY, headers=headers)
     assert made.status_code == 401, made.text
     assert (await client.get(f"{prefix}/healthz", headers=headers)).status_code == 200
@@ -111,7 +111,7 @@ async def socket_refused(url: str, **headers: str) -> None:
 
 
 @not_memory
-async def test_behind_the_documented_proxy_nobody_is_answered_without_a_key(url: str) -> None:
+async def test_behind_the_documented_proxy_requests_without_a_key_are_refused(url: str) -> None:
     app = Onward(url)
     hosts = {"localhost", "127.0.0.1", "onward.example.com"}
     async with app, serving(app, hosts=hosts) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
@@ -142,7 +142,7 @@ async def _started(server: uvicorn.Server) -> bool:
 
 @contextlib.asynccontextmanager
 async def mounted(app: Onward, path: Path | None = None, **options: Any) -> AsyncIterator[str]:
-    """As the guide has it: in an app of somebody else, at a port or a unix socket."""
+    """As in the guide: in an app of another framework, at a port or a unix socket."""
     site = Starlette(routes=[Mount("/onward", app=app.asgi(**options))])
     with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as bound:
         bound.bind(str(path) if path else ("127.0.0.1", 0))
@@ -157,16 +157,16 @@ async def mounted(app: Onward, path: Path | None = None, **options: Any) -> Asyn
 
 
 @only_memory
-async def test_a_mount_without_keys_answers_nobody_without_the_word(app: Onward) -> None:
+async def test_a_mount_without_keys_and_without_keyless_refuses_requests(app: Onward) -> None:
     async with mounted(app) as address, httpx2.AsyncClient(base_url=address, timeout=60) as client:
         await refused(client, "/onward")
         await socket_refused(f"{address}/onward")
         assert "keyless=True" in (await client.get("/onward/api/tasks")).json()["detail"]
-        assert (await client.get("/onward/")).status_code == 200, "the console has nothing in it but its own files"
+        assert (await client.get("/onward/")).status_code == 200, "the files of the console contain no data"
 
 
 @only_memory
-async def test_a_mount_with_the_word_answers_this_machine_and_says_so(
+async def test_a_keyless_mount_answers_this_machine_and_logs_a_warning(
     app: Onward, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "onward.http"):
@@ -186,7 +186,7 @@ async def test_a_mount_with_the_word_answers_this_machine_and_says_so(
 
 
 @only_memory
-async def test_a_unix_socket_cannot_be_told_from_a_proxy(app: Onward, tmp_path: Path) -> None:
+async def test_a_unix_socket_counts_as_a_proxy(app: Onward, tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with mounted(app, path, keyless=True) as address:
         transport = httpx2.AsyncHTTPTransport(uds=str(path))
@@ -199,8 +199,8 @@ async def test_a_unix_socket_cannot_be_told_from_a_proxy(app: Onward, tmp_path: 
 
 
 @only_memory
-async def test_in_process_clients_say_where_they_are(app: Onward) -> None:
-    """The client of a test, with no socket: it has the address that it says, and one that says none is not known."""
+async def test_in_process_clients_have_the_address_that_they_give(app: Onward) -> None:
+    """The client of a test has no socket. It has the address that it gives; without an address it is unknown."""
     asgi = app.asgi(keyless=True)
     for client, host, status in (
         (("127.0.0.1", 1), "localhost", 200),

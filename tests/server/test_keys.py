@@ -1,4 +1,4 @@
-"""Keys: their text, how they are kept, and the gate that tells one from another."""
+"""Keys: their form, how they are stored, and how the authenticator tells them apart."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from tests.kit import HandClock, Through, Time, calm, eventually, sql
 
 
 @given(st.text())
-def test_no_text_is_a_key_by_chance_and_none_makes_the_parser_stumble(text: str) -> None:
+def test_random_strings_are_no_keys_and_do_not_break_the_parser(text: str) -> None:
     assert keys.parse(text) is None
 
 
 @given(st.text(alphabet="onw_live0123456789abcXYZ", max_size=90))
-def test_nor_one_that_looks_like_one(text: str) -> None:
+def test_strings_like_keys_are_no_keys(text: str) -> None:
     assert keys.parse(text) is None
     assert keys.parse(f"onw_live_{text}") is None
 
 
 @given(st.integers(0, 200), st.characters())
-def test_a_key_with_another_character_is_none(place: int, other: str) -> None:
+def test_a_key_with_a_changed_character_is_refused(place: int, other: str) -> None:
     text = keys.new().text
     changed = text[: place % len(text)] + other + text[place % len(text) + 1 :]
     assert changed == text or keys.parse(changed) is None
 
 
-def test_a_key_says_what_it_is_and_every_one_is_another() -> None:
+def test_keys_have_a_prefix_and_are_unique() -> None:
     made = [keys.new() for _ in range(1000)]
     for token in made:
         assert re.fullmatch(r"onw_live_[0-9a-z]{12}_[0-9A-Za-z]{49}", token.text)
@@ -61,7 +61,7 @@ def test_a_key_says_what_it_is_and_every_one_is_another() -> None:
 # ── how they are kept ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_of_a_key_only_its_hash_is_kept(app: Onward) -> None:
+async def test_only_the_hash_of_a_key_is_stored(app: Onward) -> None:
     made = await app.keys.create("ada", ["submit", "read"], tenant="acme", agent="fixer", expires="90d")
     secret = made.token.rpartition("_")[2]
     assert secret not in repr(made)
@@ -77,7 +77,7 @@ async def test_of_a_key_only_its_hash_is_kept(app: Onward) -> None:
     assert listed.valid
 
 
-async def test_what_makes_no_sense_is_refused(app: Onward) -> None:
+async def test_invalid_keys_are_refused(app: Onward) -> None:
     with pytest.raises(BadSetting, match="one of read, submit, decide, admin"):
         await app.keys.create("ada", ["everything"])
     with pytest.raises(UsageError, match="a key without a scope opens nothing"):
@@ -97,17 +97,17 @@ async def test_what_makes_no_sense_is_refused(app: Onward) -> None:
 
 
 @pytest.fixture
-def asked() -> list[str]:
+def statements() -> list[str]:
     """The statements that were needed."""
     return []
 
 
 @pytest.fixture
-def spied(store: Store, asked: list[str]) -> Any:
+def spied(store: Store, statements: list[str]) -> Any:
     def counted(name: str) -> Any:
-        async def verb(*given: Any) -> Any:
-            asked.append(name)
-            return await operator.attrgetter(name)(store)(*given)
+        async def verb(*args: Any) -> Any:
+            statements.append(name)
+            return await operator.attrgetter(name)(store)(*args)
 
         return verb
 
@@ -124,42 +124,42 @@ def bearer(token: str) -> str:
 
 
 async def refused(gate: KeyAuthenticator, header: str | None) -> str:
-    with pytest.raises(Unauthorized) as told:
+    with pytest.raises(Unauthorized) as refusal:
         await gate.caller(header)
-    return str(told.value)
+    return str(refusal.value)
 
 
-async def test_without_keys_everybody_is_the_same_and_the_first_key_shuts_the_door_in_every_process(
-    store: Store, gate: KeyAuthenticator, spied: Any, clock: HandClock, time: Time, asked: list[str]
+async def test_without_keys_all_callers_are_equal_until_the_first_key_in_every_process(
+    store: Store, gate: KeyAuthenticator, spied: Any, clock: HandClock, time: Time, statements: list[str]
 ) -> None:
     other = KeyAuthenticator(Keys(spied), clock)  # as in another process
-    for one in (gate, other):
-        assert await one.caller(None) == ANYBODY
-        assert await one.still_valid(ANYBODY)
+    for authenticator in (gate, other):
+        assert await authenticator.caller(None) == ANYBODY
+        assert await authenticator.still_valid(ANYBODY)
     assert await gate.caller(None) == ANYBODY
-    assert asked == ["keys.exist", "keys.exist"], "once for each process, and not for each request"
+    assert statements == ["keys.exist", "keys.exist"], "once for each process, and not for each request"
     made = await Keys(store).create("ada", ["read"])
     time.move(CACHE_TTL_S)
-    for one in (gate, other):
-        assert not await one.still_valid(ANYBODY), "what was open ends"
-        await refused(one, None)
-        assert (await one.caller(bearer(made.token))).name == "ada"
+    for authenticator in (gate, other):
+        assert not await authenticator.still_valid(ANYBODY), "open streams end"
+        await refused(authenticator, None)
+        assert (await authenticator.caller(bearer(made.token))).name == "ada"
     await Keys(store).revoke(made.key.id)
     time.move(CACHE_TTL_S)
-    for one in (gate, other):
-        await refused(one, None)
-        await refused(one, bearer(made.token))
-    assert asked.count("keys.exist") == 4, "once shut, it stays shut"
+    for authenticator in (gate, other):
+        await refused(authenticator, None)
+        await refused(authenticator, bearer(made.token))
+    assert statements.count("keys.exist") == 4, "once shut, it stays shut"
 
 
-async def test_a_key_that_is_shown_counts_also_where_none_is_needed(gate: KeyAuthenticator) -> None:
-    """A client with a key that reaches the wrong database is told so, and does not become everybody."""
+async def test_a_wrong_key_is_refused_also_by_a_keyless_server(gate: KeyAuthenticator) -> None:
+    """A client with a key that reaches the wrong database gets an error, and not the rights of a keyless caller."""
     assert await gate.caller(None) == ANYBODY
     await refused(gate, bearer(keys.new().text))
     await refused(gate, "Basic YTpi")
 
 
-async def test_whoever_shows_a_key_is_who_it_says(store: Store, gate: KeyAuthenticator, time: Time) -> None:
+async def test_a_key_names_its_caller(store: Store, gate: KeyAuthenticator, time: Time) -> None:
     made = await Keys(store).create("bot", ["decide", "read"], tenant="acme", agent="fixer")
     for header in (bearer(made.token), f"bearer {made.token}", f"BEARER   {made.token} "):
         caller = await gate.caller(header)
@@ -204,10 +204,10 @@ async def test_every_refusal_is_the_same_sentence(store: Store, gate: KeyAuthent
     assert (await gate.caller(bearer(made.token))).name == "ada"
 
 
-async def test_a_wrong_secret_takes_the_way_of_an_unknown_key(
-    store: Store, gate: KeyAuthenticator, time: Time, asked: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_a_wrong_secret_is_handled_like_an_unknown_key(
+    store: Store, gate: KeyAuthenticator, time: Time, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same statements and one comparison of the same length, also for a key that is remembered."""
+    """The same statements and one comparison of the same length, also for a cached key."""
     made = await Keys(store).create("ada", SCOPES)
     await gate.caller(bearer(made.token))
     await calm()
@@ -217,52 +217,52 @@ async def test_a_wrong_secret_takes_the_way_of_an_unknown_key(
     wrong = f"onw_live_{made.key.id}_{keys.new().text.rpartition('_')[2][:43]}"
     ways = []
     for text in (wrong + keys._checksum(wrong), keys.new().text):
-        asked.clear()
+        statements.clear()
         compared.clear()
         for _ in range(2):
             await refused(gate, bearer(text))
-        ways.append((list(asked), list(compared)))
+        ways.append((list(statements), list(compared)))
     assert ways[0] == ways[1] == (["keys.get", "keys.get"], [(32, 32), (32, 32)])
 
 
 async def test_a_request_costs_no_query_and_a_revocation_counts_within_two_seconds(
-    store: Store, gate: KeyAuthenticator, time: Time, asked: list[str]
+    store: Store, gate: KeyAuthenticator, time: Time, statements: list[str]
 ) -> None:
     made = await Keys(store).create("ada", SCOPES)
     caller = await gate.caller(bearer(made.token))
     await calm()
-    asked.clear()
+    statements.clear()
     for _ in range(100):
         assert await gate.caller(bearer(made.token)) == caller
         assert await gate.still_valid(caller)
-    assert asked == []
+    assert statements == []
     await Keys(store).revoke(made.key.id)
     time.move(CACHE_TTL_S)
     assert not await gate.still_valid(caller)
     await refused(gate, bearer(made.token))
 
 
-def test_what_stays_open_ends_within_two_seconds_too() -> None:
-    """It is asked about now and then, and the answer may be as old as any."""
+def test_open_streams_end_within_two_seconds_of_a_revocation() -> None:
+    """The server checks the key of an open stream now and then; its answer may be as old as any."""
     for pace in (stream.PACE.check, mcp_http.RECHECK_INTERVAL_S):
         assert CACHE_TTL_S + pace <= 2
 
 
-async def test_what_stays_open_asks_once_for_all_of_a_key(
-    store: Store, gate: KeyAuthenticator, time: Time, asked: list[str]
+async def test_open_streams_of_one_key_share_one_query(
+    store: Store, gate: KeyAuthenticator, time: Time, statements: list[str]
 ) -> None:
     made = await Keys(store).create("ada", SCOPES)
     caller = await gate.caller(bearer(made.token))
     await calm()
     for _ in range(3):
         time.move(CACHE_TTL_S)
-        asked.clear()
+        statements.clear()
         for _ in range(50):
             assert await gate.still_valid(caller)
-        assert asked == ["keys.get"]
+        assert statements == ["keys.get"]
 
 
-async def test_a_key_ends_at_its_time_and_not_at_the_next_look(
+async def test_a_key_expires_at_its_time_and_not_at_the_next_query(
     store: Store, gate: KeyAuthenticator, time: Time
 ) -> None:
     made = await Keys(store).create("ada", SCOPES, expires=10)
@@ -272,8 +272,8 @@ async def test_a_key_ends_at_its_time_and_not_at_the_next_look(
     await refused(gate, bearer(made.token))
 
 
-async def test_when_a_key_was_used_is_noted_beside_the_request_and_once_a_minute(
-    store: Store, gate: KeyAuthenticator, time: Time, asked: list[str]
+async def test_the_last_use_of_a_key_is_stored_in_the_background_once_a_minute(
+    store: Store, gate: KeyAuthenticator, time: Time, statements: list[str]
 ) -> None:
     made = await Keys(store).create("ada", SCOPES)
     begun, noted = time.now, []
@@ -283,33 +283,33 @@ async def test_when_a_key_was_used_is_noted_beside_the_request_and_once_a_minute
         return key.last_used_at == time.now
 
     for _ in range(130):
-        before = asked.count("keys.mark_used")
+        before = statements.count("keys.mark_used")
         await gate.caller(bearer(made.token))
         await asyncio.sleep(0)
-        if asked.count("keys.mark_used") > before:
+        if statements.count("keys.mark_used") > before:
             assert await eventually(written)
             noted.append(time.now - begun)
         time.move(1)
     assert noted == [0, 60, 120]
 
 
-async def test_few_keys_are_remembered_however_many_are_shown(store: Store, gate: KeyAuthenticator, time: Time) -> None:
+async def test_the_cache_of_keys_is_bounded(store: Store, gate: KeyAuthenticator, time: Time) -> None:
     made = [await Keys(store).create(f"k{n}", ["read"]) for n in range(3)]
     for n in range(MAX_CACHED_KEYS + 10):
         gate._callers[str(n).encode()] = (0.0, ANYBODY)
         gate._valid[str(n)] = 0.0
-    for one in made:
-        await gate.caller(bearer(one.token))
+    for made_key in made:
+        await gate.caller(bearer(made_key.token))
     before = len(gate._callers)
     for _ in range(30):
         await refused(gate, bearer(keys.new().text))
-    assert len(gate._callers) == before, "what was refused is not remembered"
+    assert len(gate._callers) == before, "refused keys are not cached"
 
 
-async def test_a_database_that_is_away_lets_nobody_in(spied: Any, clock: HandClock, store: Store) -> None:
+async def test_without_a_database_all_keys_are_refused(spied: Any, clock: HandClock, store: Store) -> None:
     made = await Keys(store).create("ada", SCOPES)
 
-    async def away(*_given: Any) -> Any:
+    async def away(*_args: Any) -> Any:
         raise StoreUnavailable("away")
 
     gate = KeyAuthenticator(Keys(Through(store, **{"keys.get": away, "keys.exist": away})), clock)
@@ -319,14 +319,14 @@ async def test_a_database_that_is_away_lets_nobody_in(spied: Any, clock: HandClo
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.3.2.1"])
-def test_this_machine_may_be_answered_without_keys(host: str) -> None:
+def test_a_server_of_this_machine_may_be_keyless(host: str) -> None:
     check_bind(host, has_keys=False)
 
 
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "192.168.1.5", "10.0.0.1", "example.org", "", "[::]", "localhost.evil"]
 )
-def test_others_may_not(host: str) -> None:
+def test_a_server_for_other_machines_may_not_be_keyless(host: str) -> None:
     with pytest.raises(UsageError, match="onward keys create"):
         check_bind(host, has_keys=False)
     check_bind(host, has_keys=True)

@@ -1,4 +1,5 @@
-"""Every call with every role, by session: of the own tenant, of another one, and without one. Every cell of the table is asked."""
+"""Every call with every role, by session: of the own tenant, of another one, and without one. The tests try every cell of the
+table."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.kit import only_memory
 from tests.server.conftest import serving
 from tests.server.matrix import CALLS, ROWS, may, page
 from tests.server.people import free_address, settings, signed_in
-from tests.server.tenants import everything, town
+from tests.server.tenants import all_rows, make_tenants
 from tests.server.test_access_http import Client, Inspector
 
 TENANTS = {"own": "acme", "stranger": "globex", "none": None}
@@ -37,7 +38,7 @@ class People(Inspector):
         return self._people[who] if who in self._people else super()._headers(who)
 
     async def wrong_cells(self, name: str) -> list[str]:
-        """What is wrong with the cells of a call that refuse, or show nothing of others."""
+        """The wrong cells among those that have to refuse, or have to show nothing of other tenants."""
         row = ROWS[name]
         if not row.scope:
             return []
@@ -55,8 +56,8 @@ class People(Inspector):
         return wrong
 
     async def not_allowed(self, name: str, *, whole: bool) -> list[str]:
-        """The cells of those who may, which refuse. What the first one changed may stand in the way of the next, and what was left out
-        (without `whole`) in the way of all."""
+        """The cells that refuse a caller with the permission. A change by the first call may make the next one fail. Without
+        `whole`, only a part of the cells is tried."""
         row, wrong, first = ROWS[name], [], whole
         for role in ("viewer", "approver", "operator", "admin"):
             for where in ("own", "none"):
@@ -80,7 +81,7 @@ async def people(url: str) -> AsyncIterator[People]:
     bound, address = free_address()
     app = Onward(url, lease_s=1.0, heartbeat_s=0.1, poll_s=0.05, grace_s=1.0, **settings(address), **NO_QUOTA)
     async with app:
-        acme = (await town(app))["acme"]
+        acme = (await make_tenants(app))["acme"]
         async with serving(app, bound=bound), Client(base_url=address, timeout=60) as client:
             look = People(app, client, acme)
             await look.prepare()
@@ -92,13 +93,11 @@ OPEN = {"hook", "sign_in", "sign_in_callback", "healthz", "readyz"}
 
 @pytest.mark.slow
 async def test_every_cell_of_the_table(people: People, kind: str, prove: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)  # what has just ended may be pruned
-    names = (
-        list(ROWS) if prove or kind != "postgres" else list(ROWS)[::4]
-    )  # the door is the same, whatever is behind it
-    before = await everything(people._app)
+    monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)  # tasks that have just ended may be pruned
+    names = list(ROWS) if prove or kind != "postgres" else list(ROWS)[::4]  # access does not depend on the store
+    before = await all_rows(people._app)
     wrong = [cell for name in names for cell in await people.wrong_cells(name)]
-    after = await everything(people._app)
+    after = await all_rows(people._app)
     assert wrong + [table for table in after if after[table] != before[table]] == []
     assert [
         cell
@@ -106,9 +105,9 @@ async def test_every_cell_of_the_table(people: People, kind: str, prove: bool, m
         if name not in OPEN
         for cell in await people.not_allowed(name, whole=len(names) == len(ROWS))
     ] == []
-    asked = [row for name in names if (row := ROWS[name]).scope]
+    scoped_rows = [row for name in names if (row := ROWS[name]).scope]
     print(f"{people.cells} cells on {kind}")
-    assert people.cells >= len(asked) * len(ROLES) * len(TENANTS) * 0.9, "every cell was asked"
+    assert people.cells >= len(scoped_rows) * len(ROLES) * len(TENANTS) * 0.9, "every cell was tried"
     for role in ROLES:  # at the end: it is the end of their sessions
         who = f"{role} own"
         assert (await people.ask("sign_out", who)).status_code == 204
@@ -116,8 +115,8 @@ async def test_every_cell_of_the_table(people: People, kind: str, prove: bool, m
 
 
 @only_memory
-async def test_a_role_that_gives_too_much_is_found(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table finds a door that asks for no scope, and one that takes a person of a tenant for one without."""
+async def test_the_test_finds_a_role_that_allows_too_much(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table finds a service that checks no scope, and one that treats a person of a tenant like a person without one."""
     with monkeypatch.context() as planted:
         planted.setattr(AuthorizedService, "need", lambda self, scope: None)
         planted.setattr(AuthorizedService, "need_any", lambda self, scopes: None)
@@ -134,6 +133,6 @@ async def test_a_role_that_gives_too_much_is_found(people: People, monkeypatch: 
             assert await people.wrong_cells(name) or ROWS[name].open, name
 
 
-def test_the_page_of_the_docs_is_this_table() -> None:
+def test_the_page_of_the_docs_matches_the_table() -> None:
     path = Path(__file__).parents[2] / "docs" / "reference" / "permissions.md"
     assert path.read_text(encoding="utf-8") == page(), "python -m tests.server.matrix > docs/reference/permissions.md"

@@ -164,7 +164,7 @@ CALLS: dict[str, Any] = {
 
 @not_memory
 async def test_no_odd_string_breaks_a_call(app: Onward) -> None:
-    """The error of a call is one of ours, which every door shows as one of the caller."""
+    """The error of a call is an error of ours, which every API shows as the fault of the caller."""
 
     @app.task
     async def echo(ctx: Any, value: Any = None) -> Any:

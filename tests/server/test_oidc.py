@@ -1,4 +1,4 @@
-"""The client of the identity provider: which ID tokens it takes, and how little of a provider's answers it trusts."""
+"""The client of the identity provider: which ID tokens it accepts, and how little it trusts the answers of a provider."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def why_not(provider: Provider, token: str, nonce: str = "n") -> str:
     return str(refusal.value)
 
 
-async def test_a_right_token(provider: Provider, fake: FakeProvider) -> None:
+async def test_a_valid_token(provider: Provider, fake: FakeProvider) -> None:
     assert (await provider.verify(fake.token(fake.claims("n")), "n"))["sub"] == "a-1"
     several = fake.claims("n", aud=["other", CLIENT], azp=CLIENT)
     assert (await provider.verify(fake.token(several), "n"))["azp"] == CLIENT
@@ -125,7 +125,7 @@ async def test_a_token_without_a_signature_of_the_provider(provider: Provider, f
         assert await why_not(provider, broken)
 
 
-async def test_the_key_decides_on_the_algorithm(provider: Provider, fake: FakeProvider) -> None:
+async def test_the_key_determines_the_algorithm(provider: Provider, fake: FakeProvider) -> None:
     fake.keys = [jwk(EC_KEY, "e"), jwk(ED_KEY, "d"), jwk(RSA_KEYS[0], "r"), jwk(RSA_KEYS[1], "p", alg="PS256")]
     claims = fake.claims("n")
     for key, alg, kid in (
@@ -141,7 +141,7 @@ async def test_the_key_decides_on_the_algorithm(provider: Provider, fake: FakePr
     )
     fake.keys = [jwk(RSA_KEYS[0], "k1", use="enc")]
     provider._keys = None
-    assert "no key" in await why_not(provider, fake.token(claims)), "a key for encryption signs nothing"
+    assert "no key" in await why_not(provider, fake.token(claims)), "a key for encryption is refused for signatures"
 
 
 async def test_a_key_that_is_too_short(provider: Provider, fake: FakeProvider) -> None:
@@ -152,9 +152,7 @@ async def test_a_key_that_is_too_short(provider: Provider, fake: FakeProvider) -
     assert "fewer than 2048 bits" in await why_not(provider, token)
 
 
-async def test_a_token_without_the_id_of_a_key_counts_where_there_is_one_key(
-    provider: Provider, fake: FakeProvider
-) -> None:
+async def test_a_token_without_a_key_id_is_accepted_if_there_is_one_key(provider: Provider, fake: FakeProvider) -> None:
     token = fake.token(fake.claims("n"), kid=None)
     assert await provider.verify(token, "n")
     fake.keys.append(jwk(RSA_KEYS[1], "k2"))
@@ -162,7 +160,7 @@ async def test_a_token_without_the_id_of_a_key_counts_where_there_is_one_key(
     assert "no key" in await why_not(provider, token)
 
 
-async def test_a_new_key_of_the_provider_is_read_and_an_old_one_is_forgotten(
+async def test_a_new_key_of_the_provider_is_read_and_a_withdrawn_one_is_dropped(
     provider: Provider, fake: FakeProvider, clock: HandClock
 ) -> None:
     old = fake.token(fake.claims("n"))
@@ -173,19 +171,19 @@ async def test_a_new_key_of_the_provider_is_read_and_an_old_one_is_forgotten(
     clock.jump(KEYS_INTERVAL_S)
     assert await provider.verify(new, "n")
     assert "no key" in await why_not(provider, old)
-    asked = fake.asked("/jwks")
+    before = fake.requests_to("/jwks")
     for n in range(100):
         await why_not(provider, fake.token(fake.claims("n"), kid=f"made up {n}"))
-    assert fake.asked("/jwks") == asked, "tokens cannot make us ask the provider"
+    assert fake.requests_to("/jwks") == before, "tokens cannot make us ask the provider"
     clock.jump(METADATA_TTL_S)
     assert await provider.verify(fake.token(fake.claims("n"), RSA_KEYS[1], kid="k2"), "n")
-    assert fake.asked("/jwks") == asked + 1
+    assert fake.requests_to("/jwks") == before + 1
 
 
 # ── the provider's answers ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_browser_is_sent_with_all_that_the_flow_needs(provider: Provider) -> None:
+async def test_the_redirect_to_the_provider_has_all_parameters(provider: Provider) -> None:
     url = httpx2.URL(await provider.authorization_url("s", "n", "v" * 43))
     assert dict(url.params) == {
         "response_type": "code",
@@ -240,7 +238,7 @@ async def test_a_wrong_code_is_refused_and_a_wrong_secret_is_the_servers_own_fau
         await provider.exchange("c", "v")
 
 
-async def test_claims_of_another_person_are_not_taken(provider: Provider, fake: FakeProvider) -> None:
+async def test_claims_of_another_person_are_refused(provider: Provider, fake: FakeProvider) -> None:
     fake.more = {"sub": "b-2", "groups": ["admin"]}
     with pytest.raises(SignInRefused, match="another subject"):
         await provider.user_info(Tokens("", "at"), "a-1")
@@ -282,14 +280,14 @@ async def test_a_provider_that_answers_nonsense(
     assert len(fake.requests) == 1, "no redirect is followed"
 
 
-async def test_a_provider_that_is_away_is_not_asked_for_every_sign_in(
+async def test_an_unreachable_provider_is_not_called_for_every_sign_in(
     provider: Provider, fake: FakeProvider, clock: HandClock
 ) -> None:
     fake.answers[METADATA] = httpx2.Response(500)
     for _ in range(20):
         with pytest.raises(ProviderUnavailable):
             await provider.authorization_url("s", "n", "v")
-    assert fake.asked(METADATA) == 1
+    assert fake.requests_to(METADATA) == 1
     del fake.answers[METADATA]
     clock.jump(RETRY_S)
     assert await provider.authorization_url("s", "n", "v")

@@ -1,4 +1,4 @@
-"""Two tenants, one of them hostile: what one of them does to a server, a queue and the audit log leaves the other alone."""
+"""Two tenants, one of them hostile: its load on a server, a queue and the audit log does not affect the other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def quotas(app: Onward, tenant: str = HOSTILE, **values: int) -> None:
 
 
 def still(app: Onward) -> HandClock:
-    """From now on the buckets of this process fill when the test says so."""
+    """Stops the clock of the rate limits of this process."""
     clock = HandClock()
     app.service.tenant_quotas.process._clock = clock
     return clock
@@ -122,7 +122,7 @@ async def test_one_key_of_a_tenant_leaves_requests_to_its_other_keys(app: Onward
     statuses = [(await one.get("/api/tasks")).status_code for _ in range(5)]
     assert statuses == [200, 200, 429, 429, 429]
     answer = await two.get("/api/tasks")
-    assert answer.status_code == 200, "what was refused to one key is not taken from the tenant"
+    assert answer.status_code == 200, "requests refused to one key do not count for the tenant"
     assert answer.headers["RateLimit-Policy"] == '"tenant";q=6;w=2, "key";q=2;w=2'
     assert answer.headers["RateLimit"] == '"tenant";r=3;t=1, "key";r=1;t=1'
 
@@ -183,7 +183,7 @@ async def test_slow_bodies_of_one_tenant_leave_room_for_those_of_others() -> Non
 
 
 @only_memory
-async def test_refusals_are_held_back_from_a_client_that_asks_in_a_loop(app: Onward, door: Door) -> None:
+async def test_refusals_to_a_client_in_a_loop_are_delayed(app: Onward, door: Door) -> None:
     evil = await door.client(HOSTILE)
     await quotas(app, requests=1)
     clock, process = still(app), app.service.tenant_quotas.process
@@ -302,7 +302,7 @@ async def test_calls_of_one_tenant_wait_for_each_other_at_the_database_and_not_f
 
 
 @pytest.mark.parametrize("early", [True, False])
-async def test_a_turn_of_a_call_that_was_given_up_goes_to_the_next(early: bool) -> None:
+async def test_the_turn_of_a_cancelled_call_goes_to_the_next(early: bool) -> None:
     process, evil, gate = ProcessUse(HandClock()), Caller(HOSTILE), asyncio.Event()
 
     async def call(wait: bool) -> None:
@@ -617,7 +617,7 @@ async def test_a_tenant_gives_no_higher_priority_than_its_quota(app: Onward) -> 
 
 
 @only_memory
-async def test_every_door_says_that_a_priority_is_too_high(app: Onward, door: Door) -> None:
+async def test_every_api_reports_that_a_priority_is_too_high(app: Onward, door: Door) -> None:
     evil = await door.client(HOSTILE)
     (task_id,) = await caller(app, HOSTILE).submit([SubmitRequest("waits")])
     filter_ = {"action": "priority", "priority": 5, "filter": {"task": ["waits"]}, "count": 1}
@@ -746,7 +746,7 @@ async def test_an_admin_sets_and_resets_quotas_over_http(app: Onward, door: Door
 
 
 @only_memory
-async def test_quotas_that_make_no_sense_are_refused(app: Onward) -> None:
+async def test_invalid_quotas_are_refused(app: Onward) -> None:
     for values in ({"requests": -1}, {"queue_share": 101}, {"tasks": True}, {"streams": 10**10}):
         with pytest.raises(BadSetting):
             await app.service.tenant_quotas.set(HOSTILE, values)

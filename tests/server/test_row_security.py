@@ -17,7 +17,7 @@ from rig.pgbouncer import PgBouncer
 from rig.postgres import Postgres
 from tests.kit import running, sql
 from tests.roled import as_user, no_tenant_predicates, roled
-from tests.server.tenants import caller, everything, town
+from tests.server.tenants import all_rows, caller, make_tenants
 from tests.server.test_access import VERBS, Inspector
 
 
@@ -68,17 +68,17 @@ async def test_no_verb_shows_anything_of_others_when_all_statements_forget_the_t
     app: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onward.service.pruning.MIN_AGE_S", 0.0)
-    acme = (await town(app))["acme"]
+    acme = (await make_tenants(app))["acme"]
     look, stranger = Inspector(app, acme), caller("globex")
     with no_tenant_predicates():
-        before = await everything(app)
+        before = await all_rows(app)
         leaks = [leak for name, verb in VERBS.items() for leak in await look._by_tenant(name, verb, stranger)]
-        after = await everything(app)
+        after = await all_rows(app)
     assert leaks == []
     of_acme = [row for rows in before.values() for row in rows if acme.asker in row or acme.fixer in row]
     kept = {row for rows in after.values() for row in rows}
     assert [row for row in of_acme if row not in kept] == []
-    for name, verb in VERBS.items():  # and the tenant itself can do everything
+    for name, verb in VERBS.items():  # the tenant itself can do all of it
         who = caller(None) if verb.place or name == "schedules" else caller("acme")
         if name in {"decide", "cancel"}:
             who = caller("acme", agent="reviewer")

@@ -1,4 +1,4 @@
-"""Sessions at a real server: whose cookie counts and in which requests, how a session ends, and what its person is called."""
+"""Sessions at a real server: which requests may use the cookie, how a session ends, and how records name its person."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def house(url: str, **more: Any) -> AsyncIterator[tuple[Onward, str, Clien
 # ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_server_with_a_provider_is_open_to_nobody(url: str) -> None:
+async def test_a_server_with_a_provider_refuses_requests_without_credentials(url: str) -> None:
     async with house(url) as (_, _, client):
         refused = await client.get("/api/tasks")
         assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
@@ -61,7 +61,7 @@ async def test_a_server_with_a_provider_is_open_to_nobody(url: str) -> None:
         assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_a_person_may_do_what_their_roles_say(url: str) -> None:
+async def test_the_roles_of_a_person_give_their_scopes(url: str) -> None:
     async with house(url) as (app, _, client):
         for role, scopes in ROLES.items():
             mine = await signed_in(app, f"the {role}", [role])
@@ -91,7 +91,7 @@ FOREIGN: dict[str, dict[str, str | None]] = {
 }
 
 
-async def test_the_cookie_counts_for_nothing_in_a_request_that_a_foreign_page_made(url: str) -> None:
+async def test_the_cookie_is_ignored_in_a_request_of_a_foreign_page(url: str) -> None:
     calls = (("POST", "/api/tasks", {"task": "work"}), ("GET", "/api/tasks", None), ("POST", "/api/sign-out", None))
     async with house(url) as (app, address, client):
         ours = await signed_in(app, "ada", ["admin"])
@@ -103,11 +103,11 @@ async def test_the_cookie_counts_for_nothing_in_a_request_that_a_foreign_page_ma
                 answer = await client.request(method, path, json=body, headers=headers)
                 assert answer.status_code in {401, 403}, (attack, method, path, answer.text)
         same_site = {**ours, "Sec-Fetch-Site": "same-origin"}
-        assert (await client.get("/api/tasks", headers=same_site)).json()["tasks"] == [], "nothing was submitted"
+        assert (await client.get("/api/tasks", headers=same_site)).json()["tasks"] == [], "no task was submitted"
         assert (await client.post("/api/tasks", json={"task": "work"}, headers=same_site)).status_code == 202
 
 
-async def test_a_change_names_the_origin_and_a_look_need_not(url: str) -> None:
+async def test_a_change_needs_the_origin_header_and_a_read_does_not(url: str) -> None:
     async with house(url) as (app, _, client):
         mine = await signed_in(app, "ada", ["admin"])
         del mine["Origin"]
@@ -127,7 +127,7 @@ async def test_a_key_in_the_header_goes_before_the_cookie(url: str) -> None:
         assert (await client.get("/api/whoami", headers=alone)).status_code == 200, "keys need no header of the console"
 
 
-async def test_no_cache_keeps_what_a_person_was_shown(url: str) -> None:
+async def test_responses_to_a_person_are_not_cached(url: str) -> None:
     async with house(url) as (app, _, client):
         mine = await signed_in(app, "ada", ["viewer"])
         for path in ("/api/tasks", "/api/whoami", "/api/keys", "/api/tasks/nothing"):
@@ -196,7 +196,10 @@ async def test_an_admin_lists_and_ends_sessions_of_their_tenant(url: str) -> Non
         admin = await signed_in(app, "root", ["admin"])
         acme = await signed_in(app, "acme's", ["admin"], "acme")
         ada, bob = await signed_in(app, "ada", ["viewer"], "acme"), await signed_in(app, "bob", ["viewer"], "globex")
-        listed = {one["person"]: one for one in (await client.get("/api/sessions", headers=admin)).json()["sessions"]}
+        listed = {
+            session["person"]: session
+            for session in (await client.get("/api/sessions", headers=admin)).json()["sessions"]
+        }
         assert set(listed) == {"root", "acme's", "ada", "bob"}
         assert set(listed["ada"]) == {
             "id",
@@ -210,7 +213,7 @@ async def test_an_admin_lists_and_ends_sessions_of_their_tenant(url: str) -> Non
             "expires_at",
         }
         seen = (await client.get("/api/sessions", headers=acme)).json()["sessions"]
-        assert {one["person"] for one in seen} == {"acme's", "ada"}
+        assert {session["person"] for session in seen} == {"acme's", "ada"}
         foreign = await client.post(f"/api/sessions/{listed['bob']['id']}/revoke", headers=acme)
         assert foreign.status_code == 404
         assert (await client.get("/api/tasks", headers=bob)).status_code == 200
@@ -231,7 +234,7 @@ async def test_an_admin_lists_and_ends_sessions_of_their_tenant(url: str) -> Non
         await eventually(refused, 10)
 
 
-async def test_what_is_open_ends_with_the_session(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_streams_end_with_the_session(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "CACHE_TTL_S", 0.1)
     monkeypatch.setattr(stream.PACE, "check", 0.05)
     async with house(url) as (app, address, client):
@@ -256,16 +259,16 @@ async def test_what_is_open_ends_with_the_session(url: str, monkeypatch: pytest.
 
 
 @pytest.fixture
-def asked() -> list[str]:
+def statements() -> list[str]:
     return []
 
 
 @pytest.fixture
-def gate(store: Store, asked: list[str], clock: HandClock) -> SessionAuthenticator:
+def gate(store: Store, statements: list[str], clock: HandClock) -> SessionAuthenticator:
     def counted(name: str, call: Any) -> Any:
-        async def counting(*given: Any) -> Any:
-            result = await call(*given)
-            asked.append(name)
+        async def counting(*args: Any) -> Any:
+            result = await call(*args)
+            statements.append(name)
             return result
 
         return counting
@@ -288,7 +291,7 @@ async def admitted(gate: SessionAuthenticator, token: str) -> bool:
 
 
 async def test_a_session_ends_when_it_is_idle_and_when_its_day_is_over(
-    store: Store, gate: SessionAuthenticator, time: Time, asked: list[str]
+    store: Store, gate: SessionAuthenticator, time: Time, statements: list[str]
 ) -> None:
     used = (await Sessions(store).begin(ADA, idle_s=600, max_s=3600)).token
     idle = (await Sessions(store).begin(ADA, idle_s=600, max_s=3600)).token
@@ -297,7 +300,7 @@ async def test_a_session_ends_when_it_is_idle_and_when_its_day_is_over(
         """Use it, and wait until the store knows."""
 
         async def noted() -> bool:
-            return asked.count("mark_used") == times
+            return statements.count("mark_used") == times
 
         assert await admitted(gate, used)
         await eventually(noted, 10)
@@ -312,29 +315,29 @@ async def test_a_session_ends_when_it_is_idle_and_when_its_day_is_over(
 
 
 async def test_requests_cost_few_queries_and_streams_do_not_count_as_use(
-    store: Store, gate: SessionAuthenticator, time: Time, asked: list[str]
+    store: Store, gate: SessionAuthenticator, time: Time, statements: list[str]
 ) -> None:
     token = (await Sessions(store).begin(ADA, idle_s=600, max_s=3600)).token
     for _ in range(50):
         caller = await gate.caller(token)
         assert await gate.still_valid(caller)
-    assert asked == ["by_hash"]
+    assert statements == ["by_hash"]
     time.move(auth.CACHE_TTL_S)
     for _ in range(50):
         assert await gate.still_valid(caller)
-    assert asked == ["by_hash", "get"]
+    assert statements == ["by_hash", "get"]
     time.move(61)
     await gate.caller(token)
 
     async def noted() -> bool:
-        return "mark_used" in asked
+        return "mark_used" in statements
 
     await eventually(noted, 10)
     for _ in range(61):
         time.move(10)
         still = await gate.still_valid(caller)
     assert not still, "an open stream does not keep it"
-    assert asked.count("mark_used") == 1
+    assert statements.count("mark_used") == 1
 
 
 async def test_the_cookie_of_an_https_server_is_bound_to_its_host() -> None:
@@ -354,17 +357,19 @@ async def test_a_decision_names_the_person_in_the_journal_and_in_the_audit(url: 
         task = await app.submit("asks")
         async with app.worker():
 
-            async def asked() -> Any:
+            async def open_ask() -> Any:
                 return (await client.get("/api/approvals", headers=mine)).json()["approvals"]
 
-            (approval,) = await eventually(asked, 30)
+            (approval,) = await eventually(open_ask, 30)
             decided = await client.post(f"/api/approvals/{approval['id']}", json={"decision": "approve"}, headers=mine)
             assert decided.status_code == 200, decided.text
             await task.result(30)
         last = (await app.audit())[-1]
         assert (last.action, last.key, last.name) == ("approve", "person:a-1", "a-1@example.com (a-1)")
-        told = [record.data for record in await app.store.journal(task.id) if b"a-1@example.com (a-1)" in record.data]
-        assert told, "the journal has the name too"
+        records = [
+            record.data for record in await app.store.journal(task.id) if b"a-1@example.com (a-1)" in record.data
+        ]
+        assert records, "the journal has the name too"
 
 
 async def test_a_task_and_the_usage_know_the_person_who_submitted_it(url: str) -> None:
@@ -386,7 +391,7 @@ async def test_the_quotas_of_a_tenant_hold_for_its_people(url: str) -> None:
         assert (await client.get("/api/tasks", headers=other)).status_code == 200
 
 
-def test_the_console_header_is_what_the_console_sends() -> None:
+def test_the_server_expects_the_header_that_the_console_sends() -> None:
     from pathlib import Path
 
     import onward

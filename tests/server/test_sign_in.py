@@ -1,4 +1,4 @@
-"""Sign-in over HTTP, from the button to the session, with a provider that also does what a right one never does."""
+"""Sign-in over HTTP, from the button to the session, with a provider that also gives answers that a correct one never gives."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ PEER = ("203.0.113.7", 1)
 
 
 class Browser:
-    """A browser: it keeps cookies, and says to the provider who signs in."""
+    """A browser: it keeps cookies, and names the person to the provider."""
 
     def __init__(self, app: Onward, provider: FakeProvider, client: httpx2.AsyncClient) -> None:
         self.app, self.provider, self.client = app, provider, client
 
     async def begin(self, **query: str) -> dict[str, str]:
-        """What the provider is asked."""
+        """The parameters of the request to the provider."""
         answer = await self.client.get("/api/sign-in", params=query)
         assert answer.status_code == 303, answer.text
         where = urlsplit(answer.headers["location"])
         assert f"{where.scheme}://{where.netloc}{where.path}" == f"{ISSUER}/authorization"
         return {name: values[0] for name, values in parse_qs(where.query).items()}
 
-    async def come_back(self, asked: dict[str, str], **over: Any) -> httpx2.Response:
+    async def come_back(self, params: dict[str, str], **over: Any) -> httpx2.Response:
         """The provider sends the browser back, with the claims of the person or with other parameters."""
         claims = self.provider.claims(
-            asked["nonce"], **{"groups": ["viewer"], "email": "ada@example.com", **over.pop("claims", {})}
+            params["nonce"], **{"groups": ["viewer"], "email": "ada@example.com", **over.pop("claims", {})}
         )
-        self.provider.codes["the code"] = asked["code_challenge"], claims
-        query = {"code": "the code", "state": asked["state"], "iss": ISSUER, **over}
+        self.provider.codes["the code"] = params["code_challenge"], claims
+        query = {"code": "the code", "state": params["state"], "iss": ISSUER, **over}
         return await self.client.get(
             "/api/sign-in/callback", params={name: value for name, value in query.items() if value is not None}
         )
@@ -94,9 +94,9 @@ def refused(answer: httpx2.Response, sentence: str, status: int = 403) -> None:
 
 
 async def test_a_person_signs_in_and_out(browser: Browser) -> None:
-    asked = await browser.begin(next="/tasks/t-1?tab=state")
-    assert asked["redirect_uri"] == f"{PUBLIC}/api/sign-in/callback"
-    back = await browser.come_back(asked)
+    params = await browser.begin(next="/tasks/t-1?tab=state")
+    assert params["redirect_uri"] == f"{PUBLIC}/api/sign-in/callback"
+    back = await browser.come_back(params)
     assert (back.status_code, back.headers["location"]) == (303, f"{PUBLIC}/#/tasks/t-1?tab=state")
     assert (back.headers["cache-control"], back.headers["referrer-policy"]) == ("no-store", "no-referrer")
     session, pending = sorted(back.headers.get_list("set-cookie"), key=lambda cookie: "login" in cookie)
@@ -114,37 +114,37 @@ async def test_a_person_signs_in_and_out(browser: Browser) -> None:
 
 
 async def test_the_token_in_the_cookie_is_nowhere_in_the_database(browser: Browser) -> None:
-    from tests.server.tenants import everything
+    from tests.server.tenants import all_rows
 
     await browser.come_back(await browser.begin())
     token = browser.client.cookies["__Host-onward"]
     assert (await browser.who()).status_code == 200
-    assert token not in str(await everything(browser.app))
+    assert token not in str(await all_rows(browser.app))
 
 
-async def test_answers_that_are_not_of_this_sign_in_are_refused(browser: Browser) -> None:
-    asked = await browser.begin()
-    refused(await browser.come_back(asked, state="made up"), "belongs to another sign-in")
-    asked = await browser.begin()
-    refused(await browser.come_back(asked, state=None), "belongs to another sign-in")
-    asked = await browser.begin()
-    refused(await browser.come_back(asked, iss="https://evil.example"), "another identity provider")
-    asked = await browser.begin()
-    refused(await browser.come_back(asked, claims={"nonce": "of another"}), "its nonce is wrong")
-    asked = await browser.begin()
-    refused(await browser.come_back(asked, code="made up"), "does not accept the code")
-    asked = await browser.begin()
-    refused(await browser.come_back(asked, code=None), "gave no code")
-    asked = await browser.begin()
-    refused(await browser.come_back(asked, code="x" * 9_000), "gave no code")
-    asked = await browser.begin()
+async def test_answers_to_another_sign_in_are_refused(browser: Browser) -> None:
+    params = await browser.begin()
+    refused(await browser.come_back(params, state="made up"), "belongs to another sign-in")
+    params = await browser.begin()
+    refused(await browser.come_back(params, state=None), "belongs to another sign-in")
+    params = await browser.begin()
+    refused(await browser.come_back(params, iss="https://evil.example"), "another identity provider")
+    params = await browser.begin()
+    refused(await browser.come_back(params, claims={"nonce": "of another"}), "its nonce is wrong")
+    params = await browser.begin()
+    refused(await browser.come_back(params, code="made up"), "does not accept the code")
+    params = await browser.begin()
+    refused(await browser.come_back(params, code=None), "gave no code")
+    params = await browser.begin()
+    refused(await browser.come_back(params, code="x" * 9_000), "gave no code")
+    params = await browser.begin()
     refused(
-        await browser.come_back(asked, error="access_denied", error_description="<b>no</b>"), "&lt;b&gt;no&lt;/b&gt;"
+        await browser.come_back(params, error="access_denied", error_description="<b>no</b>"), "&lt;b&gt;no&lt;/b&gt;"
     )
-    asked = await browser.begin()
+    params = await browser.begin()
     browser.client.cookies.clear()
-    refused(await browser.come_back(asked), f"open {PUBLIC} and")
-    refused(await browser.come_back(asked), "has not begun a sign-in here")
+    refused(await browser.come_back(params), f"open {PUBLIC} and")
+    refused(await browser.come_back(params), "has not begun a sign-in here")
     assert (await browser.who()).status_code == 401
     assert [data["cause"] for _, data in await browser.audited()] == [
         "state", "state", "state", "token", "code", "code", "code", "provider", "state", "state",
@@ -153,26 +153,26 @@ async def test_answers_that_are_not_of_this_sign_in_are_refused(browser: Browser
 
 
 async def test_a_code_counts_once_and_only_with_the_verifier_of_its_browser(browser: Browser, clock: HandClock) -> None:
-    asked = await browser.begin()
+    params = await browser.begin()
     browser.provider.codes["stolen"] = (
-        asked["code_challenge"],
-        browser.provider.claims(asked["nonce"], groups=["admin"]),
+        params["code_challenge"],
+        browser.provider.claims(params["nonce"], groups=["admin"]),
     )
     thief = await browser.begin()  # in a browser of its own it has another verifier
     answer = await browser.client.get("/api/sign-in/callback", params={"code": "stolen", "state": thief["state"]})
     refused(answer, "does not accept the code")
-    asked = await browser.begin()
+    params = await browser.begin()
     cookie = browser.client.cookies["__Host-onward-login"]
-    assert (await browser.come_back(asked)).status_code == 303
+    assert (await browser.come_back(params)).status_code == 303
     browser.client.cookies.set("__Host-onward-login", cookie)
-    again = {"code": "the code", "state": asked["state"]}
+    again = {"code": "the code", "state": params["state"]}
     refused(await browser.client.get("/api/sign-in/callback", params=again), "does not accept the code")
 
 
 COOKIES = ["", "a", "a.b.c", "a.b.c.!", "a.b.c.d.e", "...", "a.b.c.\xff", "a.b.c." + "x" * 9000, "a.b.c.4pyTIA"]
 
 
-async def test_a_cookie_of_somebodys_own_making(browser: Browser) -> None:
+async def test_a_forged_cookie_is_refused(browser: Browser) -> None:
     for cookie in COOKIES:
         headers = [("Cookie", f"__Host-onward-login={cookie}".encode("latin-1"))]
         refused(await browser.client.get("/api/sign-in/callback?state=a&code=c", headers=headers), "sign in")
@@ -194,10 +194,10 @@ def test_after_the_sign_in_comes_a_page_of_the_console() -> None:
     assert local_page("/tasks?state=failed") == "/tasks?state=failed"
     for page in PAGES:
         assert local_page(page) in {"/", page}
-        assert f"{PUBLIC}/#{local_page(page)}".startswith(f"{PUBLIC}/#/"), "whatever it is, it stands behind the #"
+        assert f"{PUBLIC}/#{local_page(page)}".startswith(f"{PUBLIC}/#/"), "the page is always behind the #"
 
 
-async def test_no_page_leads_away(browser: Browser) -> None:
+async def test_the_next_page_cannot_lead_to_another_site(browser: Browser) -> None:
     for page in PAGES:
         begun = await browser.client.get("/api/sign-in", params={"next": page})
         if begun.status_code == 303:
@@ -208,7 +208,7 @@ async def test_no_page_leads_away(browser: Browser) -> None:
             assert begun.status_code == 422
 
 
-async def test_who_has_no_role_or_no_tenant_is_told_so(url: str, clock: HandClock, fake: FakeProvider) -> None:
+async def test_a_person_without_a_role_or_tenant_reads_why(url: str, clock: HandClock, fake: FakeProvider) -> None:
     more = {"oidc_roles": "ops=operator,chiefs=admin", "oidc_tenant_claim": "org", "oidc_no_tenant": "us"}
     async with opened(url, clock, fake, **more) as browser:
         answer = await browser.come_back(await browser.begin(), claims={"groups": ["admin", "<i>"], "org": "acme"})
@@ -226,7 +226,7 @@ async def test_who_has_no_role_or_no_tenant_is_told_so(url: str, clock: HandCloc
         assert (await browser.who()).json()["tenant"] is None
 
 
-async def test_groups_that_only_the_endpoint_for_claims_has(browser: Browser, fake: FakeProvider) -> None:
+async def test_groups_from_the_userinfo_endpoint(browser: Browser, fake: FakeProvider) -> None:
     fake.more = {"sub": "a-1", "groups": ["operator"], "iss": "https://evil.example", "email": "eve@example.com"}
     await browser.come_back(await browser.begin(), claims={"groups": None})
     me = (await browser.who()).json()
@@ -248,10 +248,12 @@ async def test_refusals_are_audited_in_bounded_number(browser: Browser, clock: H
     assert (await browser.audited())[-1][1]["left_out"] == 40
 
 
-async def test_a_provider_that_is_away_is_said_and_the_server_goes_on(browser: Browser, fake: FakeProvider) -> None:
-    asked = await browser.begin()
+async def test_an_unreachable_provider_is_reported_and_the_server_keeps_working(
+    browser: Browser, fake: FakeProvider
+) -> None:
+    params = await browser.begin()
     fake.answers["/token"] = httpx2.Response(503)
-    refused(await browser.come_back(asked), "cannot be used now", 502)
+    refused(await browser.come_back(params), "cannot be used now", 502)
     fake.answers["/.well-known/openid-configuration"] = httpx2.Response(500)
     browser.app._clock.jump(700)  # type: ignore[attr-defined] -- a HandClock
     begun = await browser.client.get("/api/sign-in")
@@ -264,7 +266,9 @@ async def test_few_codes_are_exchanged_at_once(browser: Browser, monkeypatch: py
     refused(await browser.come_back(await browser.begin()), "try again in a few seconds", 503)
 
 
-async def test_a_rotated_key_of_the_provider_is_no_end(browser: Browser, fake: FakeProvider, clock: HandClock) -> None:
+async def test_sign_in_works_after_the_provider_rotates_its_key(
+    browser: Browser, fake: FakeProvider, clock: HandClock
+) -> None:
     assert (await browser.come_back(await browser.begin())).status_code == 303
     from tests.server.provider import RSA_KEYS
 

@@ -1,4 +1,5 @@
-"""Readers that take a byte now and then: what waits for them is bounded, and neither the task nor a neighbour notices."""
+"""Clients that read a byte now and then: the data that waits for them is bounded, and they delay neither the task nor other
+clients."""
 
 from __future__ import annotations
 
@@ -23,31 +24,31 @@ SIZE = 20_000
 
 @contextlib.contextmanager
 def lazy(port: int, path: str, count: int) -> Iterator[list[socket.socket]]:
-    """So many clients who have asked, and read next to nothing."""
+    """Clients that have sent a request and read next to nothing."""
     with contextlib.ExitStack() as stack:
-        found = []
+        sockets = []
         for _ in range(count):
-            one = stack.enter_context(socket.socket())
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            one.connect(("127.0.0.1", port))
-            one.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
-            one.setblocking(False)
-            found.append(one)
-        yield found
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
+            client.setblocking(False)
+            sockets.append(client)
+        yield sockets
 
 
 async def sip(sockets: list[socket.socket]) -> None:
     """A byte of each, a few times a second."""
     while True:
-        for one in sockets:
+        for client in sockets:
             with contextlib.suppress(OSError):
-                one.recv(1)
+                client.recv(1)
         await asyncio.sleep(0.3)
 
 
 @pytest.mark.slow
 @only_memory
-async def test_what_waits_for_them_is_bounded(app: Onward) -> None:
+async def test_the_data_that_waits_for_slow_readers_is_bounded(app: Onward) -> None:
     @app.task
     async def large(ctx: Any, n: int) -> int:
         for _ in range(n):

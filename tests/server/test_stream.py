@@ -1,4 +1,4 @@
-"""Streams over a real socket, on every store: the whole journal once, wherever a reader comes in, and an end that is an end."""
+"""Streams over a real socket, on every store: a reader gets the whole journal once, from any position, and then the end."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def _give(value: Any) -> Any:
     return value
 
 
-def numbers(found: list[Event]) -> list[int]:
-    return [int(event.id) for event in found if event.own]
+def numbers(received: list[Event]) -> list[int]:
+    return [int(event.id) for event in received if event.own]
 
 
 async def journal(app: Onward, task_id: str) -> list[int]:
@@ -73,27 +73,27 @@ async def journal(app: Onward, task_id: str) -> list[int]:
 async def test_progress_from_the_first_record_to_the_end(steps: Onward) -> None:
     async with served(steps) as (client, _, _), steps.worker():
         task = await steps.submit("walk", {"n": 5, "pause": 0.02})
-        found = await all_events(client, PROGRESS, task_id=task.id)
-    assert [event.data["status"] for event in found][:2] == ["waiting", "thinking"]
-    assert found[-1].data["status"] == "completed"
-    assert (found[-1].data["step"], found[-1].data["total_step"]) == (5, 5)
-    assert found[-1].data["task_id"] == task.id
-    assert found[-1].data["time"].endswith("Z")
-    told = [event for event in found if event.data["status"] == "tool_result"]
-    assert [event.data["message"] for event in told] == list("01234")
-    assert numbers(found) == sorted(set(numbers(found)))
-    assert numbers(found)[-1] == (await journal(steps, task.id))[-1]
+        received = await all_events(client, PROGRESS, task_id=task.id)
+    assert [event.data["status"] for event in received][:2] == ["waiting", "thinking"]
+    assert received[-1].data["status"] == "completed"
+    assert (received[-1].data["step"], received[-1].data["total_step"]) == (5, 5)
+    assert received[-1].data["task_id"] == task.id
+    assert received[-1].data["time"].endswith("Z")
+    tool_results = [event for event in received if event.data["status"] == "tool_result"]
+    assert [event.data["message"] for event in tool_results] == list("01234")
+    assert numbers(received) == sorted(set(numbers(received)))
+    assert numbers(received)[-1] == (await journal(steps, task.id))[-1]
 
 
 async def test_all_records_as_they_come(steps: Onward) -> None:
     async with served(steps) as (client, _, _), steps.worker():
         task = await steps.submit("walk", {"n": 5, "pause": 0.02})
-        found = await all_events(client, f"/api/tasks/{task.id}/events")
+        received = await all_events(client, f"/api/tasks/{task.id}/events")
         page = (await client.get(f"/api/tasks/{task.id}/events")).json()["records"]
         tail = await all_events(client, f"/api/tasks/{task.id}/events", after=4)
-    assert [{k: v for k, v in event.data.items() if k != "task_id"} for event in found] == page
-    assert numbers(found) == [record["seq"] for record in page]
-    assert [event.data for event in tail] == [event.data for event in found[4:]]
+    assert [{k: v for k, v in event.data.items() if k != "task_id"} for event in received] == page
+    assert numbers(received) == [record["seq"] for record in page]
+    assert [event.data for event in tail] == [event.data for event in received[4:]]
 
 
 async def test_a_reader_goes_on_after_any_record(steps: Onward) -> None:
@@ -111,7 +111,7 @@ async def test_a_reader_goes_on_after_any_record(steps: Onward) -> None:
 # ── the edges of a cursor ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_after_the_end_there_is_nothing_and_an_eventsource_is_told_to_stop(steps: Onward) -> None:
+async def test_after_the_end_an_eventsource_gets_204(steps: Onward) -> None:
     async with served(steps) as (client, _, _), steps.worker():
         task = await steps.submit("walk", {"n": 1})
         await task.result(60)
@@ -122,7 +122,7 @@ async def test_after_the_end_there_is_nothing_and_an_eventsource_is_told_to_stop
                 assert (await client.get(path, headers=headers)).status_code == status
 
 
-async def test_what_is_asked_wrongly(steps: Onward) -> None:
+async def test_invalid_requests_for_a_stream(steps: Onward) -> None:
     async with served(steps) as (client, _, _):
         assert (await client.get(PROGRESS)).status_code == 400
         assert (await client.get(PROGRESS, params={"task_id": ""})).status_code == 422
@@ -144,27 +144,27 @@ async def test_what_is_asked_wrongly(steps: Onward) -> None:
 @pytest.mark.slow
 @only_memory
 @pytest.mark.parametrize("cursor", ["999", "garbage", "-1", "1,2", "1e9", "9" * 30, "١", "5;DROP", "0x5"])
-async def test_a_cursor_that_nobody_gave_out_begins_anew_and_says_so(steps: Onward, cursor: str) -> None:
+async def test_an_unknown_cursor_starts_again_with_a_reset(steps: Onward, cursor: str) -> None:
     async with served(steps) as (client, _, _), steps.worker():
         task = await steps.submit("waits")
-        found: list[Event] = []
+        received: list[Event] = []
         headers = {"Last-Event-ID": cursor.encode(), "Accept": "text/event-stream"}
         async with client.stream("GET", PROGRESS, params={"task_id": task.id}, headers=headers) as answer:
             assert answer.status_code == 200
             parser = Parser()
             async for line in answer.aiter_lines():
                 if (event := parser.line(line)) is not None:
-                    found.append(event)
-                if len(found) == 2:
+                    received.append(event)
+                if len(received) == 2:
                     await steps.signal(task.id, "go", 1)
-        assert found[0].name == "reset"
-        assert found[0].data["reason"] in {"ahead", "unknown"}
-        assert found[0].id == "0"
-        assert found[1].id == "1"
-        assert found[-1].data["status"] == "completed"
+        assert received[0].name == "reset"
+        assert received[0].data["reason"] in {"ahead", "unknown"}
+        assert received[0].id == "0"
+        assert received[1].id == "1"
+        assert received[-1].data["status"] == "completed"
 
 
-async def test_what_a_checkpoint_stands_for_is_named(app: Onward) -> None:
+async def test_a_checkpoint_names_the_records_that_it_replaces(app: Onward) -> None:
     @app.task
     async def long(ctx: Any) -> str:
         for number in range(3):
@@ -180,15 +180,15 @@ async def test_what_a_checkpoint_stands_for_is_named(app: Onward) -> None:
         progress = await all_events(client, PROGRESS, task_id=task.id)
         records = await all_events(client, f"/api/tasks/{task.id}/events")
         late = await all_events(client, PROGRESS, str(int(records[-1].id) - 1), task_id=task.id)
-    for found in (progress, records):
-        (reset,) = [event for event in found if event.name == "reset"]
+    for received in (progress, records):
+        (reset,) = [event for event in received if event.name == "reset"]
         assert reset.data["reason"] == "dropped"
         assert reset.data["checkpoint"] >= 1
         assert reset.data["task_id"] == task.id
         assert int(reset.id) == reset.data["after"]
     assert [int(event.id) for event in records if event.name != "reset"] == await journal(app, task.id)
     assert progress[-1].data["status"] == "completed"
-    assert "reset" not in {event.name for event in late}, "whoever is past it does not hear of it"
+    assert "reset" not in {event.name for event in late}, "a reader past the checkpoint does not get it"
 
 
 async def test_a_failed_task_that_is_resumed_streams_on(steps: Onward) -> None:
@@ -207,7 +207,7 @@ async def test_a_failed_task_that_is_resumed_streams_on(steps: Onward) -> None:
 
 
 @only_memory
-async def test_the_reader_of_the_guide_gets_all_of_it(steps: Onward) -> None:
+async def test_the_reader_of_the_guide_gets_all_records(steps: Onward) -> None:
     watch = code_of("progress.md", "watch.py")["watch"]
     async with served(steps) as (client, _, _), steps.worker():
         task = await steps.submit("walk", {"n": 5, "pause": 0.02})
@@ -215,7 +215,7 @@ async def test_the_reader_of_the_guide_gets_all_of_it(steps: Onward) -> None:
         assert seen == [event.data for event in await all_events(client, PROGRESS, task_id=task.id)]
 
 
-async def test_cancel_is_told_at_once(steps: Onward) -> None:
+async def test_a_cancel_is_streamed_at_once(steps: Onward) -> None:
     async with served(steps) as (client, _, _), steps.worker():
         task = await steps.submit("waits")
         seen: list[str] = []
@@ -226,7 +226,7 @@ async def test_cancel_is_told_at_once(steps: Onward) -> None:
     assert seen[-1] == "cancelled"
 
 
-async def test_a_question_brings_its_id(app: Onward) -> None:
+async def test_the_update_of_a_question_has_its_id(app: Onward) -> None:
     @app.task
     async def asks(ctx: Any) -> str:
         return str(await ctx.ask("how?"))
@@ -266,10 +266,10 @@ async def test_all_tasks_in_one_stream(steps: Onward, monkeypatch: pytest.Monkey
         before = await steps.submit("waits")
         over = await steps.submit("walk", {"n": 1})
         await over.result(60)
-        found: list[Event] = []
+        received: list[Event] = []
         later = None
         async for event in events(client, PROGRESS, all="true"):
-            found.append(event)
+            received.append(event)
             assert not event.own
             if event.name == "reset":
                 assert set(event.data["tasks"]) == {before.id, over.id}
@@ -279,15 +279,13 @@ async def test_all_tasks_in_one_stream(steps: Onward, monkeypatch: pytest.Monkey
             elif event.data["status"] == "cancelled":
                 break
         assert later is not None
-        ours = [event.data for event in found[1:] if event.data["task_id"] == later.id]
+        ours = [event.data for event in received[1:] if event.data["task_id"] == later.id]
         alone = [event.data for event in await all_events(client, PROGRESS, task_id=later.id)]
-        assert [{k: v for k, v in one.items() if k != "seq"} for one in ours] == alone
-        assert over.id not in {event.data["task_id"] for event in found[1:]}, "what had ended tells nothing"
+        assert [{k: v for k, v in update.items() if k != "seq"} for update in ours] == alone
+        assert over.id not in {event.data["task_id"] for event in received[1:]}, "tasks that had ended have no updates"
 
 
-async def test_what_had_ended_and_goes_on_is_in_the_stream_of_all_tasks(
-    steps: Onward, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_resumed_task_is_in_the_stream_of_all_tasks(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream.PACE, "look", 0.05)
     broken = [True, True]
 
@@ -301,27 +299,27 @@ async def test_what_had_ended_and_goes_on_is_in_the_stream_of_all_tasks(
         before, within = await steps.submit("breaks"), None
         await steps.service.wait(before.id, 30)
         broken.append(False)
-        told: dict[str, list[str]] = {}
+        statuses: dict[str, list[str]] = {}
         async for event in events(client, PROGRESS, all="true"):
             if event.name == "reset":
                 await steps.resume(before.id)
                 continue
-            told.setdefault(event.data["task_id"], []).append(event.data["status"])
+            statuses.setdefault(event.data["task_id"], []).append(event.data["status"])
             if event.data["task_id"] == before.id and event.data["status"] == "completed":
                 within = await steps.submit("breaks")
             elif event.data["status"] == "error":
                 broken.append(False)
                 await steps.resume(event.data["task_id"])
-            elif within is not None and told.get(within.id, [])[-1:] == ["completed"]:
+            elif within is not None and statuses.get(within.id, [])[-1:] == ["completed"]:
                 break
         assert within is not None
         whole = [event.data["status"] for event in await all_events(client, PROGRESS, task_id=within.id)]
-        assert told[within.id] == whole, "what ended while it was told, and went on"
+        assert statuses[within.id] == whole, "a task that ended and was resumed during the stream"
         whole = [event.data["status"] for event in await all_events(client, PROGRESS, task_id=before.id)]
-        assert told[before.id] == whole[whole.index("error") + 1 :], "what had ended before"
+        assert statuses[before.id] == whole[whole.index("error") + 1 :], "a task that had ended before the stream"
 
 
-async def test_the_stream_of_all_tasks_tells_of_an_older_one_that_is_named(
+async def test_the_stream_of_all_tasks_includes_older_tasks_that_are_named(
     steps: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "MAX_TASKS", 1)
@@ -343,11 +341,11 @@ async def test_the_stream_of_all_tasks_tells_of_an_older_one_that_is_named(
             await all_events(client, PROGRESS, all="true", task_id=[old.id, new.id])
 
 
-# ── what a model says ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── live text ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Talker:
-    """Says a word whenever it may, breaks off once, and ends when it is told to."""
+    """Writes a word whenever the test lets it, fails once, and ends at the signal of the test."""
 
     name = "talker"
 
@@ -366,30 +364,30 @@ class Talker:
         return Reply("that is all")
 
 
-def heard(found: list[Event], shown: str = "") -> str:
-    """What a reader shows who is told these pieces of one attempt."""
-    for event in found:
+def heard(received: list[Event], shown: str = "") -> str:
+    """The text that a reader shows after these pieces of one attempt."""
+    for event in received:
         shown = shown[: event.data["offset"]] + event.data["text"]
     return shown
 
 
 @pytest.mark.slow
 @only_memory
-async def test_a_model_is_heard_live_and_again_after_a_reconnect(app: Onward) -> None:
+async def test_the_text_of_a_model_is_streamed_live_and_again_after_a_reconnect(app: Onward) -> None:
     talker = Talker()
     app.agent("talk", model=talker)
     async with served(app) as (client, _, _), app.worker():
         task = await app.submit("talk", "speak")
-        found: list[Event] = []
+        received: list[Event] = []
         numbers: list[int] = []
         async for event in events(client, PROGRESS, task_id=task.id):
-            found.append(event)
+            received.append(event)
             if event.name == "text" and event.data["attempt"] not in numbers:
                 numbers.append(event.data["attempt"])
             if event.name == "text" and len(numbers) == 2 and event.data["offset"] > 0:
                 break
         assert numbers == sorted(numbers)
-        texts = [event for event in found if event.name == "text"]
+        texts = [event for event in received if event.name == "text"]
         assert not [event for event in texts if event.own], "it has no number"
         first = [event for event in texts if event.data["attempt"] == numbers[0]]
         assert [event.data.get("withdrawn", False) for event in first] == [False] * (len(first) - 1) + [True]
@@ -397,23 +395,25 @@ async def test_a_model_is_heard_live_and_again_after_a_reconnect(app: Onward) ->
         second = heard([event for event in texts if event.data["attempt"] == numbers[1]])
         assert second.split() == [f"word{n}" for n in range(1, len(second.split()) + 1)]
         again: list[Event] = []
-        async for event in events(client, PROGRESS, found[-1].id, task_id=task.id):
+        async for event in events(client, PROGRESS, received[-1].id, task_id=task.id):
             again.append(event)
             if event.name == "text":
                 talker.go.set()
-        assert again[0].name == "text", "the first thing that is said is what was said so far"
+        assert again[0].name == "text", "the first event has the text so far"
         assert again[0].data["offset"] == 0
         assert again[0].data["text"].startswith(second)
         assert again[-1].data["status"] == "completed"
         assert again[-1].data["message"] == "that is all"
         late = await all_events(client, PROGRESS, task_id=task.id)
-        assert [e for e in late if e.name == "text"] == [], "over is over, and what was never shown is not withdrawn"
+        assert [e for e in late if e.name == "text"] == [], (
+            "an ended attempt has no more text, and a text that was never sent is not withdrawn"
+        )
 
 
 # ── how it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_silence_is_broken_now_and_then(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_stream_sends_keep_alives(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream.PACE, "heartbeat", 0.05)
     async with served(steps) as (client, _, _):
         task = await steps.submit("waits")
@@ -428,7 +428,7 @@ async def test_silence_is_broken_now_and_then(steps: Onward, monkeypatch: pytest
 
 
 @only_memory
-async def test_a_stream_ends_when_its_key_is_no_longer_good(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_ends_when_its_key_is_no_longer_valid(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream.PACE, "check", 0.05)
 
     class Gate:
@@ -457,7 +457,7 @@ async def test_a_stream_ends_when_its_key_is_no_longer_good(steps: Onward, monke
 
 
 async def test_a_stream_ends_when_its_task_is_gone(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that was pruned before a slow reader came to its end."""
+    """As a task that was pruned before a slow reader came to its end."""
     monkeypatch.setattr(stream.PACE, "check", 0.05)
     monkeypatch.setattr(stream.PACE, "exists", 0.1)
     async with served(steps) as (client, edge, _):
@@ -483,8 +483,8 @@ async def test_streams_are_limited(app: Onward, steps: Onward) -> None:
         edge.feed._max_streams = 2
         task = await steps.submit("waits")
         opened = [events(client, PROGRESS, task_id=task.id) for _ in range(2)]
-        for one in opened:
-            await anext(one)
+        for stream in opened:
+            await anext(stream)
         refused = await client.get(PROGRESS, params={"task_id": task.id})
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) >= 1
@@ -492,17 +492,17 @@ async def test_streams_are_limited(app: Onward, steps: Onward) -> None:
         await opened[0].aclose()
         await eventually(lambda: _count(edge.feed.followers, 1))
         await anext(again := events(client, PROGRESS, task_id=task.id))
-        for one in (opened[1], again):
-            await one.aclose()
+        for stream in (opened[1], again):
+            await stream.aclose()
         await eventually(lambda: _count(edge.feed.followers, 0))
 
 
-async def _count(found: Any, wanted: int) -> bool:
-    return len(found) == wanted
+async def _count(received: Any, wanted: int) -> bool:
+    return len(received) == wanted
 
 
 @only_memory
-async def test_a_server_that_stops_lets_go_of_its_streams(steps: Onward) -> None:
+async def test_a_server_that_stops_ends_its_streams(steps: Onward) -> None:
     async with served(steps) as (client, _, server):
         task = await steps.submit("waits")
         seen = []
@@ -514,7 +514,7 @@ async def test_a_server_that_stops_lets_go_of_its_streams(steps: Onward) -> None
 
 @pytest.mark.slow
 @only_file
-async def test_a_client_that_takes_nothing_is_dropped_and_may_come_back(
+async def test_a_client_that_reads_nothing_is_disconnected_and_may_reconnect(
     steps: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of records that are large, so that the line is full soon; the task and the neighbour do not notice."""
@@ -547,7 +547,7 @@ async def test_a_client_that_takes_nothing_is_dropped_and_may_come_back(
 
 
 @only_memory
-async def test_a_reader_survives_a_database_that_is_away(steps: Onward) -> None:
+async def test_a_stream_survives_an_unreachable_database(steps: Onward) -> None:
     async with served(steps) as (client, edge, _), steps.worker():
         whole, away = steps.store.tails.read, 3
 
@@ -560,16 +560,16 @@ async def test_a_reader_survives_a_database_that_is_away(steps: Onward) -> None:
 
         edge.feed.store.read = sometimes  # type: ignore[method-assign]
         task = await steps.submit("walk", {"n": 2})
-        found = await all_events(client, PROGRESS, task_id=task.id)
-        assert found[-1].data["status"] == "completed"
+        received = await all_events(client, PROGRESS, task_id=task.id)
+        assert received[-1].data["status"] == "completed"
         assert away == 0
 
 
-# ── somebody else's server ───────────────────────────────────────────────────────────────────────────────────────────
+# ── mounted in another server─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
-async def test_an_open_stream_does_not_keep_somebody_elses_server_from_stopping(tmp_path: Path) -> None:
+async def test_an_open_stream_does_not_keep_a_host_server_from_stopping(tmp_path: Path) -> None:
     database = {"ONWARD_DB": f"sqlite:///{tmp_path / 'onward.db'}"}
     with Child.module("tests.server.mounted", cwd=Path(__file__).parents[2], env=database) as child:
         port = await asyncio.to_thread(child.line, 30)

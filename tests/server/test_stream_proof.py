@@ -1,7 +1,8 @@
-"""Readers that are cut off at random points, from servers that are killed: what they got is the journal, none missing, none twice.
+"""Readers that are cut off at random points, from servers that are killed: they get the journal, without a missing or doubled
+record.
 
-Two servers on one database, a worker in a process of its own. A reader comes back to either of them with the last id that it has
-seen whole, as an EventSource does. `make prove` cuts a thousand times.
+Two servers on one database, and a worker in a process of its own. A reader reconnects to either of them with the last id that it
+has received whole, as an EventSource does. `make prove` cuts a thousand times.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclasses.dataclass
 class Reader:
-    """Follows one path until there is nothing more, with a cut now and then."""
+    """Follows one path to its end, with a cut now and then."""
 
     path: str
     ports: Callable[[], list[int]]
@@ -54,7 +55,7 @@ class Reader:
         return self
 
     async def _once(self) -> int:
-        """The status of one connection; 0 when there was none."""
+        """The status of one connection; 0 if it failed."""
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.rng.choice(self.ports()))
         except OSError:
@@ -92,37 +93,38 @@ class Reader:
 
 
 async def expected(app: Onward, ids: list[str], *, records: bool) -> dict[str, list[Any]]:
-    """What each task's journal says, as a stream tells it."""
-    found = {}
+    """The journal of each task, in the form of a stream."""
+    by_task = {}
     for task_id in ids:
         journal = await app.service.journal(task_id, limit=1000)
         while len(journal) % 1000 == 0:
             journal += await app.service.journal(task_id, journal[-1].seq, 1000)
         teller = ProgressReader(task_id)
-        told = [update_json(update) for one in journal if (update := teller.read(one)) is not None]
-        found[task_id] = [{"task_id": task_id, **record_json(one)} for one in journal] if records else told
-    return found
+        updates = [update_json(update) for record in journal if (update := teller.read(record)) is not None]
+        by_task[task_id] = [{"task_id": task_id, **record_json(record)} for record in journal] if records else updates
+    return by_task
 
 
 def wrong(reader: Reader, journal: dict[str, list[Any]]) -> list[str]:
-    """What a reader missed, got twice, or out of order."""
-    told = []
+    """The records that a reader missed, got twice, or got out of order."""
+    problems = []
     for task_id, wanted in journal.items():
         got = [data for _, data in reader.got if data.get("task_id") == task_id]
         if got != wanted:
-            told.append(f"{reader.path}: {len(got)} of {len(wanted)}, {_first(got, wanted)}")
-    return told
+            problems.append(f"{reader.path}: {len(got)} of {len(wanted)}, {_first(got, wanted)}")
+    return problems
 
 
 def _first(got: list[Any], wanted: list[Any]) -> str:
     at = next(
-        (n for n, (one, other) in enumerate(zip(got, wanted, strict=False)) if one != other), min(len(got), len(wanted))
+        (n for n, (actual, right) in enumerate(zip(got, wanted, strict=False)) if actual != right),
+        min(len(got), len(wanted)),
     )
     return f"at {at}: {json.dumps(got[at : at + 1])[:200]} for {json.dumps(wanted[at : at + 1])[:200]}"
 
 
 def readers(ids: list[str], ports: Callable[[], list[int]], seed: int, count: int, bites: int) -> list[Reader]:
-    """Of updates of one task, of records of one, and of updates of all."""
+    """Readers of the updates of one task, of the records of one task, and of the updates of all tasks."""
     paths = [
         *(f"/api/progress?task_id={task_id}" for task_id in ids),
         *(f"/api/tasks/{task_id}/events" for task_id in ids),
@@ -132,15 +134,15 @@ def readers(ids: list[str], ports: Callable[[], list[int]], seed: int, count: in
 
 
 async def judged(app: Onward, ids: list[str], all_: list[Reader]) -> list[str]:
-    told = []
+    problems = []
     for reader in all_:
         mine = [task_id for task_id in ids if task_id in reader.path]
-        told += wrong(reader, await expected(app, mine, records="/events" in reader.path))
-    return told
+        problems += wrong(reader, await expected(app, mine, records="/events" in reader.path))
+    return problems
 
 
 class Servers:
-    """Two servers, each at its own port for ever; one of them is killed now and then, and started again."""
+    """Two servers, each at its own port for good; the test kills one of them now and then, and starts it again."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -173,9 +175,9 @@ class Servers:
 
 
 def _free() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.mark.slow
@@ -193,12 +195,12 @@ async def test_cut_off_readers_and_killed_servers(url: str, prove: bool) -> None
             await asyncio.to_thread(worker.wait_for, "ready", 60)
             chaos = asyncio.create_task(servers.chaos(random.Random(7)))
             all_: list[Reader] = []
-            told: list[str] = []  # rounds until there was enough, however fast or slow the machine is
+            problems: list[str] = []  # rounds until there was enough, however fast or slow the machine is
             while sum(reader.cuts for reader in all_) < cuts or servers.kills < 2:
                 ids = [(await app.submit("steps", {"n": steps, "pause": 0.04})).id for _ in range(3)]
                 round_ = readers(ids, lambda: servers.ports, 1 + len(all_), 14, 12)
                 await asyncio.wait_for(asyncio.gather(*(reader.read() for reader in round_)), 600)
-                told += await judged(app, ids, round_)
+                problems += await judged(app, ids, round_)
                 all_ += round_
             chaos.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -206,7 +208,7 @@ async def test_cut_off_readers_and_killed_servers(url: str, prove: bool) -> None
         finally:
             servers.close()
             worker.close()
-    assert told == []
+    assert problems == []
     assert [reader.resets for reader in all_] == [0] * len(all_)
     print(f"{sum(reader.cuts for reader in all_)} cuts, {servers.kills} servers killed, 0 missing, 0 twice")
 
@@ -214,8 +216,8 @@ async def test_cut_off_readers_and_killed_servers(url: str, prove: bool) -> None
 @pytest.mark.slow
 @only_memory
 @pytest.mark.parametrize("fault", [None, "the cursor is dropped", "off by one", "resume from the head"])
-async def test_a_planted_fault_is_seen(app: Onward, fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the proof above would say of a server that loses its place; and nothing of one that does not."""
+async def test_the_test_finds_a_planted_fault(app: Onward, fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof above fails for a server that loses its place, and passes for one that does not."""
 
     dropped: list[str | None] = []
 
@@ -223,7 +225,7 @@ async def test_a_planted_fault_is_seen(app: Onward, fault: str | None, monkeypat
         numbers = [int(part) for part in re.findall(r"\d+", wanted or "")]
         match fault:
             case "the cursor is dropped":
-                if numbers and len(dropped) < 3:  # or nobody would ever come to an end
+                if numbers and len(dropped) < 3:  # or no reader would ever come to an end
                     dropped.append(wanted)
                     wanted = None
             case "off by one":
@@ -246,6 +248,6 @@ async def test_a_planted_fault_is_seen(app: Onward, fault: str | None, monkeypat
         ids = [(await app.submit(walk, 30)).id for _ in range(2)]
         all_ = readers(ids, lambda: [client.base_url.port or 0], 5, 5, 6)
         await asyncio.wait_for(asyncio.gather(*(reader.read() for reader in all_)), 120)
-        told = await judged(app, ids, all_)
-    assert (told != []) == (fault is not None), told
+        problems = await judged(app, ids, all_)
+    assert (problems != []) == (fault is not None), problems
     assert sum(reader.cuts for reader in all_) > 5

@@ -103,7 +103,7 @@ async def test_versions_before_1_2_and_plain_http_are_refused(app: Onward, autho
 
 
 @only_memory
-async def test_a_reader_that_stops_is_let_go_over_tls_too(
+async def test_a_client_that_stops_reading_is_disconnected_over_tls_too(
     app: Onward, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "SEND_TIMEOUT_S", 0.2)
@@ -192,7 +192,7 @@ async def test_the_metrics_port_has_the_same_certificate(authority: Authority, u
             return str(answer.read().decode())
 
     async with app.worker():
-        with socket.create_connection(("127.0.0.1", port)):  # says nothing, and holds up no other
+        with socket.create_connection(("127.0.0.1", port)):  # a silent client delays no other
             assert "onward_workers" in await asyncio.to_thread(scraped)
 
 
@@ -221,7 +221,9 @@ def test_a_key_with_a_passphrase_and_half_a_pair_are_refused(authority: Authorit
     assert certificate("", "") is None
 
 
-def test_a_key_that_all_can_read_is_reported(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_private_key_readable_by_all_users_is_reported(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     pair = authority.issue("server")
     with caplog.at_level(logging.WARNING):
         certificate(str(pair.cert), str(pair.key))

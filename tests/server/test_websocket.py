@@ -1,4 +1,4 @@
-"""WebSockets over a real socket: the updates of a stream, steering, and what floods and strangers come to."""
+"""WebSockets over a real socket: the updates of a stream, control of tasks, and bounds for floods and callers without a key."""
 
 from __future__ import annotations
 
@@ -61,32 +61,32 @@ def address(server: Any, task_id: str, **query: Any) -> str:
     return f"ws://127.0.0.1:{server[0].base_url.port}/api/tasks/{task_id}/ws" + (f"?{more}" if more else "")
 
 
-async def say(socket: ClientConnection, passed: list[dict[str, Any]] | None = None, **said: Any) -> dict[str, Any]:
+async def say(socket: ClientConnection, passed: list[dict[str, Any]] | None = None, **message: Any) -> dict[str, Any]:
     """The answer to a message; updates that come in between are put aside."""
-    await socket.send(json.dumps(said))
+    await socket.send(json.dumps(message))
     while True:
-        told: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 60))
-        if told["type"] in {"ack", "error"}:
-            return told
+        answer: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 60))
+        if answer["type"] in {"ack", "error"}:
+            return answer
         if passed is not None:
-            passed.append(told)
+            passed.append(answer)
 
 
 async def update(socket: ClientConnection, passed: list[dict[str, Any]], message: str) -> dict[str, Any]:
-    """The update that says this, from those that were put aside or those that come."""
+    """The update with this message, from those that were put aside or those that come."""
     while True:
-        told = passed.pop(0) if passed else json.loads(await asyncio.wait_for(socket.recv(), 60))
-        if told.get("message") == message:
-            return dict(told)
+        event = passed.pop(0) if passed else json.loads(await asyncio.wait_for(socket.recv(), 60))
+        if event.get("message") == message:
+            return dict(event)
 
 
 async def until_closed(socket: ClientConnection) -> tuple[list[dict[str, Any]], int]:
-    found = []
+    events = []
     with contextlib.suppress(ConnectionClosed):
         while True:
-            found.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
+            events.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
     assert socket.close_code is not None
-    return found, socket.close_code
+    return events, socket.close_code
 
 
 # ── the updates ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -95,18 +95,18 @@ async def until_closed(socket: ClientConnection) -> tuple[list[dict[str, Any]], 
 async def test_the_same_updates_as_a_stream_and_an_end(shop: Onward, server: Any) -> None:
     task = await shop.submit("walk", 5)
     async with connect(address(server, task.id)) as socket:
-        found, code = await until_closed(socket)
+        events, code = await until_closed(socket)
     assert code == 1000
     stream_ = await all_events(server[0], "/api/progress", task_id=task.id)
-    assert found == [{"type": "update", "seq": int(event.id), **event.data} for event in stream_]
+    assert events == [{"type": "update", "seq": int(event.id), **event.data} for event in stream_]
     for cut in (0, 3, 5):
         async with connect(address(server, task.id, after=cut)) as socket:
-            assert (await until_closed(socket))[0] == [one for one in found if one["seq"] > cut]
+            assert (await until_closed(socket))[0] == [event for event in events if event["seq"] > cut]
     async with connect(address(server, task.id, after=999)) as socket:
         assert await until_closed(socket) == ([], 1000), "all of it was seen"
 
 
-async def test_an_unknown_cursor_begins_anew(shop: Onward, server: Any) -> None:
+async def test_an_unknown_cursor_starts_again_with_a_reset(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     async with connect(address(server, task.id, after="x")) as socket:
         assert json.loads(await asyncio.wait_for(socket.recv(), 60))["type"] == "reset"
@@ -120,9 +120,9 @@ async def test_cancel(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     async with connect(address(server, task.id)) as socket:
         assert await say(socket, type="cancel", id=7) == {"type": "ack", "for": "cancel", "id": 7, "state": "cancelled"}
-        found, code = await until_closed(socket)
+        events, code = await until_closed(socket)
     assert code == 1000
-    assert [one["status"] for one in found if one["type"] == "update"][-1:] in ([], ["cancelled"])
+    assert [event["status"] for event in events if event["type"] == "update"][-1:] in ([], ["cancelled"])
     assert (await task.get()).state == "cancelled"
 
 
@@ -130,38 +130,38 @@ async def test_a_decision_with_another_digest_is_refused_and_the_right_one_is_ta
     task = await shop.submit("asks")
     passed: list[dict[str, Any]] = []
     async with connect(address(server, task.id)) as socket:
-        asked = (await update(socket, passed, "go on?"))["ask_id"]
+        ask_id = (await update(socket, passed, "go on?"))["ask_id"]
         (ask,) = await shop.asks("approval")
-        refused = await say(socket, passed, type="approve", approval_id=asked, digest="0" * 64)
+        refused = await say(socket, passed, type="approve", approval_id=ask_id, digest="0" * 64)
         assert (refused["type"], refused["status"], refused["code"]) == ("error", 409, "stale_decision")
-        assert [other.id for other in await shop.asks("approval")] == [asked], "it is still open"
-        assert (await say(socket, passed, type="deny", approval_id=asked, digest=ask.digest))["type"] == "ack"
+        assert [other.id for other in await shop.asks("approval")] == [ask_id], "it is still open"
+        assert (await say(socket, passed, type="deny", approval_id=ask_id, digest=ask.digest))["type"] == "ack"
 
 
 async def test_approve_answer_priority_and_signal(shop: Onward, server: Any) -> None:
     task = await shop.submit("asks")
     passed: list[dict[str, Any]] = []
     async with connect(address(server, task.id)) as socket:
-        asked = (await update(socket, passed, "go on?"))["ask_id"]
+        ask_id = (await update(socket, passed, "go on?"))["ask_id"]
         assert (await say(socket, passed, type="priority", priority=7))["type"] == "ack"
         assert (await shop.get(task.id)).priority == 7
-        told = await say(socket, passed, type="approve", approval_id=asked, reason="fine")
-        assert told == {"type": "ack", "for": "approve"}
-        again = await say(socket, passed, type="deny", approval_id=asked, id="x")
+        answer = await say(socket, passed, type="approve", approval_id=ask_id, reason="fine")
+        assert answer == {"type": "ack", "for": "approve"}
+        again = await say(socket, passed, type="deny", approval_id=ask_id, id="x")
         assert (again["type"], again["for"], again["id"], again["status"]) == ("error", "deny", "x", 409)
-        asked = (await update(socket, passed, "how?"))["ask_id"]
-        assert (await say(socket, passed, type="answer", question_id=asked, answer="well"))["type"] == "ack"
-        found = passed + (await until_closed(socket))[0]
-    assert found[-1]["message"] == "well"
+        ask_id = (await update(socket, passed, "how?"))["ask_id"]
+        assert (await say(socket, passed, type="answer", question_id=ask_id, answer="well"))["type"] == "ack"
+        events = passed + (await until_closed(socket))[0]
+    assert events[-1]["message"] == "well"
     waiting = await shop.submit("waits")
     async with connect(address(server, waiting.id)) as socket:
         passed = []
         assert (await say(socket, passed, type="signal", name="go", value=3))["type"] == "ack"
-        found = passed + (await until_closed(socket))[0]
-    assert found[-1]["message"] == "3"
+        events = passed + (await until_closed(socket))[0]
+    assert events[-1]["message"] == "3"
 
 
-async def test_a_word_to_a_task(shop: Onward, server: Any) -> None:
+async def test_a_message_to_a_task(shop: Onward, server: Any) -> None:
     @shop.task
     async def listens(ctx: Any) -> Any:
         await ctx.signal("go")
@@ -173,15 +173,15 @@ async def test_a_word_to_a_task(shop: Onward, server: Any) -> None:
         assert (await say(socket, type="message", text=""))["code"] == "invalid_request"
         passed: list[dict[str, Any]] = []
         assert (await say(socket, passed, type="signal", name="go"))["type"] == "ack"
-        found = passed + (await until_closed(socket))[0]
-    assert found[-1]["status"] == "completed"
-    assert "hurry up" in found[-1]["message"]
+        events = passed + (await until_closed(socket))[0]
+    assert events[-1]["status"] == "completed"
+    assert "hurry up" in events[-1]["message"]
 
 
-async def test_what_is_said_wrongly_is_answered_and_nothing_more(shop: Onward, server: Any) -> None:
+async def test_invalid_messages_are_answered_and_change_nothing(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     async with connect(address(server, task.id)) as socket:
-        for said, code in (
+        for message, code in (
             ({"type": "dance"}, "unknown_type"),
             ({}, "unknown_type"),
             ({"type": "cancel", "more": 1}, "invalid_request"),
@@ -192,23 +192,23 @@ async def test_what_is_said_wrongly_is_answered_and_nothing_more(shop: Onward, s
             ({"type": "priority", "priority": 10**30}, "invalid_request"),
             ({"type": "signal", "name": ""}, "invalid_request"),
         ):
-            told = await say(socket, **said)
-            assert (told["type"], told["code"]) == ("error", code), (said, told)
+            answer = await say(socket, **message)
+            assert (answer["type"], answer["code"]) == ("error", code), (message, answer)
         for text in ("[1]", "nonsense", '{"type":"cancel","type":"cancel"}', '{"type":NaN}', "[" * 1000, '"\\ud800"'):
             await socket.send(text)
-            while (told := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] == "update":
+            while (answer := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] == "update":
                 pass
-            assert told["type"] == "error", text
+            assert answer["type"] == "error", text
         await socket.send(b"\xff\xfe")
         assert json.loads(await asyncio.wait_for(socket.recv(), 60))["code"] == "bad_json"
     assert (await task.get()).state == "waiting"
 
 
-# ── strangers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── access ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Gate:
-    """Two keys: one for everything, one for looking."""
+    """Two keys: one with all scopes, one with read."""
 
     revoked = False
 
@@ -251,13 +251,13 @@ async def handshake(port: int, path: str, headers: dict[str, str]) -> int:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_no_foreign_page_gets_in(shop: Onward, server: Any, attack: str) -> None:
+async def test_a_foreign_page_is_refused(shop: Onward, server: Any, attack: str) -> None:
     task = await shop.submit("waits")
     path = f"/api/tasks/{task.id}/ws"
     status = await handshake(server[0].base_url.port, path, ATTACKS[attack])
     assert status in {403, 421}
     port = server[0].base_url.port
-    assert await handshake(port, path, {}) == 101, "who is no browser says no origin"
+    assert await handshake(port, path, {}) == 101, "a client that is no browser sends no origin"
     assert await handshake(port, path, {"Origin": f"http://127.0.0.1:{port}"}) == 101, "our own page"
 
 
@@ -268,7 +268,7 @@ async def test_a_key_in_a_header_a_subprotocol_or_a_first_message(shop: Onward, 
     async with connect(where, additional_headers={"Authorization": "Bearer good"}) as socket:
         assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
     async with connect(where, subprotocols=["onward", "onward.key.good"]) as socket:  # type: ignore[list-item]
-        assert socket.subprotocol == "onward", "the key is not said back"
+        assert socket.subprotocol == "onward", "the answer does not contain the key"
         assert json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"] == 1
     async with connect(where) as socket:
         assert await say(socket, type="auth", key="good") == {"type": "ack", "for": "auth"}
@@ -280,13 +280,15 @@ async def test_a_key_in_a_header_a_subprotocol_or_a_first_message(shop: Onward, 
     for first in ({"type": "auth", "key": "bad"}, {"type": "auth"}, {"type": "cancel"}, [1]):
         async with connect(f"{where}?key=good") as socket:  # an address is no place for a key
             await socket.send(json.dumps(first))
-            found, code = await until_closed(socket)
+            events, code = await until_closed(socket)
         assert code == 1008
-        assert [one["code"] for one in found] == ["unauthorized"]
+        assert [event["code"] for event in events] == ["unauthorized"]
     assert (await task.get()).state == "waiting"
 
 
-async def test_who_says_nothing_is_sent_away(shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_no_key_is_disconnected(
+    shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sockets, "AUTH_TIMEOUT_S", 0.1)
     task = await shop.submit("waits")
     server[1].authenticator = Gate()
@@ -294,16 +296,16 @@ async def test_who_says_nothing_is_sent_away(shop: Onward, server: Any, monkeypa
         assert await until_closed(socket) == ([], 1008)
 
 
-async def test_a_key_for_looking_steers_nothing(shop: Onward, server: Any) -> None:
+async def test_a_key_with_only_read_changes_nothing(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     server[1].authenticator = Gate()
     async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer reader"}) as socket:
-        for said in ({"type": "cancel"}, {"type": "priority", "priority": 3}, {"type": "signal", "name": "go"}):
-            assert (await say(socket, **said))["code"] == "forbidden"
+        for message in ({"type": "cancel"}, {"type": "priority", "priority": 3}, {"type": "signal", "name": "go"}):
+            assert (await say(socket, **message))["code"] == "forbidden"
         assert (await say(socket, type="approve", approval_id=f"{task.id}.1"))["code"] == "forbidden"
 
 
-async def test_a_revoked_key_ends_it(shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_revoking_a_key_ends_its_socket(shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream.PACE, "check", 0.05)
     task = await shop.submit("waits")
     server[1].authenticator = gate = Gate()
@@ -313,7 +315,7 @@ async def test_a_revoked_key_ends_it(shop: Onward, server: Any, monkeypatch: pyt
         assert (await until_closed(socket))[1] == 1008
 
 
-async def test_a_revoked_key_steers_nothing_before_that(
+async def test_a_revoked_key_changes_nothing_before_its_socket_ends(
     shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream.PACE, "check", 3600)
@@ -327,19 +329,19 @@ async def test_a_revoked_key_steers_nothing_before_that(
     assert not (await shop.get(task.id)).ended
 
 
-async def test_whoever_is_being_answered_is_told_before_the_end(
+async def test_a_pending_answer_is_sent_before_the_socket_ends(
     shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cancel ends the task, and with it the socket, before it has come back."""
     followers = server[1].feed.followers
 
-    async def slowly(door: Any, task_id: str, _said: Any) -> Any:
-        found = await door.cancel(task_id)
+    async def slowly(door: Any, task_id: str, _message: Any) -> Any:
+        events = await door.cancel(task_id)
         (follower,) = followers
-        while not (follower.idle and follower.last[task_id] >= 4):  # noqa: ASYNC110 -- the end was told
+        while not (follower.idle and follower.last[task_id] >= 4):  # noqa: ASYNC110 -- until the end was sent
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-        return found
+        return events
 
     monkeypatch.setitem(sockets.VERBS, "cancel", (sockets.ClientMessage, slowly))
     task = await shop.submit("waits")
@@ -347,17 +349,17 @@ async def test_whoever_is_being_answered_is_told_before_the_end(
         passed: list[dict[str, Any]] = []
         await update(socket, passed, "waits for signal go")
         await socket.send(json.dumps({"type": "cancel"}))
-        found, code = await until_closed(socket)
+        events, code = await until_closed(socket)
     assert code == 1000
-    assert {"type": "ack", "for": "cancel", "state": "cancelled"} in found
+    assert {"type": "ack", "for": "cancel", "state": "cancelled"} in events
 
 
-async def test_a_server_that_cannot_say_why_says_no(shop: Onward, server: Any) -> None:
+async def test_an_asgi_server_without_denial_responses_closes_the_handshake(shop: Onward, server: Any) -> None:
     """Not every ASGI server can answer a handshake with more than a no."""
-    said: list[Any] = []
+    sent: list[Any] = []
 
     async def send(message: Any) -> None:
-        said.append(message["type"])
+        sent.append(message["type"])
 
     async def receive() -> Any:
         return {"type": "websocket.connect"}
@@ -365,7 +367,7 @@ async def test_a_server_that_cannot_say_why_says_no(shop: Onward, server: Any) -
     path = "/api/tasks/nobody/ws"
     scope = {"type": "websocket", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": ""}
     await shop.asgi()(scope | {"headers": [], "subprotocols": [], "extensions": {}}, receive, send)
-    assert said == ["websocket.close"]
+    assert sent == ["websocket.close"]
 
 
 async def test_an_unknown_task_and_too_many_sockets(shop: Onward, server: Any) -> None:
@@ -391,9 +393,9 @@ async def test_a_flood_of_messages_is_cut_off(shop: Onward, server: Any) -> None
         with contextlib.suppress(ConnectionClosed):
             for number in range(5_000):
                 await socket.send(f'{{"type":"priority","priority":{number % 9}}}')
-        found, code = await until_closed(socket)
+        events, code = await until_closed(socket)
     assert code == 1008
-    assert len([one for one in found if one["type"] == "ack"]) < 200
+    assert len([event for event in events if event["type"] == "ack"]) < 200
     assert (await server[0].get("/healthz")).status_code == 200
 
 
@@ -437,7 +439,7 @@ async def _come_and_go(server: Any, task_id: str) -> int:
         return int(json.loads(await asyncio.wait_for(socket.recv(), 60))["seq"])
 
 
-async def test_a_client_that_takes_nothing_is_dropped(
+async def test_a_client_that_reads_nothing_is_disconnected(
     shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "SEND_TIMEOUT_S", 0.3)
@@ -458,11 +460,11 @@ async def test_a_client_that_takes_nothing_is_dropped(
         f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
     )
     assert b"101" in await reader.readline()
-    await task.result(60)  # it ends when nobody follows any more
+    await task.result(60)  # it ends with its last follower
     writer.close()
 
 
-async def test_who_does_not_answer_a_ping_is_gone(shop: Onward, server: Any) -> None:
+async def test_a_client_that_does_not_answer_a_ping_is_disconnected(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     server[2].config.ws_ping_interval = server[2].config.ws_ping_timeout = 0.2
     reader, writer = await asyncio.open_connection("127.0.0.1", server[0].base_url.port)
@@ -478,7 +480,7 @@ async def test_who_does_not_answer_a_ping_is_gone(shop: Onward, server: Any) -> 
     writer.close()
 
 
-async def test_a_server_that_stops_says_so(shop: Onward, server: Any) -> None:
+async def test_a_server_that_stops_closes_with_going_away(shop: Onward, server: Any) -> None:
     task = await shop.submit("waits")
     async with connect(address(server, task.id)) as socket:
         await socket.recv()

@@ -1,6 +1,8 @@
-"""A server, a worker and agents in one process that watches itself: `GET /watch` tells the longest pause of its loop and its memory.
+"""A server, a worker and agents in one process that measures itself: `GET /watch` returns the longest pause of its loop and its
+memory.
 
-`python -m tests.server.watched DATABASE TOOLS [FAULT]` prints its address and a key. TOOLS is the address of a hostile tool server.
+`python -m tests.server.watched DATABASE TOOLS [FAULT]` prints its address and a key. TOOLS is the address of a hostile tool
+server.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ TICK = 0.005
 
 
 class Caller:
-    """A model that calls the one tool, and then is done."""
+    """A model that calls the only tool once, and then ends."""
 
     name, prices = "caller", None
 
@@ -75,7 +77,7 @@ def build(db: str, tools: str) -> Onward:
 
 
 class Watch:
-    """How long the loop was not there for others, by the clock and by the time of its own thread; and the memory."""
+    """The longest pause of the loop, by the wall clock and by the CPU time of its thread; and the memory."""
 
     def __init__(self) -> None:
         self.pause = self.busy = 0.0
@@ -108,7 +110,7 @@ class Watch:
             if time.thread_time() - worked > self.busy:
                 self.busy, self.where[0] = time.thread_time() - worked, self.where[1]
 
-    async def told(self, _request: Request) -> JSONResponse:
+    async def report(self, _request: Request) -> JSONResponse:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         values = {"pause": self.pause, "busy": self.busy, "collection": self.collected, "grown": peak - self.idle}
         return JSONResponse(values | {"where": self.where[0]})
@@ -118,11 +120,11 @@ def plant() -> None:
     """The fault that was here: doubled names are looked for in quadratic time, in the event loop."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        values = dict(pairs)
+        if len(values) != len(pairs):
             names = [name for name, _ in pairs]
             raise ValueError(next(name for name in names if names.count(name) > 1))
-        return found
+        return values
 
     bodies._JSON = json.JSONDecoder(object_pairs_hook=once)
     bodies.INLINE_BYTES = 1 << 40  # type: ignore[misc]
@@ -137,7 +139,7 @@ async def main(db: str, tools: str, *faults: str) -> None:
         token = (await app.keys.create("fuzz", SCOPES)).token
         reader = (await app.keys.create("reader", ["read"])).token
         served = app._make_asgi(hosts=None, keyless=False)
-        # what is imported with the first of its kind is no pause of a request
+        # imports of the first request of a kind are no pause of a request
         warm = McpServer("warm", f"{tools}/plain", timeout=20)
         await warm.manifest()
         await warm.close()
@@ -147,7 +149,7 @@ async def main(db: str, tools: str, *faults: str) -> None:
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             await client.post("/mcp", headers={"Authorization": f"Bearer {token}"}, json={})
         watch = Watch()
-        served.router.routes.insert(0, Route("/watch", watch.told))
+        served.router.routes.insert(0, Route("/watch", watch.report))
         with socket.socket(proto=socket.IPPROTO_TCP) as bound:
             bound.bind(("127.0.0.1", 0))
             address = f"http://127.0.0.1:{bound.getsockname()[1]}"

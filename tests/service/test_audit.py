@@ -16,7 +16,7 @@ from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
 from onward.store.sqlite.store import SqliteStore
 from tests.kit import not_memory, sql
-from tests.server.tenants import caller, town
+from tests.server.tenants import caller, make_tenants
 
 
 async def chain(store: Any) -> None:
@@ -37,7 +37,7 @@ async def tamper(store: Any, statement: str) -> None:
 
 
 async def test_every_change_of_a_caller_is_recorded_with_actor_and_subject(app: Onward) -> None:
-    acme = (await town(app))["acme"]
+    acme = (await make_tenants(app))["acme"]
     last = (await app.audit(limit=1000))[-1].number
     ada = AuthorizedService(app.service, caller("acme"))
     approval = await ada.ask(acme.approval)
@@ -81,7 +81,7 @@ async def test_every_change_of_a_caller_is_recorded_with_actor_and_subject(app: 
 
 
 async def test_of_many_decisions_only_the_accepted_one_is_recorded(app: Onward) -> None:
-    acme = (await town(app))["acme"]
+    acme = (await make_tenants(app))["acme"]
     last = (await app.audit(limit=1000))[-1].number
     doors = [AuthorizedService(app.service, caller("acme")._replace(name=f"person {n}")) for n in range(8)]
     came = await asyncio.gather(
@@ -94,7 +94,7 @@ async def test_of_many_decisions_only_the_accepted_one_is_recorded(app: Onward) 
 
 
 async def test_refused_changes_and_reads_are_not_recorded(app: Onward) -> None:
-    acme = (await town(app))["acme"]
+    acme = (await make_tenants(app))["acme"]
     before = await app.audit(limit=1000)
     ada = AuthorizedService(app.service, caller("acme"))
     with contextlib.suppress(OnwardError):

@@ -15,7 +15,7 @@ from onward.errors import AuditKeyMissing, BadSetting, UsageError
 from onward.server.access.service import AuthorizedService
 from onward.store.sqlite.store import SqliteStore
 from tests.kit import not_memory
-from tests.server.tenants import caller, town
+from tests.server.tenants import caller, make_tenants
 from tests.service.test_audit import chain, tamper
 
 KEY = base64.b64encode(b"k" * 32).decode()
@@ -161,7 +161,7 @@ async def test_dropped_last_entries_show_only_with_a_head(app: Onward) -> None:
 
 async def test_a_process_without_the_key_writes_nothing_behind_a_keyed_entry(app: Onward) -> None:
     use(app, KEY)
-    acme = (await town(app))["acme"]
+    acme = (await make_tenants(app))["acme"]
     await chain(app.store)
     before = await app.audit(limit=1000)
     ada = AuthorizedService(app.service, caller("acme"))
@@ -225,7 +225,7 @@ def test_a_head_is_a_number_and_a_hash() -> None:
 
 
 async def test_the_decision_in_the_audit_has_the_digest(app: Onward) -> None:
-    acme = (await town(app))["acme"]
+    acme = (await make_tenants(app))["acme"]
     ada = AuthorizedService(app.service, caller("acme"))
     ask = await ada.ask(acme.approval)
     await ada.decide(acme.approval, "approve", digest=ask.digest, arguments={"disk": "/dev/sdb"})

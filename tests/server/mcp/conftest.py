@@ -27,13 +27,13 @@ async def served(app: Onward) -> AsyncIterator[str]:
 
 @pytest.fixture(params=ERAS)
 async def client(served: str, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    """An official client, of one era and of the other, over HTTP. A task of its own holds it: the SDK wants to leave where it came
-    in, and a fixture comes and goes in two tasks."""
+    """An official client of each protocol era, over HTTP. A task of its own holds the client: the SDK wants to close it in the
+    task that opened it, and pytest runs the two halves of a fixture in two tasks."""
     ready, over = asyncio.get_running_loop().create_future(), asyncio.Event()
 
     async def hold() -> None:
-        async with Client(served, mode=request.param) as found:
-            ready.set_result(found)
+        async with Client(served, mode=request.param) as connected:
+            ready.set_result(connected)
             await over.wait()
 
     holding = asyncio.create_task(hold())

@@ -2,8 +2,8 @@
 
     python -m tests.server.mcp.everything DATABASE      prints the URL, and serves until it is killed
 
-What the suite wants of MCP tasks are handlers of an Onward app, offered as tools and kept in its store. What it wants of the
-protocol's other parts (content kinds, prompts, sampling …) are fixtures beside them, which go through the product's gate,
+The MCP tasks of the suite are handlers of an Onward app, offered as tools and stored by it. The fixtures for the other parts of the
+protocol (content kinds, prompts, sampling …) are beside them; they go through the product's authentication,
 middleware and transport.
 """
 
@@ -38,7 +38,7 @@ SOUND = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA=="
 Ctx = Context[Any, Any]
 
 
-# ── what takes its time: handlers, and nothing but handlers ──────────────────────────────────────────────────────────
+# ── long calls: handlers ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def handlers(app: Onward) -> None:
@@ -62,7 +62,7 @@ def handlers(app: Onward) -> None:
 
     @app.task
     async def confirm_delete(ctx: Any, filename: str) -> str:
-        """Delete a file, if somebody says so."""
+        """Delete a file after a confirmation."""
         await ctx.approve(f"Delete {filename}?", risk="write_local")
         return f"deleted {filename}"
 
@@ -74,7 +74,7 @@ def handlers(app: Onward) -> None:
 
     @app.task
     async def greet_later(ctx: Any, name: str) -> str:
-        """Greet somebody, in a task."""
+        """Greet a person, in a task."""
         return f"Hello, {name}!"
 
 
@@ -85,16 +85,16 @@ ONLY_AS_TASKS = ("failing_job",)
 # ── the rest of the protocol ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def text(said: str) -> t.TextContent:
-    return t.TextContent(type="text", text=said)
+def text(content: str) -> t.TextContent:
+    return t.TextContent(type="text", text=content)
 
 
 def picture() -> t.ImageContent:
     return t.ImageContent(type="image", data=PIXEL, mime_type="image/png")
 
 
-def embedded(uri: str, said: str, mime: str = "text/plain") -> t.EmbeddedResource:
-    return t.EmbeddedResource(type="resource", resource=t.TextResourceContents(uri=uri, text=said, mime_type=mime))
+def embedded(uri: str, content: str, mime: str = "text/plain") -> t.EmbeddedResource:
+    return t.EmbeddedResource(type="resource", resource=t.TextResourceContents(uri=uri, text=content, mime_type=mime))
 
 
 def form(message: str, **properties: Any) -> t.ElicitRequest:
@@ -124,7 +124,7 @@ def contents(server: MCPServer[Any]) -> None:
 
     @tool(structured_output=False)
     def greet(name: str) -> str:
-        """Greet somebody."""
+        """Greet a person."""
         return f"Hello, {name}!"
 
     @tool(structured_output=False)
@@ -174,7 +174,7 @@ def contents(server: MCPServer[Any]) -> None:
 
     @tool(structured_output=False)
     async def test_logging_tool(ctx: Ctx) -> str:
-        """A log line, for whoever asked for one."""
+        """A log line, for a client that asked for logs."""
         await ctx.info("a line")
         return "logged"
 
@@ -237,7 +237,7 @@ SCHEMA_2020_12 = {
 
 
 def questions(server: MCPServer[Any]) -> None:
-    """What older clients are asked in the middle of a call."""
+    """Requests to older clients in the middle of a call."""
     tool = server.tool
 
     @tool(structured_output=False)
@@ -301,14 +301,14 @@ def questions(server: MCPServer[Any]) -> None:
 
 
 def rounds(server: MCPServer[Any]) -> None:
-    """What newer clients are asked before a call is done."""
+    """Requests to newer clients before a call is done."""
     tool = server.tool
 
     @tool(structured_output=False)
     async def test_input_required_result_elicitation(ctx: Ctx) -> str | t.InputRequiredResult:
         """Ask for a name."""
-        given = content_of(ctx, "user_name")
-        return f"Hello, {given['name']}!" if given else asking(user_name=form("What is your name?", name=STRING))
+        reply = content_of(ctx, "user_name")
+        return f"Hello, {reply['name']}!" if reply else asking(user_name=form("What is your name?", name=STRING))
 
     @tool(structured_output=False)
     async def test_input_required_result_sampling(ctx: Ctx) -> str | t.InputRequiredResult:
@@ -335,7 +335,7 @@ def rounds(server: MCPServer[Any]) -> None:
 
     @tool(structured_output=False)
     async def test_input_required_result_tampered_state(ctx: Ctx) -> str | t.InputRequiredResult:
-        """Ask, and trust nobody."""
+        """Asks for input, and refuses a state that was changed."""
         if content_of(ctx, "confirm") and ctx.request_state == "sealed":
             return "state-ok"
         return asking("sealed", confirm=form("Please confirm", ok={"type": "boolean"}))
@@ -363,22 +363,22 @@ def rounds(server: MCPServer[Any]) -> None:
 
     @tool(structured_output=False)
     async def test_input_required_result_capabilities(ctx: Ctx) -> str | t.InputRequiredResult:
-        """Ask only what can be asked."""
+        """Asks only for input that the client can give."""
         capabilities = ctx.request_context.session.client_capabilities or t.ClientCapabilities()
-        asked: dict[str, Any] = {}
+        requests: dict[str, Any] = {}
         if capabilities.sampling is not None:
-            asked["question"] = sampling("What?")
+            requests["question"] = sampling("What?")
         if capabilities.elicitation is not None:
-            asked["name"] = form("Who?", name=STRING)
-        return asking(**asked) if asked and not ctx.input_responses else "nothing to ask"
+            requests["name"] = form("Who?", name=STRING)
+        return asking(**requests) if requests and not ctx.input_responses else "nothing to ask"
 
     @server.prompt()
     async def test_input_required_result_prompt(ctx: Ctx) -> list[UserMessage] | t.InputRequiredResult:
         """Ask before a prompt."""
-        given = content_of(ctx, "user_context")
-        if not given:
+        reply = content_of(ctx, "user_context")
+        if not reply:
             return asking(user_context=form("What context should the prompt use?", context=STRING))
-        return [UserMessage(f"With {given['context']}")]
+        return [UserMessage(f"With {reply['context']}")]
 
 
 def prompts(server: MCPServer[Any]) -> None:
@@ -434,10 +434,10 @@ def composed(server: MCPServer[Any], app: Onward) -> None:
     async def test_tool_with_task(ctx: Ctx) -> t.CallToolResult | t.InputRequiredResult:
         """Ask for a name first, then take time."""
         require_client_extension(ctx.request_context, TASKS)
-        given = content_of(ctx, "user_name")
-        if not given:
+        reply = content_of(ctx, "user_name")
+        if not reply:
             return asking(user_name=form("What is your name?", name=STRING))
-        (task_id,) = await app.service.submit([SubmitRequest("greet_later", {"name": given["name"]})])
+        (task_id,) = await app.service.submit([SubmitRequest("greet_later", {"name": reply["name"]})])
         return pointer(await app.get(task_id))
 
 

@@ -1,4 +1,4 @@
-"""An app that prints where it should not."""
+"""An app that prints to stdout, where only the protocol may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of MCP have done: handlers that add, ask, fail and wait, and an agent. Also an app of its own, for processes."""
+"""The handlers of the MCP tests: they add, ask, fail and wait; and an agent. Also an app of its own, for processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shop(app: Onward) -> Onward:
 
     @app.task(retry=1)
     async def careful(ctx: Any, what: str) -> str:
-        """Do something, if a person says so."""
+        """Do something after an approval."""
         await ctx.approve(f"Really {what}?", risk="write_local")
         colour = await ctx.ask("Which colour?", choices=["red", "blue"])
         return f"{what} in {colour}"
@@ -47,10 +47,10 @@ app = shop(Onward(lease_s=1.0, heartbeat_s=0.2, poll_s=0.05, mcp_expose="add car
 
 @app.task
 async def scout(ctx: Any) -> str:
-    """Make a plan, and wait until somebody says that it is taken over."""
+    """Make a plan, and wait for the signal that it is taken over."""
     await ctx.patch(AgentState(goal="clean the disk"))
-    found = Fact(key="disk", value="87 % full", source="scout")
-    await ctx.patch(StatePatch(append_facts=(found,), replace_plan=("look", "clean /var/log", "report")))
+    fact = Fact(key="disk", value="87 % full", source="scout")
+    await ctx.patch(StatePatch(append_facts=(fact,), replace_plan=("look", "clean /var/log", "report")))
     await ctx.artifact("du -sh /var/log", summary="what is large")
     await ctx.signal("taken over")
     return str((await ctx.patch()).fact("taken over by"))

@@ -1,7 +1,7 @@
 """The official conformance suite, its latest release and the next one, against the product's server.
 
-What fails has a line with its reason in baseline.yml; the suite fails as well when such a line is no longer needed. The checks that
-passed are counted, so that a suite that quietly runs nothing is seen.
+baseline.yml has a line with a reason for each expected failure. The suite also fails when such a line is no longer needed. The
+test counts the checks that passed, so that a suite that runs nothing fails.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def test_the_official_suite_passes(version: str, url: str, kind: str, tmp_
             assert int(passed) >= 2, name
 
 
-async def test_what_fails_is_listed_with_a_reason() -> None:
+async def test_each_expected_failure_has_a_reason() -> None:
     lines = (HERE / "baseline.yml").read_text().splitlines()
     listed = [n for n, line in enumerate(lines) if line.strip().startswith("- ")]
     assert listed

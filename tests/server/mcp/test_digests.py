@@ -35,7 +35,7 @@ def analyst(app: Onward) -> None:
     )
 
 
-async def asked(app: Onward, task_id: str) -> Ask:
+async def open_ask(app: Onward, task_id: str) -> Ask:
     async def there() -> Ask | None:
         return next((ask for ask in await app.asks("approval") if ask.task_id == task_id), None)
 
@@ -47,7 +47,7 @@ async def asked(app: Onward, task_id: str) -> Ask:
 async def test_the_whole_action_is_shown_to_the_person(analyst: None, served: str, app: Onward) -> None:
     rpc = Rpc(served)
     handle = await rpc.call("submit", task="analyst", input="tidy up")
-    ask = await asked(app, handle["taskId"])
+    ask = await open_ask(app, handle["taskId"])
     ((key, request),) = (await rpc.until(handle["taskId"], "input_required"))["inputRequests"].items()
     message = request["params"]["message"]
     assert (LONG in message, f"digest: {ask.digest}" in message) == (True, True)
@@ -57,7 +57,7 @@ async def test_the_whole_action_is_shown_to_the_person(analyst: None, served: st
 async def test_a_response_names_the_digest_of_what_was_shown(analyst: None, served: str, app: Onward) -> None:
     rpc = Rpc(served)
     handle = await rpc.call("submit", task="analyst", input="tidy up")
-    ask = await asked(app, handle["taskId"])
+    ask = await open_ask(app, handle["taskId"])
     yes = {"action": "accept", "content": {"confirm": True}}
     for key, code in (
         (ask.id, "invalid_input"),
@@ -67,7 +67,7 @@ async def test_a_response_names_the_digest_of_what_was_shown(analyst: None, serv
         for response in (yes, {"action": "decline"}):
             refused = await rpc("tasks/update", ask.task_id, taskId=ask.task_id, inputResponses={key: response})
             assert refused["error"]["data"]["code"] == code, key
-    assert await app.store.inbox(ask.task_id) == [], "nothing was decided"
+    assert await app.store.inbox(ask.task_id) == [], "the approval is still open"
     done = await rpc("tasks/update", ask.task_id, taskId=ask.task_id, inputResponses={f"{ask.id}#{ask.digest}": yes})
     assert done["result"]["resultType"] == "complete"
     (message,) = await app.store.inbox(ask.task_id)
@@ -77,7 +77,7 @@ async def test_a_response_names_the_digest_of_what_was_shown(analyst: None, serv
 
 async def test_the_tool_takes_no_decision_without_a_digest(analyst: None, client: Client, app: Onward) -> None:
     task = await call(client, "submit", task="analyst", input="tidy up")
-    ask = await asked(app, task["task_id"])
+    ask = await open_ask(app, task["task_id"])
     (shown,) = (await call(client, "get", task_id=ask.task_id))["asks"]
     assert (shown["arguments"], shown["digest"]) == ({"command": LONG}, ask.digest)
     named: dict[str, Any] = {"approval_id": ask.id, "decision": "approve"}
@@ -85,7 +85,7 @@ async def test_the_tool_takes_no_decision_without_a_digest(analyst: None, client
     assert (missing.is_error, "digest" in missing.content[0].text) == (True, True)
     wrong = await client.call_tool("decide", {**named, "digest": ask.hash})
     assert (wrong.is_error, wrong.structured_content["code"]) == (True, "stale_decision")
-    assert await app.store.inbox(ask.task_id) == [], "nothing was decided"
+    assert await app.store.inbox(ask.task_id) == [], "the approval is still open"
     (tool_,) = [tool_ for tool_ in (await client.list_tools()).tools if tool_.name == "decide"]
     assert {"approval_id", "decision", "digest"} <= set(tool_.input_schema["required"])
     await call(client, "decide", **named, digest=shown["digest"])

@@ -28,7 +28,7 @@ async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
     result = await client.call_tool(name, arguments)
     assert not result.is_error, result.content
     assert result.structured_content is not None
-    assert json.loads(result.content[0].text) == result.structured_content  # the same for those who only read text
+    assert json.loads(result.content[0].text) == result.structured_content  # the same for clients that read only text
     return dict(result.structured_content)
 
 
@@ -36,24 +36,24 @@ async def read(client: Client, uri: str) -> dict[str, Any]:
     (content,) = (await client.read_resource(uri)).contents
     assert isinstance(content, t.TextResourceContents)
     assert content.mime_type == "application/json"
-    found: dict[str, Any] = json.loads(content.text)
-    return found
+    value: dict[str, Any] = json.loads(content.text)
+    return value
 
 
-async def test_what_an_agent_knows_is_a_resource(client: Client, app: Onward) -> None:
+async def test_the_state_of_an_agent_is_a_resource(client: Client, app: Onward) -> None:
     done = await call(client, "submit", task="devops", input="watch the disk", wait_s=30)
     assert (done["state"], done["result"]) == ("completed", "done")
-    found = await read(client, done["resource"])
-    assert (found["agent_id"], found["task_id"], found["task_state"]) == ("devops", done["task_id"], "completed")
-    assert found["state"] == (await app.state(done["task_id"])).model_dump(mode="json")
-    assert found["state"]["plan"] == ["look", "clean"]
+    state = await read(client, done["resource"])
+    assert (state["agent_id"], state["task_id"], state["task_state"]) == ("devops", done["task_id"], "completed")
+    assert state["state"] == (await app.state(done["task_id"])).model_dump(mode="json")
+    assert state["state"]["plan"] == ["look", "clean"]
     listed = (await client.list_resources()).resources
-    assert [(one.uri, one.mime_type) for one in listed] == [(done["resource"], "application/json")]
+    assert [(resource.uri, resource.mime_type) for resource in listed] == [(done["resource"], "application/json")]
     templates = (await client.list_resource_templates()).resource_templates
-    assert [one.uri_template for one in templates] == ["state://agents/{agent_id}/tasks/{task_id}"]
+    assert [template.uri_template for template in templates] == ["state://agents/{agent_id}/tasks/{task_id}"]
 
 
-async def test_what_is_not_there_or_has_another_name_is_not_found(client: Client, app: Onward) -> None:
+async def test_an_unknown_task_or_another_agent_name_is_not_found(client: Client, app: Onward) -> None:
     handle = await app.submit("wait")
     assert (await read(client, uri_of("wait", handle.id)))["state"] is None, "it has none, and is there"
     for uri in (uri_of("devops", handle.id), uri_of("wait", "nobody"), "state://agents/wait/tasks/..%2F", "state://x"):
@@ -63,7 +63,7 @@ async def test_what_is_not_there_or_has_another_name_is_not_found(client: Client
         assert refused.value.data == {"uri": uri}
 
 
-async def test_the_verbs_are_tools_with_schemas_and_sentences(client: Client, app: Onward) -> None:
+async def test_the_verbs_are_tools_with_schemas_and_descriptions(client: Client, app: Onward) -> None:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert list(tools) == ["submit", "get", "cancel", "patch", "answer", "decide", "add", "careful", "fail"]
     assert tools["add"].input_schema["properties"] == {"a": {"type": "integer"}, "b": {"type": "integer"}}
@@ -87,7 +87,7 @@ async def test_the_verbs_are_tools_with_schemas_and_sentences(client: Client, ap
     failed = await client.call_tool("fail", {})
     assert failed.is_error
     assert "no such thing" in failed.content[0].text
-    assert (await client.call_tool("get", {})).is_error, "arguments that do not fit are told to the model"
+    assert (await client.call_tool("get", {})).is_error, "the model gets the error about wrong arguments"
 
 
 async def test_a_key_makes_two_calls_one_task(client: Client, app: Onward) -> None:
@@ -99,53 +99,53 @@ async def test_a_key_makes_two_calls_one_task(client: Client, app: Onward) -> No
 
 
 async def test_people_are_asked_and_answer(client: Client, app: Onward) -> None:
-    """A client that knows nothing of tasks gets, instead of a result, what is asked; and the result later."""
+    """A client that does not know MCP tasks gets the open approval instead of a result, and the result later."""
     waits = await call(client, "careful", what="paint it")
-    (asked,) = waits["asks"]
-    assert (asked["kind"], asked["text"]) == ("approval", "Really paint it?")
-    digest = asked["digest"]
-    done = await call(client, "decide", approval_id=asked["id"], decision="approve", digest=digest, reason="go on")
+    (ask,) = waits["asks"]
+    assert (ask["kind"], ask["text"]) == ("approval", "Really paint it?")
+    digest = ask["digest"]
+    done = await call(client, "decide", approval_id=ask["id"], decision="approve", digest=digest, reason="go on")
     assert done["digest"] == digest
-    again = await client.call_tool("decide", {"approval_id": asked["id"], "decision": "deny", "digest": digest})
+    again = await client.call_tool("decide", {"approval_id": ask["id"], "decision": "deny", "digest": digest})
     assert again.structured_content is not None
     assert again.structured_content["code"] == "already_decided"
 
     async def question() -> Any:
         shown = await call(client, "get", task_id=waits["task_id"])
-        return [one for one in shown.get("asks", []) if one["kind"] == "question"]
+        return [ask for ask in shown.get("asks", []) if ask["kind"] == "question"]
 
-    (asked,) = await eventually(question)
-    assert (await client.call_tool("answer", {"question_id": asked["id"], "answer": "green"})).is_error
-    await call(client, "answer", question_id=asked["id"], answer="blue")
+    (ask,) = await eventually(question)
+    assert (await client.call_tool("answer", {"question_id": ask["id"], "answer": "green"})).is_error
+    await call(client, "answer", question_id=ask["id"], answer="blue")
     done = await call(client, "get", task_id=waits["task_id"], wait_s=30)
     assert done["result"] == "paint it in blue"
 
 
-async def test_two_agents_change_one_state_at_once_and_nothing_is_lost(served: str, app: Onward) -> None:
+async def test_two_agents_change_one_state_at_once_without_lost_updates(served: str, app: Onward) -> None:
     app.task(name="research")(_research)
-    async with Client(served) as one, Client(served, mode="legacy") as other:
-        task = await call(one, "submit", task="research")
+    async with Client(served) as modern, Client(served, mode="legacy") as legacy:
+        task = await call(modern, "submit", task="research")
         uri = task["resource"]
 
         async def begun() -> bool:
-            return (await read(one, uri))["state"] is not None
+            return (await read(modern, uri))["state"] is not None
 
         await eventually(begun)
-        facts = [("one", one, n) for n in range(15)] + [("other", other, n) for n in range(15)]
+        facts = [("one", modern, n) for n in range(15)] + [("other", legacy, n) for n in range(15)]
         await asyncio.gather(
             *[
                 call(client, "patch", task_id=task["task_id"], append_facts=[{"key": "n", "value": f"{who} {n}"}])
                 for who, client, n in facts
             ]
         )
-        await call(one, "patch", task_id=task["task_id"], append_facts=[{"key": "n", "value": "twice"}], id="p1")
-        await call(other, "patch", task_id=task["task_id"], append_facts=[{"key": "n", "value": "twice"}], id="p1")
-        known = (await read(other, uri))["state"]["known_facts"]
+        await call(modern, "patch", task_id=task["task_id"], append_facts=[{"key": "n", "value": "twice"}], id="p1")
+        await call(legacy, "patch", task_id=task["task_id"], append_facts=[{"key": "n", "value": "twice"}], id="p1")
+        known = (await read(legacy, uri))["state"]["known_facts"]
         assert sorted(fact["value"] for fact in known) == sorted([f"{who} {n}" for who, _, n in facts] + ["twice"])
         await app.signal(task["task_id"], "go")
-        done = await call(one, "get", task_id=task["task_id"], wait_s=30)
+        done = await call(modern, "get", task_id=task["task_id"], wait_s=30)
         assert done["result"] == [fact["value"] for fact in known], "the task saw them in the order in which they came"
-        late = await one.call_tool("patch", {"task_id": task["task_id"], "flag_risks": ["late"]})
+        late = await modern.call_tool("patch", {"task_id": task["task_id"], "flag_risks": ["late"]})
         assert late.structured_content is not None
         assert late.structured_content["code"] == "state_conflict"
 
@@ -161,15 +161,15 @@ async def _research(ctx: Any) -> list[str]:
 # ── listening ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_modern_client_listens_and_is_told(served: str, app: Onward) -> None:
+async def test_a_modern_client_gets_updates_of_a_resource(served: str, app: Onward) -> None:
     app.task(name="research")(_research)
     async with Client(served) as client:
         task = await call(client, "submit", task="research")
         other = await call(client, "submit", task="wait")
         uri = task["resource"]
-        async with client.listen(resource_subscriptions=[uri]) as told:
+        async with client.listen(resource_subscriptions=[uri]) as updates:
             await call(client, "patch", task_id=task["task_id"], flag_risks=["low disk"])
-            event = await asyncio.wait_for(anext(aiter(told)), 60)
+            event = await asyncio.wait_for(anext(aiter(updates)), 60)
             assert event.uri == uri
 
             async def flagged() -> bool:
@@ -180,11 +180,11 @@ async def test_a_modern_client_listens_and_is_told(served: str, app: Onward) -> 
             await app.signal(task["task_id"], "go")
             async with asyncio.timeout(60):
                 while (await read(client, uri))["task_state"] != "completed":
-                    assert (await anext(aiter(told))).uri == uri
+                    assert (await anext(aiter(updates))).uri == uri
 
 
 @pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
-async def test_an_older_client_subscribes_and_is_told(served: str, app: Onward) -> None:
+async def test_an_older_client_gets_updates_of_a_subscription(served: str, app: Onward) -> None:
     heard: list[str] = []
 
     async def hear(message: Any) -> None:
@@ -211,17 +211,17 @@ async def _is(value: bool) -> bool:
     return value
 
 
-async def test_nobody_listens_to_what_they_cannot_read(served: str, app: Onward) -> None:
+async def test_a_caller_without_read_cannot_subscribe(served: str, app: Onward) -> None:
     async with Client(served) as client:
         with pytest.raises(MCPError, match="there is no resource"):
             async with client.listen(resource_subscriptions=[uri_of("devops", "nobody")]):
                 raise AssertionError("it should not have been opened")
 
 
-# ── who asks ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── callers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tools_that_a_caller_may_not_use_are_not_shown_and_refused(app: Onward) -> None:
+async def test_tools_beyond_the_scopes_of_a_caller_are_hidden_and_refused(app: Onward) -> None:
     shop(app)
     reader = app.mcp(local=Caller(scopes=frozenset({READ}), name="reader"))
     handle = await app.submit("wait")
@@ -244,7 +244,7 @@ async def test_tools_that_a_caller_may_not_use_are_not_shown_and_refused(app: On
             await client.list_tools()
 
 
-async def test_pages_of_others_and_other_hosts_are_refused(served: str, app: Onward) -> None:
+async def test_foreign_origins_and_hosts_are_refused(served: str, app: Onward) -> None:
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     accept = {"Accept": "application/json, text/event-stream"}
     async with httpx2.AsyncClient() as http:
@@ -259,8 +259,8 @@ async def test_pages_of_others_and_other_hosts_are_refused(served: str, app: Onw
         assert (await http.post(served, json=ping, headers=unknown)).status_code == 404, "a session is not guessed"
 
 
-async def test_who_asks_without_the_gate_is_nobody(app: Onward) -> None:
-    """A request over HTTP that no gate has judged is refused, whatever the server was built for."""
+async def test_a_request_without_an_authenticated_caller_is_refused(app: Onward) -> None:
+    """The server refuses a request over HTTP that has not passed authentication, in every mode."""
     server = app.mcp()
     transport = httpx2.ASGITransport(server.streamable_http_app(host="testserver"))
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": _modern()}}
@@ -283,7 +283,7 @@ def _modern() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_nothing_of_the_sdk_is_loaded_before_it_is_asked_for(app: Onward) -> None:
+async def test_the_sdk_is_imported_on_first_use(app: Onward) -> None:
     import subprocess
     import sys
 
@@ -309,7 +309,7 @@ async def test_a_server_leaves_the_logging_of_the_program_alone(app: Onward) -> 
 
 
 async def test_the_guide(app: Onward, monkeypatch: Any) -> None:
-    """The code of mcp.md runs, and does what it says."""
+    """The code of mcp.md runs, and gives the results that the guide names."""
     names = code_of("mcp.md", "shop.py")
     async with Client(names["server"]) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]

@@ -32,7 +32,7 @@ async def test_a_client_starts_it_and_works_with_it(url: str, mode: str) -> None
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert names == ["submit", "get", "cancel", "patch", "answer", "decide", "shout"]
         result = await client.call_tool("shout", {"word": "hey"})
-        assert result.content[0].text == "HEY", "what handlers print is not in the way"
+        assert result.content[0].text == "HEY", "the output of handlers does not disturb the protocol"
         done = await client.call_tool("submit", {"task": "shout", "input": "you", "wait_s": 30})
         assert done.structured_content is not None
         (content,) = (await client.read_resource(done.structured_content["resource"])).contents
@@ -41,7 +41,7 @@ async def test_a_client_starts_it_and_works_with_it(url: str, mode: str) -> None
 
 @pytest.mark.slow
 @only_file
-async def test_without_an_app_it_is_a_door_with_fewer_scopes_where_asked(url: str) -> None:
+async def test_without_an_app_it_serves_the_verbs_with_the_given_scopes(url: str) -> None:
     async with Onward(url) as app:
         await app.service.submit([_wish()], unchecked=True)
     async with Client(command(url, "--scopes", "read")) as client:
@@ -59,7 +59,7 @@ def _wish() -> object:
 
 @pytest.mark.slow
 @only_file
-def test_it_ends_with_its_client_and_says_what_is_wrong(url: str, tmp_path: Path) -> None:
+def test_it_ends_with_its_client_and_prints_errors(url: str, tmp_path: Path) -> None:
     with Child.module("onward", "mcp", "--db", url, env=ENV, cwd=tmp_path) as child:  # its stdin is empty
         assert child.wait(60) == 0
         assert child.lines == []

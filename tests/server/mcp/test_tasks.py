@@ -1,4 +1,4 @@
-"""Long calls as MCP tasks: kept in the store, answered by people, and there after whatever becomes of a server."""
+"""Long calls as MCP tasks: they are stored, people answer them, and they survive their server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ids = itertools.count(1)
 
 
 class Rpc:
-    """A modern client, written out by hand: what is sent and what comes back, and nothing between."""
+    """A modern client, written by hand: it sends requests and returns the bodies of the responses as they are."""
 
     def __init__(self, url: str, *, tasks: bool = True, elicits: bool = True, key: str | None = None) -> None:
         self.url = url
@@ -52,8 +52,8 @@ class Rpc:
         body, headers = self.message(method, name, params)
         async with httpx2.AsyncClient(timeout=60) as http:
             answer = await http.post(self.url, json=body, headers=headers)
-        found: dict[str, Any] = answer.json()
-        return found
+        response: dict[str, Any] = answer.json()
+        return response
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         answer = await self("tools/call", tool, name=tool, arguments=arguments)
@@ -69,26 +69,28 @@ class Rpc:
 
     async def until(self, task_id: str, *statuses: str) -> dict[str, Any]:
         async def there() -> Any:
-            found = await self.get(task_id)
-            return found if found["status"] in statuses else None
+            task = await self.get(task_id)
+            return task if task["status"] in statuses else None
 
         return dict(await eventually(there))
 
 
 @pytest.mark.slow
-async def test_a_call_is_a_task_of_the_store_and_people_answer_it(served: str, app: Onward) -> None:
+async def test_a_call_is_a_task_of_the_store_that_people_answer(served: str, app: Onward) -> None:
     rpc = Rpc(served)
     handle = await rpc.call("careful", what="paint it")
     assert handle["resultType"] == "task"
     task = await app.get(handle["taskId"])
     assert (task.task, task.input) == ("careful", {"what": "paint it"}), "it is there when the handle is"
     waits = await rpc.until(task.task_id, "input_required")
-    ((key, asked),) = waits["inputRequests"].items()
-    assert asked["method"] == "elicitation/create"
-    assert asked["params"]["requestedSchema"]["properties"].keys() == {"confirm", "reason"}
-    assert "Really paint it?" in asked["params"]["message"]
+    ((key, request),) = waits["inputRequests"].items()
+    assert request["method"] == "elicitation/create"
+    assert request["params"]["requestedSchema"]["properties"].keys() == {"confirm", "reason"}
+    assert "Really paint it?" in request["params"]["message"]
     blind = await Rpc(served, elicits=False).get(task.task_id)
-    assert (blind["status"], "inputRequests" in blind) == ("working", False), "who can ask nobody is asked nothing"
+    assert (blind["status"], "inputRequests" in blind) == ("working", False), (
+        "a client without elicitation gets no request"
+    )
 
     wrong = await rpc("tasks/update", task.task_id, taskId=task.task_id, inputResponses={key: {"action": "accept"}})
     assert wrong["error"]["code"] == -32602
@@ -97,12 +99,12 @@ async def test_a_call_is_a_task_of_the_store_and_people_answer_it(served: str, a
         assert done["result"]["resultType"] == "complete"
     assert (await rpc.get(task.task_id))["inputRequests"].keys() == {key}
     yes = {key: {"action": "accept", "content": {"confirm": True, "reason": "fine"}}}
-    for _ in range(2):  # the second time it changes nothing
+    for _ in range(2):  # a second answer changes nothing
         await rpc("tasks/update", task.task_id, taskId=task.task_id, inputResponses=yes)
 
     async def question() -> Any:
-        found = (await rpc.get(task.task_id)).get("inputRequests", {})
-        return next((ask for ask in found if ask != key), None)
+        requests = (await rpc.get(task.task_id)).get("inputRequests", {})
+        return next((ask for ask in requests if ask != key), None)
 
     ask = await eventually(question)
     shown = (await rpc.get(task.task_id))["inputRequests"]
@@ -114,7 +116,7 @@ async def test_a_call_is_a_task_of_the_store_and_people_answer_it(served: str, a
     assert "isError" not in done["result"] or done["result"]["isError"] is False
 
 
-async def test_a_no_is_a_result_and_so_is_a_failure(served: str, app: Onward) -> None:
+async def test_a_denial_and_a_failure_are_results(served: str, app: Onward) -> None:
     rpc = Rpc(served)
     handle = await rpc.call("careful", what="paint it")
     waits = await rpc.until(handle["taskId"], "input_required")
@@ -127,7 +129,7 @@ async def test_a_no_is_a_result_and_so_is_a_failure(served: str, app: Onward) ->
     assert "no such thing" in failed["result"]["content"][0]["text"]
 
 
-async def test_what_cannot_be_accepted_makes_no_task(served: str, app: Onward) -> None:
+async def test_a_refused_call_submits_no_task(served: str, app: Onward) -> None:
     rpc = Rpc(served)
     refused = await rpc.call("add", a=1)
     assert (refused["resultType"], refused["isError"]) == ("complete", True)
@@ -139,8 +141,8 @@ async def test_what_cannot_be_accepted_makes_no_task(served: str, app: Onward) -
         assert unknown["error"]["code"] == -32602
 
 
-async def test_any_task_is_one_and_can_be_cancelled(served: str, app: Onward) -> None:
-    """A task that came in by another door has the same handle at this one."""
+async def test_a_task_submitted_elsewhere_is_an_mcp_task_and_can_be_cancelled(served: str, app: Onward) -> None:
+    """A task that was submitted by another API has the same id here."""
     rpc = Rpc(served)
     there = await app.submit("wait")
     assert (await rpc.get(there.id))["status"] == "working"
@@ -154,7 +156,7 @@ async def test_any_task_is_one_and_can_be_cancelled(served: str, app: Onward) ->
     assert (await there.get()).state is State.CANCELLED
 
 
-async def test_what_a_child_asks_is_asked_of_its_parent(served: str, app: Onward) -> None:
+async def test_the_question_of_a_child_is_shown_by_its_parent(served: str, app: Onward) -> None:
     @app.task
     async def boss(ctx: Any) -> str:
         """Have it done by another."""
@@ -177,7 +179,7 @@ async def test_what_a_child_asks_is_asked_of_its_parent(served: str, app: Onward
     assert (await rpc.until(handle["taskId"], "completed"))["result"]["content"][0]["text"] == "dig in red"
 
 
-# ── whatever becomes of a server ─────────────────────────────────────────────────────────────────────────────────────
+# ── servers that die ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextlib.contextmanager
@@ -192,10 +194,10 @@ def server(db: str, cwd: Path) -> Iterator[tuple[Child, str]]:
 @pytest.mark.slow
 @not_memory
 async def test_a_handle_outlives_its_server_and_is_known_to_every_other(url: str, tmp_path: Path) -> None:
-    with server(url, tmp_path) as (first, one):
-        working = await Rpc(one).call("wait")
-        asking = await Rpc(one).call("careful", what="dig")
-        await Rpc(one).until(asking["taskId"], "input_required")
+    with server(url, tmp_path) as (first, first_url):
+        working = await Rpc(first_url).call("wait")
+        asking = await Rpc(first_url).call("careful", what="dig")
+        await Rpc(first_url).until(asking["taskId"], "input_required")
         first.kill9()
     with server(url, tmp_path) as (_, two), server(url, tmp_path) as (_, three):
         assert (await Rpc(two).get(working["taskId"]))["status"] == "working"
@@ -205,8 +207,8 @@ async def test_a_handle_outlives_its_server_and_is_known_to_every_other(url: str
         await Rpc(two)("tasks/update", asking["taskId"], taskId=asking["taskId"], inputResponses=yes)
 
         async def question() -> Any:
-            found = (await Rpc(three).get(asking["taskId"])).get("inputRequests", {})
-            return next((ask for ask in found if ask != key), None)
+            requests = (await Rpc(three).get(asking["taskId"])).get("inputRequests", {})
+            return next((ask for ask in requests if ask != key), None)
 
         blue = {await eventually(question): {"action": "accept", "content": {"answer": "blue"}}}
         await Rpc(three)("tasks/update", asking["taskId"], taskId=asking["taskId"], inputResponses=blue)
@@ -255,7 +257,7 @@ asyncio.run(main())
 @pytest.mark.slow
 @not_memory
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_second_agent_in_another_process_reads_what_the_first_knows_and_goes_on(
+async def test_a_second_agent_in_another_process_reads_the_state_of_the_first_and_continues(
     url: str, tmp_path: Path, mode: str
 ) -> None:
     async with Onward(url) as app:
