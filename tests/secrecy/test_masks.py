@@ -76,9 +76,11 @@ def everything_made_of(value: str) -> dict[str, str]:
         "hex, colons and lines": in_lines(raw.hex(":"), 48, "\n    "),
         "hex, groups": in_lines(raw.hex(), 4, " "),
         "octal": "".join(f"\\{byte:03o}" for byte in raw),
-        "octal, short": "".join(f"\\{byte:o}" if byte > 7 else f"\\{byte:03o}" for byte in raw)
-        if not re.search("[0-7]", value)
-        else "".join(f"\\{byte:03o}" for byte in raw),
+        "octal, short": "".join(
+            f"\\{byte:o}" if not following.isdigit() else f"\\{byte:03o}"
+            for byte, following in zip(raw, [*map(chr, raw[1:]), "."], strict=True)
+        )
+        + ".",
         "hex of bytes": "".join(f"\\x{byte:02x}" for byte in raw),
         "braces": "".join(f"\\u{{{ord(letter):x}}}" for letter in value),
         "braces, perl": "".join(f"\\x{{{ord(letter):06X}}}" for letter in value),
