@@ -22,6 +22,7 @@ from hypothesis.internal.conjecture import providers
 from onward import Onward
 from onward.app.application import open_store
 from onward.core import mask, secret
+from onward.core.audit import BEGINNING
 from onward.store.port.core import Store
 from onward.store.sqlite.store import SqliteStore
 from onward.telemetry import counters
@@ -225,6 +226,7 @@ class Recycled:
         self.connection.execute(
             "; ".join(f"{'TRUNCATE' if name in grown else 'DELETE FROM'} {name}" for name in self.tables)
         )
+        self.connection.execute(f"INSERT INTO onward_audit_end (id, number, hash) VALUES (1, 0, '{BEGINNING}')")
         self.connection.execute("SELECT setval(sequencename::regclass, 1, false) FROM pg_sequences")
         return self.url
 

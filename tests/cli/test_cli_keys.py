@@ -15,6 +15,7 @@ import pytest
 
 from onward import Onward
 from onward.core import key as keys
+from onward.core.audit import parse_head, parse_keys
 from tests.cli.conftest import Run
 
 
@@ -117,8 +118,9 @@ def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> N
         onward("keys", "create", "--name", name, "--scope", "read", "--db", db)
     sound = onward("audit", "verify", "--db", db)
     assert sound.status == 0
-    first, head = sound.out.splitlines()
+    first, *end, head = sound.out.splitlines()
     assert first == "all 3 entries are as they were written"
+    assert " ".join(end).startswith("this does not prove the end of the log")
     assert onward("audit", "verify", "--seen", head, "--db", db, "--json").json == {
         "sound": True,
         "entries": 3,
@@ -127,11 +129,19 @@ def test_verify_names_the_first_break(onward: Run, db: str, tmp_path: Path) -> N
         "cause": None,
         "why": None,
         "keyed_from": None,
+        "end": "head",
     }
     connection = apsw.Connection(str(tmp_path / "onward.db"))
     connection.execute("DROP TRIGGER onward_audit_update; DROP TRIGGER onward_audit_delete")
     connection.execute("DELETE FROM onward_audit WHERE number = 3")
-    assert onward("audit", "verify", "--db", db).status == 0
+    beside = onward("audit", "verify", "--db", db)
+    assert (beside.status, "entry 3 was the last one, and is gone" in beside.out) == (1, True)
+    connection.execute("DROP TRIGGER onward_audit_end_update")
+    connection.execute(
+        "UPDATE onward_audit_end SET (number, hash) = (SELECT number, hash FROM onward_audit WHERE number = 2)"
+    )
+    unproven = onward("audit", "verify", "--db", db, "--json")
+    assert (unproven.status, unproven.json["end"]) == (0, "unproven")
     cut = onward("audit", "verify", "--seen", head, "--db", db)
     assert (cut.status, cut.out.strip()) == (1, "the audit log is broken at entry 3: entry 3 was there, and is gone")
     connection.execute("UPDATE onward_audit SET name = 'Eve' WHERE number = 2")
@@ -149,6 +159,7 @@ def test_verify_with_a_key_and_with_exported_heads(
         onward("keys", "create", "--name", name, "--scope", "read", "--db", db)
         head = onward("audit", "verify", "--db", db, "--json").json["head"]
         heads.write_text(f"{heads.read_text() if heads.exists() else ''}2026-11-17T08:00:00.000Z {head}\n\n")
+    first_head = heads.read_text().split()[1]
     sound = onward("audit", "verify", "--head", f"@{heads}", "--head", head, "--db", db)
     assert (sound.status, sound.out.splitlines()[0]) == (
         0,
@@ -165,10 +176,22 @@ def test_verify_with_a_key_and_with_exported_heads(
     connection = apsw.Connection(str(tmp_path / "onward.db"))
     connection.execute("DROP TRIGGER onward_audit_update; DROP TRIGGER onward_audit_delete")
     connection.execute("DELETE FROM onward_audit WHERE number > 1")
+    connection.execute("DROP TRIGGER onward_audit_end_update")
+    seal = parse_keys(base64.b64encode(b"k" * 32).decode())[0].seal_of(parse_head(first_head))
+    number, hash_ = parse_head(first_head)
+    connection.execute("UPDATE onward_audit_end SET number = ?, hash = ?, seal = ?", (number, hash_, seal))
     connection.close()
-    assert onward("audit", "verify", "--db", db).status == 0
+    old = onward("audit", "verify", "--db", db)
+    assert (old.status, "unless a whole older state of the database was put back" in " ".join(old.out.split())) == (
+        0,
+        True,
+    )
     cut = onward("audit", "verify", "--head", f"@{heads}", "--db", db)
     assert (cut.status, cut.out.strip()) == (1, "the audit log is broken at entry 2: entry 3 was there, and is gone")
+    monkeypatch.setenv("ONWARD_AUDIT_HEADS", f"syslog {heads}")
+    known = onward("audit", "verify", "--db", db)
+    assert (known.status, known.out) == (1, cut.out), "the file of the setting is read by itself"
+    monkeypatch.delenv("ONWARD_AUDIT_HEADS")
     for wrong in ("@/no/such/file", "3", f"@{tmp_path / 'onward.db'}"):
         assert onward("audit", "verify", "--head", wrong, "--db", db).status == 2
 

@@ -27,13 +27,21 @@ async def chain(store: Any) -> None:
 async def tamper(store: Any, statement: str) -> None:
     """Changes the tables as an owner of the database could."""
     if isinstance(store, SqliteStore):
-        for name in ("update", "delete"):
+        for name in ("update", "delete", "insert", "end_update", "end_delete", "end_insert"):
             await sql(store, f"DROP TRIGGER IF EXISTS onward_audit_{name}")
         await sql(store, statement)
         return
     async with store._db.connection() as connection, connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute(statement)
+
+
+async def forge_end(store: Any, number: int, seal: str = "NULL") -> None:
+    """Moves the end that is written down beside the log, as an owner of the database could."""
+    last = f"(SELECT hash FROM onward_audit WHERE number = {number})"
+    await tamper(
+        store, f"UPDATE onward_audit_end SET number = {number}, hash = COALESCE({last}, '{BEGINNING}'), seal = {seal}"
+    )
 
 
 async def test_every_change_of_a_caller_is_recorded_with_actor_and_subject(app: Onward) -> None:
@@ -138,13 +146,27 @@ async def test_many_writers_make_one_chain(store: Store, open_another: Any) -> N
 async def test_the_table_refuses_to_be_changed(store: Store) -> None:
     await chain(store)
     before = await store.audit.entries(0, 100)
+    columns = "number, at, name, action, subject, data, before, hash"
+    eve = "12, 0.0, 'Eve', '', '', data, '', '' FROM onward_audit WHERE number = 12"
     statements = [
         "UPDATE onward_audit SET name = 'Eve'",
         "DELETE FROM onward_audit",
         "DELETE FROM onward_audit WHERE number = 3",
+        f"INSERT INTO onward_audit ({columns}) SELECT {eve} ON CONFLICT (number) DO UPDATE SET name = 'Eve'",
+        f"INSERT INTO onward_audit ({columns}) SELECT {eve.replace('12', '0', 1)}",
+        "DELETE FROM onward_audit_end",
+        "UPDATE onward_audit_end SET number = 3",
+        "INSERT INTO onward_audit_end (id, number, hash) VALUES (1, 3, '')",
     ]
-    if not isinstance(store, SqliteStore):
-        statements.append("TRUNCATE onward_audit")
+    if isinstance(store, SqliteStore):
+        statements += [
+            f"INSERT OR REPLACE INTO onward_audit ({columns}) SELECT {eve}",
+            f"REPLACE INTO onward_audit ({columns}) SELECT {eve.replace('12', '3', 1)}",
+            "REPLACE INTO onward_audit_end (id, number, hash) VALUES (1, 30, '')",
+            "UPDATE OR REPLACE onward_audit SET number = 3 WHERE number = 4",
+        ]
+    else:
+        statements += ["TRUNCATE onward_audit", "TRUNCATE onward_audit_end"]
     for statement in statements:
         with pytest.raises(Exception, match="only ever added to"):
             await sql(store, statement)
@@ -171,7 +193,7 @@ async def test_a_missing_entry_is_found_and_one_put_in_between(app: Onward) -> N
     forged = last._replace(number=4, hash="")
     values = ", ".join(repr(value) for value in (forged.number, forged.at, forged.name, forged.action, forged.subject))
     data = "CAST('{}' AS BLOB)" if isinstance(app.store, SqliteStore) else "'{}'"
-    await sql(
+    await tamper(
         app.store,
         "INSERT INTO onward_audit (number, at, name, action, subject, data, before, hash) "
         f"VALUES ({values}, {data}, '{forged.before}', '{forged.expected_hash}')",
@@ -186,7 +208,11 @@ async def test_a_noted_head_reveals_a_chain_that_was_cut_off_or_made_anew(app: O
     await app.store.audit.append(AuditEvent("cancel", "more"))
     assert (await app.service.audit.verify(head)).sound
     await tamper(app.store, "DELETE FROM onward_audit WHERE number > 5")
-    assert (await app.service.audit.verify()).sound, "a chain alone does not show that its end is missing"
+    verdict = await app.service.audit.verify()
+    assert (verdict.broken, verdict.why) == (6, "entry 13 was the last one, and is gone")
+    await forge_end(app.store, 5)
+    verdict = await app.service.audit.verify()
+    assert (verdict.sound, verdict.end) == (True, "unproven"), "without a key the end can be written anew"
     verdict = await app.service.audit.verify(head)
     assert (verdict.broken, verdict.why) == (6, "entry 12 was there, and is gone")
     for n in range(20):

@@ -16,7 +16,7 @@ from onward.server.access.service import AuthorizedService
 from onward.store.sqlite.store import SqliteStore
 from tests.kit import not_memory
 from tests.server.tenants import caller, make_tenants
-from tests.service.test_audit import chain, tamper
+from tests.service.test_audit import chain, forge_end, tamper
 
 KEY = base64.b64encode(b"k" * 32).decode()
 OTHER = base64.b64encode(b"o" * 32).decode()
@@ -33,6 +33,7 @@ async def rewrite(store: Any, entries: list[Entry]) -> None:
     rows = ", ".join(f"({', '.join(_literal(store, value) for value in entry)})" for entry in entries)
     for statement in ("DELETE FROM onward_audit", f"INSERT INTO onward_audit ({columns}) VALUES {rows}"):
         await tamper(store, statement)
+    await forge_end(store, len(entries))
 
 
 def _literal(store: Any, value: Any) -> str:
@@ -111,6 +112,7 @@ async def test_a_chain_that_was_replaced_by_one_with_another_key_is_found(app: O
     await chain(app.store)
     head = (await app.service.audit.verify()).head
     await tamper(app.store, "DELETE FROM onward_audit")
+    await forge_end(app.store, 0)
     use(app, OTHER)
     await chain(app.store)
     use(app, KEY)
@@ -145,13 +147,75 @@ def _id(setting: str) -> str:
     return parse_keys(setting)[0].id
 
 
+async def test_an_emptied_log_shows(app: Onward) -> None:
+    """Whether the attacker leaves the end that is written down, moves it, or deletes it."""
+    use(app, KEY)
+    fresh = await app.service.audit.verify()
+    assert (fresh.sound, fresh.cause) == (False, "unkeyed"), "nothing tells a new log from an emptied one"
+    await chain(app.store)
+    assert (await app.service.audit.verify()).end == "seal"
+    await tamper(app.store, "DELETE FROM onward_audit")
+    verdict = await app.service.audit.verify()
+    assert (verdict.cause, verdict.why) == ("tampered", "entry 12 was the last one, and is gone")
+    await forge_end(app.store, 0)
+    assert (await app.service.audit.verify()).cause == "unkeyed"
+    await tamper(app.store, "DELETE FROM onward_audit_end")
+    assert (await app.service.audit.verify()).cause == "tampered"
+
+
+async def test_a_log_that_was_cut_off_shows_until_its_end_is_sealed_anew(app: Onward) -> None:
+    use(app, KEY)
+    await chain(app.store)
+    await tamper(app.store, "DELETE FROM onward_audit WHERE number > 9")
+    verdict = await app.service.audit.verify()
+    assert (verdict.cause, verdict.broken, verdict.why) == ("tampered", 10, "entry 12 was the last one, and is gone")
+    await forge_end(app.store, 9)
+    assert (await app.service.audit.verify()).cause == "unsealed"
+    await forge_end(app.store, 9, f"'{app.store.audit.keys[0].seal_of(Head(8, BEGINNING))}'")
+    assert (await app.service.audit.verify()).why == "the seal of its end was not made with the key of the log"
+    head = str((await app.audit(limit=100))[-1].number) + ":" + (await app.audit(limit=100))[-1].hash
+    await forge_end(app.store, 9)
+    verdict = await app.service.audit.verify(head)
+    assert (verdict.sound, verdict.end) == (True, "head"), "a head vouches for the end too"
+
+
+async def test_entries_behind_a_cut_do_not_hide_it(app: Onward) -> None:
+    """New entries do not move an end whose entry is gone, or is another one."""
+    use(app, KEY)
+    await chain(app.store)
+    await tamper(app.store, "DELETE FROM onward_audit WHERE number > 9")
+    for _ in range(2):
+        await chain(app.store)
+        assert (await app.service.audit.verify()).cause == "tampered"
+
+
+async def test_an_end_that_older_programs_left_behind_is_sound(app: Onward) -> None:
+    """They write entries, and no end."""
+    use(app, KEY)
+    await chain(app.store)
+    end = await app.store.audit.end()
+    await chain(app.store)
+    assert end is not None
+    await tamper(
+        app.store, f"UPDATE onward_audit_end SET number = {end.number}, hash = '{end.hash}', seal = '{end.seal}'"
+    )
+    assert (await app.service.audit.verify()).sound
+    await chain(app.store)
+    end = await app.store.audit.end()
+    assert end is not None
+    assert end.number == 36
+
+
 async def test_dropped_last_entries_show_only_with_a_head(app: Onward) -> None:
+    """Where the attacker kept the end of that time, and puts it back too."""
     use(app, KEY)
     await chain(app.store)
     heads = [str(Head(entry.number, entry.hash)) for entry in await app.audit(limit=100)]
     assert (await app.service.audit.verify(heads)).sound
     await tamper(app.store, "DELETE FROM onward_audit WHERE number > 9")
-    assert (await app.service.audit.verify()).sound, "a chain cannot tell of its own end, keyed or not"
+    seal = app.store.audit.keys[0].seal_of(parse_head(heads[8]))
+    await forge_end(app.store, 9, f"'{seal}'")
+    assert (await app.service.audit.verify()).sound, "a database cannot tell of its own past, keyed or not"
     verdict = await app.service.audit.verify(heads)
     assert (verdict.cause, verdict.broken, verdict.why) == ("tampered", 10, "entry 12 was there, and is gone")
     await chain(app.store)

@@ -51,6 +51,8 @@ def test_every_table_has_its_rights() -> None:
         ("serves", "DELETE FROM onward_keys"),
         ("serves", "UPDATE onward_audit SET name = ''"),
         ("serves", "DELETE FROM onward_audit"),
+        ("serves", "DELETE FROM onward_audit_end"),
+        ("works", "UPDATE onward_audit_end SET number = 9"),
         ("serves", "INSERT INTO onward_workers (id) VALUES ('w')"),
         ("serves", "UPDATE onward_handlers SET schema = ''"),
         ("reads", "SELECT hash FROM onward_keys"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from onward.core import wire
 from onward.core.audit import AuditEvent
 from onward.core.session import MAX_PER_PERSON, SessionRow
 from onward.store.port.core import Store
@@ -82,3 +83,15 @@ async def test_a_person_has_a_bounded_number_of_sessions(store: Store, time: Tim
         await store.sessions.add(session(f"s{n}"), 3600, EVENT)
         time.move(1)
     assert await ids(store) == ["other", *[f"s{n}" for n in range(3, MAX_PER_PERSON + 3)]]
+
+
+async def test_a_session_that_another_one_displaces_is_in_the_audit(store: Store, time: Time) -> None:
+    for n in range(MAX_PER_PERSON):
+        await store.sessions.add(session(f"s{n}", tenant="acme"), 3600, EVENT)
+        time.move(1)
+    by = AuditEvent("sign_in", "new", None, "person:a-1", "ada", {"person": "a-1", "roles": "admin"})
+    await store.sessions.add(session("new"), 3600, by)
+    *_, signed_in, ended = await store.audit.entries(0, 100)
+    assert (signed_in.action, signed_in.subject) == ("sign_in", "new")
+    assert (ended.action, ended.subject, ended.tenant, ended.key) == ("displace_session", "s0", "acme", "person:a-1")
+    assert wire.decode(ended.data) == {"person": "a-1", "roles": "viewer", "because_of": "new"}

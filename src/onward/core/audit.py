@@ -4,6 +4,9 @@ removed or inserted is noticed. Pure; `service/audit.py` reads and verifies the 
 Without a key every hash is a SHA-256, which a writer with access to the table can compute anew for a chain of its own. With a key
 (`ONWARD_AUDIT_KEY`) it is an HMAC-SHA256, and begins with `hmac-` and the id of the key. A chain is keyed from one entry on: the first
 keyed entry covers all before it, and no entry without a key follows.
+
+A chain cannot prove its own end. So the store writes down the last entry in another table, with a seal (`End`). An old seal that is put back
+together with the log of its time is sound again: only a head outside of the database shows that.
 """
 
 from __future__ import annotations
@@ -57,6 +60,11 @@ class AuditKey:
         """The hash of an entry that is written with this key."""
         return f"hmac-{self.id}-{hmac.digest(self._secret, entry.covered, hashlib.sha256).hex()}"
 
+    def seal_of(self, head: Head) -> str:
+        """The seal of the end of the log, while this head is its last entry."""
+        covered = f"onward audit end {head}".encode()
+        return f"hmac-{self.id}-{hmac.digest(self._secret, covered, hashlib.sha256).hex()}"
+
 
 AuditKeys = tuple[AuditKey, ...]
 """The first one writes; each of them verifies."""
@@ -103,6 +111,15 @@ class Head(NamedTuple):
         return f"{self.number}:{self.hash}"
 
 
+class End(NamedTuple):
+    """The last entry, as it is written down beside the log with every entry. Who cuts the log off has to change it too."""
+
+    number: int
+    hash: str
+    seal: str | None
+    """An HMAC of both, with the key of the log; None without a key. An end without the seal could be one of anybody."""
+
+
 def key_id(hash_: str) -> str | None:
     """The id of the key that made a hash; None when it was made without one."""
     match = _KEYED.fullmatch(hash_)
@@ -133,6 +150,11 @@ def _parse_key(word: str) -> AuditKey:
         )
         raise BadSetting("audit_key", "…", wanted)
     return AuditKey(secret)
+
+
+def to_end(head: Head, keys: Sequence[AuditKey] = ()) -> End:
+    """The end of a log with this last entry."""
+    return End(head.number, head.hash, keys[0].seal_of(head) if keys else None)
 
 
 def to_entry(event: AuditEvent, number: int, before: str, at: float, keys: Sequence[AuditKey] = ()) -> Entry:

@@ -1,40 +1,28 @@
 """Masks: replaces the values of secrets in everything that is written by `[secret NAME]`.
 
 This module knows every value that was used in this process. It searches everything that is written (`wire`, contents, artifacts, names of
-steps, logs) for these values, in the forms in which programs write them: plain, in base64 (also in the middle of a longer string, as in
-`Basic dXNlcjpwYXNz`, and broken into lines), in hex, line by line where a value has several lines; and all of these with escapes in them,
-of JSON, URLs, HTML and string literals, also one within another. It searches the string as it is, and then with one kind of escapes undone
-after another, up to `MAX_LEVELS` deep and `MAX_VIEWS` times: each pass reads the string once, so the cost grows only with its length. A
-value that was changed in another way (compressed, encrypted, cut in two) is not found; for text that comes in pieces, `Stream` puts the
-pieces together.
+steps, logs) for these values, in the forms in which programs write them (`secret_forms.py`), as they are and with the escapes around them
+undone (`escapes.py`). A value that was changed in another way (compressed, encrypted, cut in two) is not found; for text that comes in
+pieces, `Stream` puts the pieces together.
+
+Most strings have no value in them, so a cheap question comes first (`_Search.likely`): it compares groups of eight bytes of a string with
+the groups of all forms. It costs the same for one secret and for a thousand. Only forms that share a group with the string are searched for.
 
 While no value is known, `on` is False, and callers skip the search.
 """
 
 from __future__ import annotations
 
-import base64
 import bisect
 import functools
-import html
-import re
-import shlex
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
-MIN_CHARS = 8
-"""Characters that a secret has at least. A shorter string is part of other words too, and masking it would damage them."""
-
-MIN_LINE_CHARS = 16
-"""Characters that a line of a longer secret has at least, to be masked by itself."""
-
-MAX_LEVELS = 3
-"""How often escapes are undone: JSON in a string in JSON in a URL has three levels."""
-
-MAX_VIEWS = 12
-"""How often one string is searched: as it is, and with escapes undone in several orders."""
+from onward.core.escapes import HALF_ESCAPE, KINDS, MAX_BACKSLASHES, MAX_ROUNDS, Path, View, unescaped
+from onward.core.secret_forms import KEPT_PACKED, PACKED_AS, forms_of, pack, to_bytes
+from onward.core.secret_forms import MIN_CHARS as MIN_CHARS
 
 RECENT = 64
 """Values of one name that are remembered when they are never forgotten explicitly: after a change of a secret, the values before may still
@@ -47,18 +35,134 @@ on: bool = False
 class _Form(NamedTuple):
     data: bytes
     name: str
+    packed: bool = False
+    """Whether it is searched for in packed bytes."""
+
+
+class _Search:
+    """The forms of all known values, prepared for the search. A part that is not always used is prepared when it is."""
+
+    def __init__(self, known: Sequence[tuple[str, str]] = ()) -> None:
+        """`known` are names and values; of two names for one value, the last one counts."""
+        self._known = known
+        self.names = {secret: name for name, secret in known}
+        parts = [_filtered(secret) for secret in self.names]
+        self.short = frozenset[bytes]().union(*(part.short for part in parts))
+        """Forms that have less than `MIN_GROUPED_BYTES` when they are packed, in their packed bytes: each is searched for by itself."""
+        shortest = min((part.shortest for part in parts), default=MIN_GROUPED_BYTES)
+        self.stride = min((shortest - GROUP_BYTES + 1) // GROUP_BYTES, MAX_STRIDE)
+        self.groups = frozenset[int]().union(*(part.groups[self.stride] for part in parts))
+        """Groups of eight bytes of all other forms: packed bytes with a form in them have one of its groups at a multiple of `stride`
+        groups."""
+
+    def likely(self, packed: bytes) -> set[_Form]:
+        """The forms that packed bytes may have in them: all that they have, and some more."""
+        likely = {form for data in self.short if data in packed for form in self._by_short[data]}
+        whole = len(packed) // GROUP_BYTES * GROUP_BYTES
+        if whole:
+            groups = memoryview(packed)[:whole].cast("Q")[:: self.stride]
+            if not self.groups.isdisjoint(groups):
+                likely.update(form for group in self.groups.intersection(groups) for form in self._by_group[group])
+        return likely
+
+    @functools.cached_property
+    def forms(self) -> list[_Form]:
+        """All forms, each once."""
+        names: dict[tuple[bytes, bool], str] = {}
+        for name, secret in self._known:
+            plain, packed = forms_of(secret)
+            names |= dict.fromkeys([(form, False) for form in plain] + [(form, True) for form in packed], name)
+        return [_Form(data, name, packed) for (data, packed), name in names.items()]
+
+    @functools.cached_property
+    def _by_short(self) -> dict[bytes, list[_Form]]:
+        result: dict[bytes, list[_Form]] = {}
+        for form in self.forms:
+            result.setdefault(pack(form.data), []).append(form)
+        return result
+
+    @functools.cached_property
+    def _by_group(self) -> dict[int, list[_Form]]:
+        result: dict[int, list[_Form]] = {}
+        for form in self.forms:
+            data = pack(form.data)
+            for group in _groups(data, self.stride) if len(data) >= MIN_GROUPED_BYTES else ():
+                result.setdefault(group, []).append(form)
+        return result
+
+    @functools.cached_property
+    def plain(self) -> _Beginnings:
+        """The beginnings of the plain forms."""
+        return _Beginnings(form.data for form in self.forms if not form.packed)
+
+    @functools.cached_property
+    def packed(self) -> _Beginnings:
+        """The beginnings of the packed forms."""
+        return _Beginnings(form.data for form in self.forms if form.packed)
+
+    @functools.cached_property
+    def wide(self) -> tuple[_Form, ...]:
+        """All forms in UTF-16, for bytes from elsewhere."""
+        return tuple(_Form(wide, form.name) for form in self.forms for wide in _in_utf_16(form.data))
+
+    @functools.cached_property
+    def ascii(self) -> bool:
+        """Whether all forms are ASCII."""
+        return all(form.data.isascii() for form in self.forms)
+
+
+class _Beginnings:
+    """The beginnings of forms."""
+
+    def __init__(self, forms: Iterable[bytes]) -> None:
+        self._forms = sorted(forms)
+        self._longest = max(map(len, self._forms), default=0)
+
+    def overlap(self, data: bytes) -> int:
+        """The length of the longest end of the bytes that is a beginning of a form, and not all of it."""
+        for start in range(max(0, len(data) - self._longest + 1), len(data)):
+            end = data[start:]
+            at = bisect.bisect_right(self._forms, end)  # behind the form that is all of it
+            if at < len(self._forms) and self._forms[at].startswith(end):
+                return len(end)
+        return 0
+
+
+GROUP_BYTES: Final = 8
+MIN_GROUPED_BYTES: Final = 2 * GROUP_BYTES - 1
+"""Bytes of a form that has a whole group in it, wherever it begins."""
+MAX_STRIDE: Final = 2
+"""Groups of which one is compared, at most: a form has to be so much longer."""
+
+
+class _Filtered(NamedTuple):
+    """The forms of one value, packed, for the first question to a string."""
+
+    short: frozenset[bytes]
+    shortest: int
+    """The bytes of the shortest form that is not in `short`."""
+    groups: dict[int, frozenset[int]]
+    """The groups of the others, by stride."""
+
+
+@functools.lru_cache(4096)
+def _filtered(secret: str) -> _Filtered:
+    plain, packed = forms_of(secret)
+    forms = {*packed, *map(pack, plain)}
+    long = [form for form in forms if len(form) >= MIN_GROUPED_BYTES]
+    shortest = min(map(len, long), default=sys.maxsize)
+    groups = {
+        stride: frozenset(group for form in long for group in _groups(form, stride))
+        for stride in range(1, MAX_STRIDE + 1)
+        if shortest >= (stride + 1) * GROUP_BYTES - 1
+    }
+    return _Filtered(frozenset(forms.difference(long)), shortest, groups)
 
 
 _lock = threading.Lock()
 _counts: dict[tuple[str, str], int] = {}
 """How often each value of each name was learned and not forgotten, the oldest first."""
-_forms: tuple[_Form, ...] = ()
-"""The longest first."""
-_packed: tuple[_Form, ...] = ()
-"""Those of them in which line breaks and blanks mean nothing: base64 and hex."""
-_wide: tuple[_Form, ...] = ()
-"""All of them in UTF-16, for bytes from elsewhere."""
-_names: dict[str, str] = {}
+_search: _Search
 
 
 def learn(name: str, value: str, recent: int | None = None) -> None:
@@ -105,23 +209,25 @@ def clear() -> None:
 
 
 def _compile() -> None:
-    global _forms, _packed, _wide, _names, on  # noqa: PLW0603 -- one for the process, replaced as a whole
-    known = sorted(_counts, reverse=True)  # of two names for one value, the first in alphabetical order counts
-    _forms = _longest_first({form: name for name, value in known for form in forms(value)})
-    _packed = _longest_first({form: name for name, value in known for form in _encoded(_raw(value))})
-    _wide = _longest_first(
-        {
-            form.decode("utf-8", "surrogatepass").encode(codec, "surrogatepass"): name
-            for form, name in _forms
-            for codec in ("utf-16-le", "utf-16-be")
-        }
-    )
-    _names = {value: name for name, value in known}
+    global _search, on  # noqa: PLW0603 -- one for the process, replaced as a whole
+    _search = _Search(sorted(_counts, reverse=True))  # the first name in alphabetical order counts
     on = bool(_counts)
 
 
-def _longest_first(names: dict[bytes, str]) -> tuple[_Form, ...]:
-    return tuple(_Form(form, name) for form, name in sorted(names.items(), key=lambda item: -len(item[0])))
+def _in_utf_16(form: bytes) -> Iterator[bytes]:
+    text = form.decode("utf-8", "surrogatepass")
+    for variant in {text, text.replace("+", "-").replace("/", "_")}:
+        for codec in ("utf-16-le", "utf-16-be"):
+            yield variant.encode(codec, "surrogatepass")
+
+
+def _groups(form: bytes, stride: int) -> Iterator[int]:
+    """The groups in the middle of a form, of which one is at a multiple of `stride` groups wherever the form begins. (Values of one
+    service begin alike.)"""
+    starts = stride * GROUP_BYTES
+    first = (len(form) - GROUP_BYTES + 1 - starts) // 2
+    for start in range(first, first + starts):
+        yield int.from_bytes(form[start : start + GROUP_BYTES], sys.byteorder)
 
 
 def marker(name: str) -> str:
@@ -131,7 +237,7 @@ def marker(name: str) -> str:
 
 def name_of(value: str) -> str | None:
     """The name of a secret that has exactly this value."""
-    return _names.get(value)
+    return _search.names.get(value)
 
 
 # ── masking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +245,7 @@ def name_of(value: str) -> str | None:
 
 def text(plain: str) -> str:
     """A string with every value masked; the same object when it has none."""
-    data = _raw(plain)
+    data = to_bytes(plain)
     if _first(data) is None:
         return plain
     return _replaced(data, _spans(data)).decode("utf-8", "surrogatepass")
@@ -152,10 +258,9 @@ def cut(plain: str, most: int) -> str:
 
 def data(plain: bytes) -> bytes:
     """Bytes of any kind with every value masked."""
-    if name_in_bytes(plain) is None:
-        return plain
-    wide = [span for form in _wide for span in _find(plain, form)] if b"\0" in plain else []
-    return _replaced(plain, _spans(plain) + wide)
+    wide = [span for form in _wide_forms(plain) for span in _find(plain, form)]
+    spans = _spans(plain) + wide
+    return _replaced(plain, spans) if spans else plain
 
 
 def value(plain: Any) -> Any:
@@ -172,7 +277,7 @@ def value(plain: Any) -> Any:
         for item in plain:
             items.append(value(item))
         return items
-    if isinstance(plain, int | float) and (name := _names.get(str(plain))) is not None:
+    if isinstance(plain, int | float) and (name := _search.names.get(str(plain))) is not None:
         return marker(name)
     return plain
 
@@ -184,11 +289,8 @@ def name_in(json_data: bytes) -> str | None:
 
 def name_in_bytes(any_data: bytes) -> str | None:
     """The name of a secret whose value is in bytes of any kind; None when there is none."""
-    if b"\0" in any_data:
-        for form, name in _wide:
-            if form in any_data:
-                return name
-    return _first(any_data)
+    wide = _wide_forms(any_data)
+    return wide[0].name if wide else _first(any_data)
 
 
 class Stream:
@@ -200,7 +302,7 @@ class Stream:
 
     def feed(self, piece: str) -> str:
         """The text that may be shown after this piece: masked, and without the end that is held back."""
-        data = self._held + _raw(piece)
+        data = self._held + to_bytes(piece)
         cut = len(data)
         spans: list[_Span] = []
         if on:
@@ -226,53 +328,64 @@ class _Span(NamedTuple):
     name: str
 
 
-Path = tuple[int, ...]
-"""The kinds of escapes that were undone, one after another, by their place in `_KINDS`."""
-
-
 def _first(data: bytes) -> str | None:
     """The name of a value in these bytes, under any escapes; None when there is none."""
-    return next((name for _, name in _hits(data)), None)
+    hit = next(_hits(data), None)
+    return None if hit is None else max(hit.forms, key=lambda form: (len(form.data), form.data)).name
 
 
-def _hits(data: bytes) -> Iterator[tuple[Path, str]]:
-    """The escapes under which there is a value, and the name of the value."""
-    for path, view in _unescaped(data):
-        name = next((name for form, name in _forms if form in view), None)
-        if name is None and b"\n" in view:
-            packed = view.translate(None, _BLANKS)
-            name = next((name for form, name in _packed if form in packed), None)
-        if name is not None:
-            yield path, name
+def _wide_forms(data: bytes) -> list[_Form]:
+    """The forms in UTF-16 that these bytes have. Without its zero bytes a form is ASCII in most cases, and then a quick search comes first."""
+    search = _search
+    if b"\0" not in data or (search.ascii and not search.likely(pack(data.translate(None, b"\0")))):
+        return []
+    return [form for form in search.wide if form.data in data]
 
 
-def _unescaped(data: bytes) -> Iterator[tuple[Path, bytes]]:
-    """The bytes as they are, then with escapes undone in all orders that make a difference; the fewest first."""
-    seen = {data}
-    views: list[tuple[Path, bytes]] = [((), data)]
-    for path, view in views:
-        yield path, view
-        for number, kind in enumerate(_KINDS if len(path) < MAX_LEVELS else ()):
-            other = kind.undo(view)
-            if other not in seen and len(views) < MAX_VIEWS:
-                seen.add(other)
-                views.append(((*path, number), other))
+class _Hit(NamedTuple):
+    """The forms that a string has under some escapes."""
+
+    path: Path
+    forms: list[_Form]
+
+
+def _hits(data: bytes) -> Iterator[_Hit]:
+    """The escapes under which there is a value."""
+    search = _search
+    for path, view in unescaped(data):
+        packed = pack(view)
+        forms = [form for form in search.likely(packed) if form.data in (packed if form.packed else view)]
+        if forms:
+            yield _Hit(path, forms)
 
 
 def _spans(data: bytes) -> list[_Span]:
     """All values in these bytes. Only where one is left after those without escapes, each byte is followed to its origin."""
-    spans = [span for form in _forms for span in _find(data, form)]
+    spans: list[_Span] = []
+    for hit in _hits(data):
+        if not hit.path:
+            spans = [span for form in hit.forms if not form.packed for span in _find(data, form)]
+        break
     rest = bytearray(data)
     for span in spans:
         rest[span.start : span.end] = b"\1" * (span.end - span.start)
-    for path, _ in _hits(bytes(rest)):
-        for view in _views(bytes(rest), path):
-            for form in _packed if view.packed else _forms:
-                spans += [
-                    _Span(*view.origin(found.start, found.end), found.form, found.name)
-                    for found in _find(view.data, form)
-                ]
+    view, undone = View.of(bytes(rest)), 0
+    for hit in _hits(bytes(rest)):
+        for number in hit.path[undone:]:
+            view = view.unescaped(KINDS[number])
+        undone, packed = len(hit.path), _packed_view(view)
+        for form in hit.forms:
+            searched = packed if form.packed else view
+            spans += [
+                found._replace(start=start, end=end)
+                for found in _find(searched.data, form)
+                for start, end in [searched.origin(found.start, found.end)]
+            ]
     return spans
+
+
+def _packed_view(view: View) -> View:
+    return view.packed(KEPT_PACKED, PACKED_AS)
 
 
 def _find(data: bytes, form: _Form) -> Iterator[_Span]:
@@ -301,212 +414,38 @@ def _replaced(data: bytes, spans: Iterable[_Span]) -> bytes:
 
 def _possible_beginning(data: bytes) -> int:
     """Where the end of these bytes begins that may be the beginning of a value; their length when there is none."""
-    cut: int = len(data)
-    seen = set[bytes]()
-    views = [(0, _View(None, [(0, len(data), None)], data))]
-    for level, view in views:
-        half = _HALF_ESCAPE.search(view.data)
-        if half is not None:  # the escapes before it are undone without it: they may be the first half of a pair
-            start, end_of_half = half.span(half.lastgroup or 0)
-            cut = min(cut, view.origin(start, end_of_half)[0])
-            view.data = view.data[:start]
-        for end, forms_of in ((view, _forms), (_pack(view), _packed)):
-            if overlap := max(_overlap(end.data, form) for form, _ in forms_of):
-                cut = min(cut, end.origin(len(end.data) - overlap, len(end.data))[0])
-        for kind in _KINDS if level < MAX_LEVELS else ():
-            other = _View(view, _unescaped_parts(view.data, kind.pattern), view.data)
-            if other.data != view.data and other.data not in seen:
-                seen.add(other.data)
-                views.append((level + 1, other))
+    search, cut = _search, len(data)
+    view = View.of(data)
+    cut = min(cut, _held_in(view, search))
+    for _ in range(MAX_ROUNDS):
+        changed = False
+        for kind in KINDS:
+            if kind.mark in view.data:
+                other = view.unescaped(kind)
+                if other.data != view.data:
+                    view, changed = other, True
+                    cut = min(cut, _held_in(view, search))
+        if not changed:
+            break
     run = cut - len(data[:cut].rstrip(b"\\"))
     return cut - (run if run <= MAX_BACKSLASHES else 0)  # where a run of backslashes is cut, they mean something else
 
 
-MAX_BACKSLASHES = 64
-"""Backslashes in a row that are held back as a whole: JSON in JSON, eight deep, has so many before a quote."""
+def _held_in(view: View, search: _Search) -> int:
+    """Where the part of a view that is held back begins in its source; all of its length when there is none. Takes half an escape off the
+    end of the view: the escapes before it are undone without it, since they may be the first half of a pair."""
+    cut = sys.maxsize
+    half = HALF_ESCAPE.search(view.data)
+    if half is not None:
+        start, end = half.span(half.lastgroup or 0)
+        cut = view.origin(start, end)[0]
+        view.data = view.data[:start]
+    if overlap := search.plain.overlap(view.data):
+        cut = min(cut, view.origin(len(view.data) - overlap, len(view.data))[0])
+    if overlap := search.packed.overlap(pack(view.data)):
+        packed = _packed_view(view)
+        cut = min(cut, packed.origin(len(packed.data) - overlap, len(packed.data))[0])
+    return cut
 
 
-def _overlap(data: bytes, form: bytes) -> int:
-    """The length of the longest end of the bytes that is a beginning of the form, and not all of it."""
-    end = data[-(len(form) - 1) :]
-    start = end.find(form[:1])
-    while start >= 0:
-        if form.startswith(end[start:]):
-            return len(end) - start
-        start = end.find(form[:1], start + 1)
-    return 0
-
-
-# ── escapes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_BLANKS = b" \t\r\n"
-"""Bytes that may stand within base64 and hex: line breaks and their indentation."""
-
-_FREQUENT = ((b"\\\\", b"\0"), (b'\\"', b'"'), (b"\\n", b"\n"), (b"\\r", b"\r"), (b"\\t", b"\t"), (b"\\/", b"/"))
-"""The escapes that stand in nearly every JSON, in the order in which they are undone. NUL stands for a backslash meanwhile."""
-
-
-class _Kind(NamedTuple):
-    """A kind of escapes."""
-
-    mark: bytes
-    """The byte that each of them begins with."""
-    pattern: re.Pattern[bytes]
-
-    def undo(self, data: bytes) -> bytes:
-        """The bytes with these escapes undone."""
-        if self.mark not in data:
-            return data
-        if self.mark != b"\\" or b"\0" in data:
-            return self.pattern.sub(_unescape_match, data)
-        for escape, character in _FREQUENT:  # takes a tenth of the time
-            data = data.replace(escape, character)
-        if self.mark in data:
-            data = self.pattern.sub(_unescape_match, data)
-        return data.replace(b"\0", b"\\")
-
-
-_KINDS = (
-    _Kind(
-        b"\\",
-        re.compile(
-            rb"\\(?:u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|x[0-9A-Fa-f]{2}"
-            rb"|[^0-9AC-Zac-eg-mo-qsu-z%&])"
-        ),
-    ),
-    _Kind(b"%", re.compile(rb"%[0-9A-Fa-f]{2}")),
-    _Kind(b"&", re.compile(rb"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});")),
-)
-"""The escapes of JSON and string literals, of URLs, and of HTML."""
-
-_HALF_ESCAPE = re.compile(
-    rb"(?:(?P<short>%[0-9A-Fa-f]?|&[#0-9A-Za-z]{0,8})"
-    rb"|(?<!\\)(?:\\\\)*(?P<letter>\\(?:u[0-9A-Fa-f]{0,3}|u[dD][89abAB][0-9A-Fa-f]{2}(?:\\(?:u[0-9A-Fa-f]{0,3})?)?"
-    rb"|U[0-9A-Fa-f]{0,7}|x[0-9A-Fa-f]?)?))\Z"
-)
-"""The beginning of an escape, at the end of a piece. A backslash begins one where an even number of them is before it."""
-
-_LETTERS = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f"}
-
-
-@functools.lru_cache(4096)
-def _unescape(escape: bytes) -> bytes:
-    """The character of an escape, in UTF-8. A URL escapes single bytes of it."""
-    if escape.startswith(b"%"):
-        return bytes.fromhex(escape[1:].decode())
-    if escape.startswith((b"&#x", b"&#X")):
-        return _character(int(escape[3:-1], 16))
-    if escape.startswith(b"&#"):
-        return _character(int(escape[2:-1]))
-    if escape.startswith(b"&"):
-        return _raw(html.unescape(escape.decode()))
-    if escape[1:2] in b"uUx":
-        high, *low = (int(unit, 16) for unit in re.split(rb"\\[uUx]", escape)[1:])
-        return _character(0x10000 + ((high & 0x3FF) << 10) + (low[0] & 0x3FF) if low else high)
-    return _LETTERS.get(escape[1:], escape[1:])
-
-
-def _character(number: int) -> bytes:
-    return _raw(chr(min(number, sys.maxunicode)))
-
-
-def _unescape_match(match: re.Match[bytes]) -> bytes:
-    return _unescape(match[0])
-
-
-class _View:
-    """Bytes with a part of them replaced, which knows where each byte came from."""
-
-    def __init__(self, source: _View | None, parts: Iterable[tuple[int, int, bytes | None]], plain: bytes) -> None:
-        """`parts` are the kept (None) and the replaced parts of `plain`, in order."""
-        self._source, self.packed = source, False
-        self._starts: list[int] = []
-        """Where each part begins here."""
-        self._parts: list[tuple[int, int, bool]] = []
-        """For each part: its beginning and end in the source, and whether it was kept."""
-        pieces, length = [], 0
-        for start, end, replacement in parts:
-            piece = plain[start:end] if replacement is None else replacement
-            if piece:
-                self._starts.append(length)
-                self._parts.append((start, end, replacement is None))
-                pieces.append(piece)
-                length += len(piece)
-        self.data = b"".join(pieces)
-
-    def origin(self, start: int, end: int) -> tuple[int, int]:
-        """The bytes of the first source that bytes of this view came from."""
-        first, last = self._part(start), self._part(end - 1)
-        begin = first[1] + (start - first[0]) if first[3] else first[1]
-        finish = last[1] + (end - last[0]) if last[3] else last[2]
-        return (begin, finish) if self._source is None else self._source.origin(begin, finish)
-
-    def _part(self, at: int) -> tuple[int, int, int, bool]:
-        number = bisect.bisect_right(self._starts, at) - 1
-        return (self._starts[number], *self._parts[number])
-
-
-def _views(data: bytes, path: Path) -> Iterator[_View]:
-    """The bytes with these escapes undone; and the same without blanks."""
-    view = _View(None, [(0, len(data), None)], data)
-    for number in path:
-        view = _View(view, _unescaped_parts(view.data, _KINDS[number].pattern), view.data)
-    yield view
-    yield _pack(view)
-
-
-def _pack(view: _View) -> _View:
-    """The view without blanks."""
-    packed = _View(view, ((run.start(), run.end(), None) for run in _NOT_BLANK.finditer(view.data)), view.data)
-    packed.packed = True
-    return packed
-
-
-_NOT_BLANK = re.compile(rb"[^ \t\r\n]+")
-
-
-def _unescaped_parts(data: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
-    end = 0
-    for match in pattern.finditer(data):
-        yield end, match.start(), None
-        yield match.start(), match.end(), _unescape(match[0])
-        end = match.end()
-    yield end, len(data), None
-
-
-# ── the forms of a value ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def forms(secret: str) -> set[bytes]:
-    """All forms of a value that are searched for, without escapes."""
-    raw = _raw(secret)
-    plain = {raw, _raw(secret.strip()), raw.replace(b" ", b"+"), repr(raw)[2:-1].encode()}
-    plain |= {_raw(shlex.quote(secret)[1:-1])} if "'" in secret else set()
-    lines = [line.strip() for line in secret.splitlines()]
-    if len(lines) > 1:
-        plain |= {_raw(line) for line in lines if len(line) >= MIN_LINE_CHARS and not line.startswith("-----")}
-    return {form for form in plain | _encoded(raw) if len(form) >= MIN_CHARS}
-
-
-def _encoded(raw: bytes) -> set[bytes]:
-    """The value in base64 and in hex."""
-    digits = {raw.hex().encode(), raw.hex(":").encode()}
-    encoded = digits | {form.upper() for form in digits} | _inside_base64(raw)
-    return {form for form in encoded if len(form) >= MIN_CHARS}
-
-
-def _raw(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _inside_base64(raw: bytes) -> set[bytes]:
-    """The parts that base64 of any string with this value contains: three, by the position of the value, without the characters at both ends
-    that also depend on its neighbours."""
-    parts = set()
-    for before, head in ((0, 0), (1, 2), (2, 3)):
-        padded = b"\0" * before + raw
-        tail = (0, 3, 2)[len(padded) % 3]
-        for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            whole = encode(padded)
-            parts.add(whole[head : len(whole) - tail])
-    return parts
+_search = _Search()

@@ -17,6 +17,9 @@ from onward.core.caller import ROLES, Caller
 MAX_PER_PERSON: Final = 20
 """Sessions of one person at once. One more sign-in ends the one that was unused for the longest time."""
 
+DISPLACED: Final = "displace_session"
+"""The audit event of a session that ended because its person has too many."""
+
 USED_INTERVAL_S: Final = 60.0
 """Seconds between two writes of when a session was last used."""
 

@@ -147,16 +147,26 @@ def parse_outlets(setting: str, webhooks: Callable[[], Webhooks]) -> list[Outlet
     return [_parse_outlet(word, webhooks) for word in setting.replace(",", " ").split()]
 
 
+def file_outlets(setting: str) -> list[Path]:
+    """The files that a setting names."""
+    return [path for word in setting.replace(",", " ").split() if (path := _file_path(word)) is not None]
+
+
+def _file_path(word: str) -> Path | None:
+    url = urllib.parse.urlsplit(word)
+    if url.scheme == "file" and not url.netloc and url.path.strip("/"):
+        return Path(urllib.parse.unquote(url.path))
+    return Path(word) if word.startswith(("/", "./", "../")) else None
+
+
 def _parse_outlet(word: str, webhooks: Callable[[], Webhooks]) -> Outlet:
     url = urllib.parse.urlsplit(word)
     if word == "syslog" or url.scheme == "syslog":
         return SyslogOutlet(_syslog_address(word, url), Threads())
     if url.scheme in {"http", "https"}:
         return WebhookOutlet(word, webhooks())
-    if url.scheme == "file" and not url.netloc and url.path.strip("/"):
-        return FileOutlet(Path(urllib.parse.unquote(url.path)), Threads())
-    if word.startswith(("/", "./", "../")):
-        return FileOutlet(Path(word), Threads())
+    if (path := _file_path(word)) is not None:
+        return FileOutlet(path, Threads())
     raise BadSetting("audit_heads", word.partition("?")[0], _WANTED)
 
 

@@ -202,7 +202,8 @@ def audit(commands: Commands) -> None:
         "verify",
         "commands.keys:verify",
         "check that no entry of the audit log was changed or removed",
-        "Exit status 1 if one was; it prints the first such entry.",
+        "Exit status 1 if one was, or if a key is missing to check it.\n"
+        "Without --head it reads the files of ONWARD_AUDIT_HEADS.",
     )
     verify.add_argument(
         "--head",

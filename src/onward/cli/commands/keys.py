@@ -16,9 +16,10 @@ from onward.cli.output.text import age, local, readable, safe
 from onward.core.audit import Entry
 from onward.core.views import Key
 from onward.errors import NotFound, UsageError
-from onward.service.audit import TAMPERED
+from onward.service.audit import BY_HEAD, BY_SEAL, TAMPERED, UNPROVEN
 from onward.service.keys import Keys
 from onward.service.serialize import entry_json, key_json
+from onward.sinks.audit_heads import file_outlets
 
 PAGE_SIZE = 1000
 KEYS = (
@@ -148,14 +149,17 @@ async def verify(args: Namespace) -> int:
     """`onward audit verify`."""
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        verdict = await app.service.audit.verify(_heads(args.heads))
+        heads = _heads(args.heads) or _exported_heads(app.settings.audit_heads)
+        verdict = await app.service.audit.verify(heads)
     if screen.json:
         problem = {"broken": verdict.broken, "cause": verdict.cause or None, "why": verdict.why or None}
         problem["keyed_from"] = verdict.keyed_from
+        problem["end"] = verdict.end if verdict.sound else None
         screen.document({"sound": verdict.sound, "entries": verdict.entries, "head": verdict.head, **problem})
     elif verdict.sound:
         keyed = "" if verdict.keyed_from is None else f"; they are keyed from entry {verdict.keyed_from} on"
         screen.say(f"all {verdict.entries:,} entries are as they were written{keyed}")
+        screen.say(_END[verdict.end])
         print(verdict.head)
         screen.aside(
             "note this head elsewhere: `onward audit verify --head HEAD` checks later that no entry up to it is missing"
@@ -165,6 +169,20 @@ async def verify(args: Namespace) -> int:
     else:
         screen.say((f"the audit log cannot be vouched for from entry {verdict.broken} on: {verdict.why}", "bold red"))
     return 0 if verdict.sound else 1
+
+
+_END = {
+    BY_HEAD: "the last entry is one of the heads that you gave: none up to it is missing",
+    BY_SEAL: "the sealed end of the log fits: no entry was removed behind it, unless a whole older state of the database was put back",
+    UNPROVEN: "this does not prove the end of the log: entries behind the last one, or all of them, may have been removed. "
+    "Only a head that was noted elsewhere (--head) proves that",
+}
+
+
+def _exported_heads(setting: str) -> list[str]:
+    """The heads in files of this machine to which this installation exports them."""
+    paths = [path for path in file_outlets(setting) if path.exists()]
+    return [head for path in paths for head in _read_heads(path)]
 
 
 def _heads(given: list[str] | None) -> list[str]:

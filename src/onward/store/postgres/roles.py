@@ -83,6 +83,7 @@ TABLES: dict[str, Rights] = {
     "onward_askers": Rights(ADDS_AND_DROPS, ADDS_AND_DROPS, BY_TASK),
     "onward_data_keys": Rights(CHANGES, CHANGES, BY_COLUMN, reader=NO_RIGHTS),
     "onward_audit": Rights(ADDS, READS, BY_COLUMN),
+    "onward_audit_end": Rights(f"{READS}, UPDATE", READS),
     "onward_tenant_quotas": Rights(CHANGES, READS, BY_COLUMN),
     "onward_schedules": Rights(CHANGES, CHANGES),
     "onward_limits": Rights(CHANGES, CHANGES),

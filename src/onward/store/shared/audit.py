@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.core.audit import BEGINNING, AuditEvent, AuditKeys, Entry, Head, to_entry
+from onward.core.audit import BEGINNING, AuditEvent, AuditKeys, End, Entry, Head, to_end, to_entry
 from onward.store.shared.database import Connection, Database, OverDatabase
 
 
@@ -27,12 +27,20 @@ class Audit(OverDatabase):
             BEGINNING,
         )  # after the lock: it sees the last entry
         (now,) = await connection.first("now")
-        await connection.run("audit_add", **to_entry(event, number + 1, before, now, self.keys)._asdict())
+        entry = to_entry(event, number + 1, before, now, self.keys)
+        await connection.run("audit_add", **entry._asdict())
+        end = to_end(Head(entry.number, entry.hash), self.keys)
+        await connection.run("audit_end_set", **end._asdict())
 
     async def head(self) -> Head:
         """The last entry; number 0 when there is none."""
         rows = await self._db.fetch("audit_head")
         return Head(*rows[0]) if rows else Head(0, BEGINNING)
+
+    async def end(self) -> End | None:
+        """The last entry as it was written down beside the log; None when that row is missing."""
+        rows = await self._db.fetch("audit_end")
+        return End(*rows[0]) if rows else None
 
     async def entries(self, after: int, limit: int, whose: str | None = None, before: int | None = None) -> list[Entry]:
         """Entries with numbers above `after`, in order. With `before`, those below that number instead, the newest first. (See

@@ -9,6 +9,12 @@ from onward.core.key import KeyRow
 from onward.store.shared.audit import Audit
 from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
 
+KEPT_S = 90 * 86400.0
+"""Seconds for which a key is listed after it was revoked or has expired."""
+
+MAX_PRUNED = 100
+"""Keys that are deleted in one transaction."""
+
 
 class Keys(OverDatabase):
     """The access keys. (See `seen_by` for `whose`.)"""
@@ -19,10 +25,12 @@ class Keys(OverDatabase):
 
     async def add(self, key: KeyRow, seconds: float | None, event: AuditEvent) -> KeyRow:
         """Add a key that expires after so many seconds (None: never), and the audit event, in one transaction. The key as it is stored:
-        the store sets its times."""
+        the store sets its times. Keys that have been invalid for `KEPT_S` are deleted, `MAX_PRUNED` at most. The newest key stays,
+        valid or not: once there was a key, a server never again takes requests without one."""
 
         async def job(connection: Connection) -> KeyRow:
             await connection.run("key_add", seconds=seconds, **key._asdict())
+            await connection.first("keys_prune", seconds=KEPT_S, most=MAX_PRUNED)
             await self._audit.append_within(connection, event)
             return KeyRow(*await connection.first("key", id=key.id))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onward.core.audit import AuditEvent
-from onward.core.session import MAX_PER_PERSON, SessionRow
+from onward.core.session import DISPLACED, MAX_PER_PERSON, SessionRow
 from onward.store.shared.audit import Audit
 from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
 
@@ -19,13 +19,18 @@ class Sessions(OverDatabase):
 
     async def add(self, session: SessionRow, seconds: float, event: AuditEvent) -> SessionRow:
         """Add a session that ends after so many seconds at the latest, and the audit event, in one transaction. The session as it is
-        stored: the store sets its times. Sessions that have ended are deleted, and those of the same person beyond MAX_PER_PERSON."""
+        stored: the store sets its times. Sessions that have ended are deleted. Those of the same person beyond MAX_PER_PERSON end, each
+        with an audit event of its own."""
 
         async def job(connection: Connection) -> SessionRow:
             await connection.run("sessions_prune")
             await connection.run("session_add", seconds=seconds, **session._asdict())
-            await connection.run("sessions_bound", person=session.person, most=MAX_PER_PERSON)
+            ended = await connection.fetch("sessions_bound", person=session.person, most=MAX_PER_PERSON)
             await self._audit.append_within(connection, event)
+            for id_, tenant, roles in ended:
+                data = {**event.data, "roles": roles, "because_of": session.id}
+                end = event._replace(action=DISPLACED, subject=id_, tenant=tenant, data=data)
+                await self._audit.append_within(connection, end)
             return SessionRow(*await connection.first("session", id=session.id))
 
         return await self._db.transact(job)

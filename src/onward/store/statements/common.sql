@@ -982,8 +982,9 @@ DELETE FROM onward_sessions WHERE id = :id AND (:of_all OR COALESCE(tenant, '') 
 DELETE FROM onward_sessions WHERE expires_at <= onward_now() OR last_used_at + idle_s <= onward_now()
 
 -- name: sessions_bound
--- End the sessions of a person beyond a number, those that were unused for the longest time.
+-- End the sessions of a person beyond a number, those that were unused for the longest time; it returns them.
 DELETE FROM onward_sessions WHERE id IN (SELECT id FROM onward_sessions WHERE person = :person ORDER BY last_used_at DESC, created_at DESC, id LIMIT 1000000 OFFSET :most)
+RETURNING id, tenant, roles
 
 -- name: session_used
 -- Store when a session was used, to the minute. A session that has ended stays ended.
@@ -998,6 +999,15 @@ SELECT number, hash FROM onward_audit ORDER BY number DESC LIMIT 1
 -- The next entry.
 INSERT INTO onward_audit (number, at, tenant, key, name, action, subject, data, before, hash)
 VALUES (:number, :at, :tenant, :key, :name, :action, :subject, :data, :before, :hash)
+
+-- name: audit_end
+-- The last entry, as it was written down with it.
+SELECT number, hash, seal FROM onward_audit_end
+
+-- name: audit_end_set
+-- Write down the last entry. An end whose entry is gone stays: it is the evidence of that.
+UPDATE onward_audit_end SET number = :number, hash = :hash, seal = :seal
+WHERE number = 0 OR EXISTS (SELECT 1 FROM onward_audit a WHERE a.number = onward_audit_end.number AND a.hash = onward_audit_end.hash)
 
 -- name: audit
 -- Entries after a number, in order.

@@ -732,6 +732,10 @@ SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema() AND 
 -- Whether there is an outbox: the tables may be of an older version than the program.
 SELECT 1 WHERE to_regclass('onward_outbox') IS NOT NULL
 
+-- name: keys_prune
+-- Delete some keys that were revoked, or expired, so many seconds ago. It differs by necessity: the server has no right to delete keys.
+SELECT onward_prune_keys(CAST(:seconds AS float8), CAST(:most AS integer))
+
 -- name: lock_audit
 -- Lock the audit log: a chain has one end. It is always the last lock of a transaction. (It has another number than `onward_watch`,
 -- which waits for all writers.)

@@ -438,3 +438,9 @@ SELECT p.page_count * s.page_size AS size FROM pragma_page_count() p, pragma_pag
 -- name: sealed
 -- Whether the input of a task is sealed; differs by necessity because of how bytes are written.
 substr(t.input, 1, 4) = X'014F4501'
+
+-- name: keys_prune
+-- Delete some keys that were revoked, or expired, so many seconds ago; the oldest first, and never the newest one.
+DELETE FROM onward_keys WHERE id IN (
+    SELECT id FROM onward_keys WHERE COALESCE(revoked_at, expires_at) <= onward_now() - :seconds
+    AND id <> (SELECT id FROM onward_keys ORDER BY created_at DESC, id DESC LIMIT 1) ORDER BY created_at, id LIMIT :most)
