@@ -244,6 +244,21 @@ class StateConflict(OnwardError):
         super().__init__(f"task {task_id} is {state} and cannot be {verb}; {advice}")
 
 
+class TooManyAskers(OnwardError):
+    """A task has as many askers as Onward records for one; the request was refused."""
+
+    code = "too_many_askers"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, task_id: str, most: int) -> None:
+        self.task_id: str = task_id
+        super().__init__(
+            f"{most:,} principals asked for task {task_id} already, and each of them is recorded; "
+            "submit a task of your own, with another key, or ask one of them"
+        )
+
+
 class CannotFork(StateConflict):
     """The journal cannot be forked after this record: something is open there that belongs to its task."""
 

@@ -390,11 +390,24 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 SELECT task_id, id, name, data, at FROM onward_inbox WHERE kind = 'vote' AND task_id AMONG (:ids) ORDER BY task_id, number
 
 -- name: add_asker
--- A principal that resumed a task, or sent it something.
-INSERT INTO onward_askers (task_id, asker, at) VALUES (:id, :asker, onward_now()) ON CONFLICT DO NOTHING
+-- A principal that resumed a task, sent it something, or submitted it again; unless the task has as many as it may have.
+INSERT INTO onward_askers (task_id, asker, at)
+SELECT t.id, :asker, onward_now() FROM onward_tasks t WHERE t.id = :id AND (SELECT count(*) FROM onward_askers WHERE task_id = :id) < :most
+ON CONFLICT DO NOTHING
+
+-- name: add_asker_through
+-- The same over a connection of another program, which may not have onward_now().
+INSERT INTO onward_askers (task_id, asker, at)
+SELECT t.id, :asker, :now FROM onward_tasks t WHERE t.id = :id AND (SELECT count(*) FROM onward_askers WHERE task_id = :id) < :most
+ON CONFLICT DO NOTHING
+
+-- name: asker_left_out
+-- Whether a principal is not among the askers of a task that has as many as it may have.
+SELECT 1 FROM onward_tasks t WHERE t.id = :id AND (SELECT count(*) FROM onward_askers WHERE task_id = :id) >= :most
+  AND NOT EXISTS (SELECT 1 FROM onward_askers a WHERE a.task_id = :id AND a.asker = :asker)
 
 -- name: askers
--- The principals that resumed one of the tasks of a tree, or sent it something.
+-- The principals that resumed one of the tasks of a tree, sent it something, or submitted it again.
 WITH RECURSIVE tree(id) AS (
     SELECT id FROM onward_tasks WHERE id = :id
     UNION ALL SELECT t.id FROM tree JOIN onward_tasks t ON t.parent = tree.id
