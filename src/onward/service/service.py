@@ -129,7 +129,7 @@ class Service(Listing):
         self.pruner: Pruner = Pruner(store, self.artifacts, clock)
         self.bulk: Bulk = Bulk(self, self.pruner)
         self.health: Doctor = Doctor(store, clock, self.cluster, queue_limit)
-        self.encryption: Encryption = Encryption(store, clock, self.cancel)
+        self.encryption: Encryption = Encryption(store, clock, self.cancel, self.schedules, self.artifacts)
         self.usage_reports: UsageReports = UsageReports(store, self.is_agent)
         self.tenant_quotas: TenantQuotas = TenantQuotas(store, tenant_quota or TenantQuota(), clock, queue_limit)
 

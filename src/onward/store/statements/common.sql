@@ -1081,12 +1081,67 @@ ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded
 
 -- name: sealed_with
 -- The headers of the inputs of these tasks, and what their subjects follow from.
-SELECT id, substr(input, 1, 12), tenant, options FROM onward_tasks WHERE id AMONG (:ids)
+SELECT id, substr(input, 1, 12), tenant, options, parent FROM onward_tasks WHERE id AMONG (:ids)
 
 -- name: sealed_unfinished
 -- Unfinished tasks whose inputs one data key sealed.
 SELECT t.id FROM onward_tasks t WHERE {sealed} AND substr(t.input, 1, 12) = :header
   AND EXISTS (SELECT 1 FROM onward_queue q WHERE q.task_id = t.id) ORDER BY t.id LIMIT :limit
+
+-- name: plain_unfinished
+-- Unfinished tasks whose inputs are not sealed, of one tenant or of all.
+SELECT t.id FROM onward_queue q JOIN onward_tasks t ON t.id = q.task_id
+WHERE q.task_id > :after AND NOT {sealed} AND (:any_tenant OR COALESCE(t.tenant, '') = :tenant) ORDER BY q.task_id LIMIT :limit
+
+-- name: tasks_after
+-- Tasks by their ids.
+SELECT id FROM onward_tasks WHERE id > :after ORDER BY id LIMIT :limit
+
+-- name: plain_records
+-- Records of a task that are not sealed.
+SELECT seq, kind, key, data FROM onward_journal WHERE task_id = :id AND seq > :after AND {plain_data} ORDER BY seq LIMIT :limit
+
+-- name: seal_records
+-- Seal the payload of a record, unless the record was trimmed, pruned or sealed meanwhile.
+UPDATE onward_journal SET data = :data WHERE task_id = :id AND seq = :place AND data = :seen
+
+-- name: plain_messages
+-- Messages to a task that are not sealed.
+SELECT number, id, kind, name, ref, data FROM onward_inbox WHERE task_id = :id AND number > :after AND {plain_data}
+ORDER BY number LIMIT :limit
+
+-- name: seal_messages
+-- Seal the payload of a message.
+UPDATE onward_inbox SET data = :data WHERE task_id = :id AND number = :place AND data = :seen
+
+-- name: plain_contents
+-- Contents of a task that are not sealed.
+SELECT id, data FROM onward_contents WHERE task_id = :id AND id > :after AND {plain_data} ORDER BY id LIMIT :limit
+
+-- name: seal_contents
+-- Seal a content.
+UPDATE onward_contents SET data = :data WHERE task_id = :id AND id = :place AND data = :seen
+
+-- name: plain_bodies
+-- Bodies of deliveries of a task that are not sealed.
+SELECT number, seq, subscription, body FROM onward_outbox WHERE task_id = :id AND number > :after AND {plain_body}
+ORDER BY number LIMIT :limit
+
+-- name: seal_bodies
+-- Seal the body of a delivery.
+UPDATE onward_outbox SET body = :data WHERE task_id = :id AND number = :place AND body = :seen
+
+-- name: plain_input
+-- The input of a task, unless it is sealed.
+SELECT t.task, t.input, t.fingerprint FROM onward_tasks t WHERE t.id = :id AND NOT {sealed}
+
+-- name: seal_input
+-- Seal the input of a task together with its fingerprint.
+UPDATE onward_tasks SET input = :data, fingerprint = :tag WHERE id = :id AND input = :seen RETURNING id
+
+-- name: seal_schedule
+-- Seal the input of a schedule.
+UPDATE onward_schedules SET input = :data WHERE name = :name AND input = :seen RETURNING name
 
 -- name: data_key_columns
 -- The columns of a data key.

@@ -438,3 +438,11 @@ SELECT p.page_count * s.page_size AS size FROM pragma_page_count() p, pragma_pag
 -- name: sealed
 -- Whether the input of a task is sealed; differs by necessity because of how bytes are written.
 substr(t.input, 1, 4) = X'014F4501'
+
+-- name: plain_data
+-- Whether a payload is not sealed; differs for the same reason.
+substr(data, 1, 4) <> X'014F4501'
+
+-- name: plain_body
+-- The same of the body of a delivery.
+substr(body, 1, 4) <> X'014F4501'
