@@ -284,9 +284,15 @@ async def test_keys_of_one_person_count_as_that_person(shop: Lab) -> None:
     named = await shop.app.keys.create("of bo", list(SCOPES), owner=BO.principal)
     of_bo = Caller(None, frozenset(SCOPES), named.key.id, "of bo", owner=named.key.owner)
     await refused(shop, await approval(shop, await submit(shop, of_bo)), BO, of_bo)
-    for wrong in ("bo", "person:", "role:admin"):
+    odd = ("person: ", "person:bo ", "person:b\ufe0fo", "person:" + "b" * 256, "key:", "key:../x", "key:K1")
+    for wrong in ("bo", "person:", "role:admin", *odd):
         with pytest.raises(BadSetting, match="owner"):
             await shop.app.keys.create("x", ["read"], owner=wrong)
+    for wrong in ("", "person:b\x1b[2Jo", "person:b\u202eo", "person:" + "b" * 600):
+        with pytest.raises(UsageError, match="owner must be a string of 1 to 512 printable characters"):
+            await shop.app.keys.create("x", ["read"], owner=wrong)
+    key = await shop.app.keys.create("of a key", ["read"], owner=f"key:{named.key.id}")
+    assert key.key.owner == f"key:{named.key.id}"
     on_the_database = await shop.app.keys.create("robot", list(SCOPES))
     assert on_the_database.key.owner is None
     robot = Caller(None, frozenset(SCOPES), on_the_database.key.id, "robot")
