@@ -248,7 +248,7 @@ async def _cancel(connection: Connection, task_id: str) -> Stopped:
     await connection.run("drop_queue", id=task_id)
     if parent is not None:
         data = rows.child_end(State.CANCELLED, b"{}")
-        await connection.tell_parents([(parent, f"{task_id}.{head + 2}", task_id, data)])
+        await connection.tell_parents([(parent, rows.child_end_id(task_id, head + 2), task_id, data)])
     if gate is not None:
         await connection.release_limits([gate])
     return Stopped(True, held=held)
