@@ -9,6 +9,7 @@
     │                         NotApprover, NotForTenants)
     │   └── KeylessOutside    there is no key at all yet, and the request does not come from this machine
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
+    ├── TooManyAskers         a task has as many askers as Onward records
     ├── MoreMatch             for many tasks at once: far more match than the caller saw
     ├── QueueFull             come back in `retry_after` seconds; QuotaExceeded: a tenant has used up a quota
     ├── StoreUnavailable      the database cannot be reached or written now; DiskFull, ReadOnly, TooSlow, FileReplaced
@@ -242,6 +243,21 @@ class StateConflict(OnwardError):
         self.task_id: str = task_id
         self.state: str = state
         super().__init__(f"task {task_id} is {state} and cannot be {verb}; {advice}")
+
+
+class TooManyAskers(OnwardError):
+    """A task has as many askers as Onward records for one; the request was refused."""
+
+    code = "too_many_askers"
+    status = 409
+    exit_status = 2
+
+    def __init__(self, task_id: str, most: int) -> None:
+        self.task_id: str = task_id
+        super().__init__(
+            f"{most:,} principals asked for task {task_id} already, and each of them is recorded; "
+            "submit a task of your own, with another key, or ask one of them"
+        )
 
 
 class CannotFork(StateConflict):
@@ -685,15 +701,23 @@ class StillNeeded(OnwardError):
     status = 409
     exit_status = 2
 
-    def __init__(self, subject: str, task_ids: list[str], count: int, *, undoing: bool = False) -> None:
+    def __init__(
+        self, subject: str, task_ids: list[str], count: int, *, undoing: bool = False, schedules: Sequence[str] = ()
+    ) -> None:
         self.task_ids: list[str] = task_ids
-        advice = (
-            "they undo their steps first; try again when they have ended"
-            if undoing
-            else "wait for them, or cancel them with --force"
-        )
-        shown = ", ".join(task_ids[:5]) + (" …" if count > 5 else "")
-        super().__init__(f"{subject} has {count:,} unfinished task{'' if count == 1 else 's'} ({shown}); {advice}")
+        self.schedules: tuple[str, ...] = tuple(schedules)
+        needs = [f"{count:,} unfinished task{'' if count == 1 else 's'} ({_shown(task_ids)})"] if count else []
+        if schedules:
+            needs.append(f"{len(schedules):,} schedule{'' if len(schedules) == 1 else 's'} ({_shown(schedules)})")
+        advice = "they undo their steps first; try again when they have ended"
+        if not undoing:
+            advice = "wait for the tasks, or cancel them with --force" if count else ""
+            advice += ("; " if count else "") + "--force removes the schedules" if schedules else ""
+        super().__init__(f"{subject} has {' and '.join(needs)}; {advice}")
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
 
 
 class AuditKeyMissing(OnwardError):

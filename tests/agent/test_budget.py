@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.core.budget import KINDS, Amount, Budget, BudgetLedger, reserved, settled
+from onward.core.task import OWN_ID_PREFIX
 from onward.errors import BadSetting, BudgetSpent
 
 counts = st.integers(0, 50)
@@ -122,6 +123,7 @@ def test_waiting_tasks_that_fit_are_woken_once() -> None:
     assert [wake.task_id for wake in woken] == ["huge"]
     assert not raised.waiting
     assert len({wake.message for wake in (*granted.wake, *woken)}) == 3, "each is a message of its own"
+    assert all(wake.message.startswith(OWN_ID_PREFIX) for wake in woken), "no caller may send one with this id"
 
 
 def test_all_ledgers_or_none() -> None:

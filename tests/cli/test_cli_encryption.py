@@ -37,3 +37,19 @@ def test_keys_rotation_and_erasure(onward: Run, db: str, monkeypatch: pytest.Mon
     assert "has no data key" in nothing.sentence
     unnamed = onward("erase", "--tenant", "", "--db", db)
     assert (unnamed.status, "needs the name of a tenant" in unnamed.sentence) == (2, True)
+
+
+def test_sealing_of_what_was_written_before(onward: Run, db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONWARD_ENCRYPTION_KEYS", raising=False)
+    for number in range(3):
+        onward("submit", "work", f'"word {number}"', "--db", db, "--anyway")
+    refused = onward("encryption", "seal", "--db", db)
+    assert refused.status == 2
+    assert "set ONWARD_ENCRYPTION_KEYS" in refused.sentence
+    monkeypatch.setenv("ONWARD_ENCRYPTION_KEYS", onward("encryption", "new-key", "k1").out.strip())
+    assert onward("encryption", "--db", db, "--json").json["plain_tasks"] == 3
+    sealed = onward("encryption", "seal", "--db", db)
+    assert "encrypted 3 payloads of 3 tasks" in sealed.out
+    again = onward("encryption", "seal", "--db", db, "--json").json
+    assert (again["tasks"], again["payloads"], again["plain_tasks"]) == (3, 0, 0)
+    assert onward("encryption", "seal", "--after", again["last"], "--db", db, "--json").json["tasks"] == 0

@@ -227,6 +227,7 @@ ELSEWHERE = {
     "encryption": ("test_cli_encryption.py", "test_keys_rotation"),
     "encryption new-key": ("test_cli_encryption.py", "test_keys_rotation"),
     "encryption rotate": ("test_cli_encryption.py", "test_keys_rotation"),
+    "encryption seal": ("test_cli_encryption.py", "test_sealing_of"),
     "encryption status": ("test_cli_encryption.py", "test_keys_rotation"),
     "erase": ("test_cli_encryption.py", "test_keys_rotation"),
     "doctor secrets": ("../secrecy/test_processes.py", "test_"),

@@ -29,7 +29,7 @@ def test_no_hidden_character_reaches_the_terminal(character: str, capsys: pytest
 
 
 def test_visible_characters_stay(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "Grüße, 你好 👍 ⚠️ שלום\n  two lines"
+    text = "Grüße, 你好 👍 ⚠️ 1️⃣ שלום\n  two lines"
     Screen(Namespace(json=False)).say(text)
     assert capsys.readouterr().out == f"{text}\n"
     assert visible(f"a\tb\n{text}") == f"a\tb\n{text}"
@@ -51,3 +51,10 @@ def test_json_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
     Screen(Namespace(json=True)).document({"text": HIDDEN})
     assert json.loads(capsys.readouterr().out) == {"text": HIDDEN}
     assert json.loads(machine_readable(HIDDEN)) == HIDDEN
+
+
+@pytest.mark.parametrize("text", ["\ufe0f", "acme\ufe0f", "7\ufe0f", "⚠\ufe0f\ufe0f", "⚠\ufe0e", "a\u20e3\ufe0f"])
+def test_a_selector_that_selects_nothing_is_shown(text: str) -> None:
+    assert safe(text).endswith(("\\ufe0f", "\\ufe0e"))
+    assert json.loads(readable([text])) == [text]
+    assert readable([text]).isascii() or "⚠" in text or "\u20e3" in text

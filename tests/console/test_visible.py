@@ -13,7 +13,7 @@ import pytest
 CONSOLE = Path(__file__).parents[2] / "src" / "onward" / "console"
 HIDDEN = (
     "\0\x07\x1b\x7f\x85\x9b\u00ad\u034f\u061c\u115f\u180e\u200b\u200c\u200d\u200e\u2028\u202a\u202e\u2060\u2066\u2069\u2800\u3164"
-    "\ufe00\ufeff\ufff9\uffa0\U000e0041\U000e007f\U000e0100\U0001d173"
+    "\ufe00\ufe0f\ufeff\ufff9\uffa0\U000e0041\U000e007f\U000e0100\U0001d159\U00016fe4\U0001d173"
 )
 """Controls, zero widths, directions, fillers, tags, selectors."""
 SCRIPT = """
@@ -56,7 +56,7 @@ def test_a_list_names_erased_values_and_values_that_it_leaves_out() -> None:
 
 
 def test_invisible_characters_are_escaped() -> None:
-    plain = ["Grüße, 你好 👍 ⚠️ שלום", "two\nlines\tand a tab", "\\u202e as it is"]
+    plain = ["Grüße, 你好 👍 ⚠️ 1️⃣ שלום", "two\nlines\tand a tab", "\\u202e as it is"]
     answers = run_node(SCRIPT, [*(f"a{character}b" for character in HIDDEN), *plain])
     for character, answer in zip(HIDDEN, answers, strict=False):
         code = f"{ord(character):04x}"

@@ -16,6 +16,7 @@ from onward.core.audit import AuditEvent
 from onward.core.caller import Caller
 from onward.core.encryption import LocalKeys, Subject, parse_keys
 from onward.core.sealed import MAGIC
+from onward.core.task import Message
 from onward.errors import (
     BadSetting,
     DataErased,
@@ -94,6 +95,41 @@ async def test_a_record_cannot_be_moved_within_its_journal(store: Store) -> None
     assert third.value == {"result": 1}
     with pytest.raises(PayloadDamaged):
         _ = fourth.value
+
+
+async def test_no_payload_of_one_tenant_can_be_opened_in_a_row_of_another(store: Store) -> None:
+    """A place has no tenant in it: it has the task, whose id no other tenant has, and the key is the tenant's own."""
+    await join(store, "w1")
+    a, b = new(tenant="a", group="a"), new(tenant="b", group="b")
+    await submit(store, a, b)
+    for held in await claim(store):
+        await store.save("w1", Batch(contents=[Content(held.id, wire.content_id(b"bytes"), b"bytes")]))
+        await store.send(held.id, Message("m1", "signal", "go", None, b'"go"'))
+    for table, column in (("tasks", "input"), ("inbox", "data"), ("contents", "data")):
+        key = "id" if table == "tasks" else "task_id"
+        of_a = f"SELECT o.{column} FROM onward_{table} o WHERE o.{key} = '{a.id}'"
+        await sql(store, f"UPDATE onward_{table} SET {column} = ({of_a}) WHERE {key} = '{b.id}'")
+    (message,) = await store.inbox(b.id)
+    with pytest.raises(PayloadDamaged):
+        wire.decode(message.data)
+    with pytest.raises(PayloadDamaged):
+        await store.contents(b.id, [wire.content_id(b"bytes")])
+    task = await store.get(b.id)
+    assert task is not None
+    assert task.left_out == ("input",)
+    assert (await store.get(a.id)).input == {"n": 1}  # type: ignore[union-attr]
+
+
+@not_memory
+async def test_a_data_key_cannot_be_given_to_another_tenant(open_another: Any) -> None:
+    store: Store = await open_another()
+    await submit(store, new(tenant="a", group="a"))
+    await sql(store, "UPDATE onward_data_keys SET tenant = 'b'")
+    other: Store = await open_another()  # a process that has no key in memory
+    with pytest.raises(EncryptionKeyMissing):
+        await submit(other, new(tenant="b", group="b"))
+    (task,) = await other.listing.list(limit=10, before=None)
+    assert task.left_out == ("input",), "the wrapped key names its tenant"
 
 
 async def test_rows_of_before_are_read_and_plain_ones_can_be_refused(

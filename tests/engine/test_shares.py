@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from onward import Onward
+import pytest
+
+from onward import Limit, Onward
 from onward.core.caller import SCOPES, Caller
 from onward.engine.worker.shares import TenantShares
 from onward.server.access.service import AuthorizedService
@@ -42,10 +44,12 @@ def _service(app: Onward, tenant: str) -> AuthorizedService:
 
 
 @not_memory
-async def test_long_tasks_of_one_tenant_leave_slots_for_the_others(url: str) -> None:
+@pytest.mark.parametrize("limit", [None, Limit(concurrency=1, rate="1/h")], ids=["no limit", "a limit for each group"])
+async def test_long_tasks_of_one_tenant_leave_slots_for_the_others(url: str, limit: Limit | None) -> None:
+    """A tenant that names ever new groups passes a limit for each group. The quota of slots bounds all of its groups together."""
     app, gate, running = Onward(url, quota_running=50), asyncio.Event(), set[int]()
 
-    @app.task
+    @app.task(limit=limit)
     async def long(ctx: Any, number: int) -> int:
         running.add(number)
         await gate.wait()

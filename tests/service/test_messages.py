@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from onward import Onward
+from onward import Context, Onward
 from onward.errors import AlreadyDecided, BadSetting, InvalidInput, NotFound, StateConflict, TaskNotFound, UsageError
-from tests.kit import Lab
+from tests.kit import Lab, eventually
 
 
 @pytest.fixture
@@ -132,3 +132,24 @@ async def test_no_id_of_a_signal_keeps_a_question_from_expiring(lab: Lab) -> Non
     (ask,) = await lab.app.asks("question")
     await lab.app.signal(task_id, "go", id=f"expired {ask.seq}")
     assert (await lab.ended(task_id)).result == "nobody said"
+
+
+async def test_no_message_from_outside_stands_in_for_the_end_of_a_child(app: Onward) -> None:
+    @app.task(retry=1)
+    async def parent(ctx: Context) -> Any:
+        return await (await ctx.submit("child")).result()
+
+    @app.task(retry=1)
+    async def child(ctx: Context) -> Any:
+        return await ctx.signal("go")
+
+    handle = await app.submit("parent")
+    async with app.worker():
+        (child_id,) = await eventually(lambda: app.store.children(handle.id))
+        for number in range(1, 40):
+            await app.signal(handle.id, "x", "mine", id=f"{child_id}.{number}")
+            for own in (f"onward:child {child_id}.{number}", f"onward:budget {handle.id} {number}"):
+                with pytest.raises(UsageError, match="begin with 'onward:'"):
+                    await app.signal(handle.id, "x", "mine", id=own)
+        await app.signal(child_id, "go", "the true end")
+        assert await handle.result(timeout=20) == "the true end"

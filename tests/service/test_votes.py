@@ -22,6 +22,7 @@ from onward.errors import (
     AskExpired,
     AuditKeyMissing,
     BadSetting,
+    KeyConflict,
     NotApprover,
     OwnCall,
     StaleDecision,
@@ -123,6 +124,24 @@ async def test_who_submitted_the_task_or_the_root_of_its_tree_is_the_asker(shop:
         ask = await approval(shop, await submit(shop, ANN, name))
         await refused(shop, ask, ANN)
         assert (await act(shop, BO).decide(ask.id, "approve")).decided
+
+
+async def test_who_submits_the_task_again_with_its_key_is_an_asker_too(shop: Lab) -> None:
+    task_id = await submit(shop, ANN, key="order 1")
+    assert await submit(shop, ADA, key="order 1") == task_id == await submit(shop, ADA, key="order 1")
+    ask = await approval(shop, task_id)
+    await refused(shop, ask, ANN, ADA)
+    other = person("eve", "admin")
+    with pytest.raises(KeyConflict):
+        await submit(shop, other, value="something else", key="order 1")
+    assert (await act(shop, other).decide(ask.id, "approve")).decided, "it asked for another task"
+
+
+async def test_who_sends_the_same_signal_again_is_an_asker_too(shop: Lab) -> None:
+    task_id = await submit(shop, ANN, "told")
+    for caller in (ADA, eve := person("eve", "admin")):
+        await act(shop, caller).signal(task_id, "where", "to our account", id="s1")
+    await refused(shop, await approval(shop, task_id), ANN, ADA, eve)
 
 
 async def test_who_forked_a_task_is_an_asker_of_the_fork_and_so_is_who_submitted_the_origin(shop: Lab) -> None:
@@ -265,9 +284,15 @@ async def test_keys_of_one_person_count_as_that_person(shop: Lab) -> None:
     named = await shop.app.keys.create("of bo", list(SCOPES), owner=BO.principal)
     of_bo = Caller(None, frozenset(SCOPES), named.key.id, "of bo", owner=named.key.owner)
     await refused(shop, await approval(shop, await submit(shop, of_bo)), BO, of_bo)
-    for wrong in ("bo", "person:", "role:admin"):
+    odd = ("person: ", "person:bo ", "person:b\ufe0fo", "person:" + "b" * 256, "key:", "key:../x", "key:K1")
+    for wrong in ("bo", "person:", "role:admin", *odd):
         with pytest.raises(BadSetting, match="owner"):
             await shop.app.keys.create("x", ["read"], owner=wrong)
+    for wrong in ("", "person:b\x1b[2Jo", "person:b\u202eo", "person:" + "b" * 600):
+        with pytest.raises(UsageError, match="owner must be a string of 1 to 512 printable characters"):
+            await shop.app.keys.create("x", ["read"], owner=wrong)
+    key = await shop.app.keys.create("of a key", ["read"], owner=f"key:{named.key.id}")
+    assert key.key.owner == f"key:{named.key.id}"
     on_the_database = await shop.app.keys.create("robot", list(SCOPES))
     assert on_the_database.key.owner is None
     robot = Caller(None, frozenset(SCOPES), on_the_database.key.id, "robot")

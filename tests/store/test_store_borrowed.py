@@ -210,10 +210,11 @@ async def test_the_same_key_is_the_same_task(app: Onward, url: str, borrow: Any)
     async with borrow(url) as owner:
         again = await app.submit("nothing", 1, key="k", connection=owner.connection)
         fresh = await app.submit("nothing", 1, key="k2", connection=owner.connection)
-        twice = await app.submit("nothing", 1, key="k2", connection=owner.connection)
+        twice = await app.submit("nothing", 1, key="k2", connection=owner.connection, asker="person:ada")
         await owner.commit()
     assert again.id == first.id
     assert twice.id == fresh.id != first.id
+    assert await app.store.approvals.askers(fresh.id) == {"person:ada"}
     async with borrow(url) as owner:
         with pytest.raises(KeyConflict, match=first.id):
             await app.submit("nothing", 2, key="k", connection=owner.connection)

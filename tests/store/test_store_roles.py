@@ -89,6 +89,10 @@ def test_every_role_reads_the_tasks_of_all_tenants(owner_url: str, user: str) ->
         assert "Filter" not in plan, "the policy of all rows is gone from the plan"
 
 
+OF_THE_OWNER = {"seal_input"}
+"""Statements of commands that only the owner of the tables runs: `onward encryption seal`."""
+
+
 def test_roles_change_no_plan(owner_url: str) -> None:
     """A policy that is always true is not free: an equality over an expression of a table with policies gives no order."""
     with psycopg.connect(owner_url, autocommit=True) as owner, psycopg.connect(as_user(owner_url, "does_both")) as user:
@@ -100,6 +104,8 @@ def test_roles_change_no_plan(owner_url: str) -> None:
         owner.execute("ANALYZE")
         compared, changed = 0, []
         for name, statement in S.items():
+            if name in OF_THE_OWNER:
+                continue
             plans = [_plan(connection, statement.sql) for connection in (owner, user)]
             compared += plans[0] is not None
             changed += [name] if plans[0] != plans[1] else []

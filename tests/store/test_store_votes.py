@@ -16,10 +16,13 @@ import pytest
 
 from onward import ApprovalRule, Context, Onward
 from onward.core.approval import VOTE
-from onward.core.caller import Caller
+from onward.core.caller import SCOPES, Caller
 from onward.core.views import Ask
-from onward.errors import AlreadyDecided
+from onward.errors import AlreadyDecided, TooManyAskers
 from onward.server.access.service import AuthorizedService
+from onward.service.askers import Askers
+from onward.service.submission import SubmitRequest
+from onward.store.shared import tasks
 from tests.kit import eventually
 
 NEEDED = 3
@@ -28,6 +31,10 @@ VOTERS = 20
 
 def voter(number: int) -> Caller:
     return Caller(name=f"p{number}", person=f"p{number}", roles=frozenset({"approver"}))
+
+
+def submitter(number: int) -> Caller:
+    return Caller(name=f"p{number}", person=f"p{number}", scopes=SCOPES)
 
 
 async def asked(app: Onward, count: int) -> list[Ask]:
@@ -93,6 +100,29 @@ async def test_twenty_votes_at_once_give_one_decision(app: Onward, url: str, kin
             assert len(task.result.split(", ")) == NEEDED
 
 
+async def test_a_second_submitter_is_an_asker_and_one_too_many_is_refused(
+    app: Onward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def send(ctx: Context) -> None: ...
+
+    async def submitted_by(number: int) -> str:
+        (task_id,) = await AuthorizedService(app.service, submitter(number)).submit([SubmitRequest("send", key="k")])
+        return task_id
+
+    monkeypatch.setattr(tasks, "MAX_ASKERS", 2)
+    task_id = await submitted_by(0)
+    assert {await submitted_by(number) for number in (1, 0, 2, 1)} == {task_id}
+    with pytest.raises(TooManyAskers, match=f"2 principals asked for task {task_id}"):
+        await submitted_by(3)
+    with pytest.raises(TooManyAskers):
+        await AuthorizedService(app.service, submitter(4)).signal(task_id, "go")
+    assert await app.store.inbox(task_id) == [], "the signal was refused with it"
+    for number in (0, 1, 2):
+        await submitted_by(number)
+    assert await Askers(app.store).of(task_id) == {f"person:p{number}" for number in (0, 1, 2)}
+
+
 async def test_a_vote_and_a_denial_at_once_give_one_decision(app: Onward) -> None:
     asks = await asked(app, 10)
 
@@ -113,7 +143,7 @@ async def test_a_vote_and_a_denial_at_once_give_one_decision(app: Onward) -> Non
 VOTE_ALL = """
 import asyncio, sys
 from onward import Onward
-from onward.errors import AlreadyDecided
+from onward.errors import AlreadyDecided, TooManyAskers
 from onward.server.access.service import AuthorizedService
 from tests.store.test_store_votes import NEEDED, voter
 

@@ -72,7 +72,7 @@ class Artifacts:
         ArtifactTooLarge."""
         if len(data) > MAX_ARTIFACT_BYTES:
             raise ArtifactTooLarge(len(data), MAX_ARTIFACT_BYTES)
-        name = await run_off_loop(len(data), lambda: wire.content_id(data))
+        name = await _content_id(data)
         if self._shelf is None:
             # A commit of its own: in a shared commit, the steps of other tasks would wait for these bytes.
             await self._store.save("", Batch(contents=[Content(task_id, name, data)]))
@@ -92,11 +92,10 @@ class Artifacts:
 
     async def get(self, task_id: str, artifact_id: str) -> bytes:
         """The bytes that a task stored under this id. Raises ArtifactNotFound, and ArtifactDamaged if they have another hash."""
-        stored = await self._load(task_id, artifact_id) if _ARTIFACT_ID.fullmatch(artifact_id) else None
-        if stored is None:
+        data = await self._load(task_id, artifact_id) if _ARTIFACT_ID.fullmatch(artifact_id) else None
+        if data is None:
             raise ArtifactNotFound(task_id, artifact_id)
-        data = stored
-        if await run_off_loop(len(data), lambda: wire.content_id(data)) != artifact_id:
+        if await _content_id(data) != artifact_id:
             if is_sealed(data):  # this process has no keys at all
                 raise unreadable(data, f"the artifact {artifact_id} of task {task_id}")
             raise ArtifactDamaged(task_id, artifact_id)
@@ -150,6 +149,20 @@ class Artifacts:
             if data is not None:
                 await self._put_on_shelf(self._shelf, task_id, ref.artifact_id, data)
 
+    async def seal(self, task_id: str) -> int:
+        """Seal what a task has on the shelf from before encryption was on; how many artifacts that were. (The store seals those in the
+        database.)"""
+        count = 0
+        if self._shelf is None:
+            return 0
+        for ref in await self.of(task_id):
+            name = ref.artifact_id
+            data = await asyncio.to_thread(self._shelf.get, _check_task_id(task_id), name)
+            if data is not None and await _content_id(data) == name:
+                await self._put_on_shelf(self._shelf, task_id, name, data)
+                count += 1
+        return count
+
     async def drop(self, task_id: str) -> None:
         """Delete what a task has on the shelf, after the task was pruned. (The store deletes what is in the database.)"""
         if self._shelf is not None:
@@ -159,6 +172,10 @@ class Artifacts:
 async def run_off_loop(size: int, work: Callable[[], T]) -> T:
     """The result of work on this many bytes; in a thread if they are many."""
     return work() if size < MAX_INLINE_BYTES else await asyncio.to_thread(work)
+
+
+async def _content_id(data: bytes) -> str:
+    return await run_off_loop(len(data), lambda: wire.content_id(data))
 
 
 def _refs_in(record: Record) -> list[dict[str, Any]]:

@@ -1,7 +1,10 @@
 // Values as words: durations, ages, sizes, money, states; and foreign text made safe to read.
 
 // Controls, characters without a width, of direction or of no use to a reader, and halves of pairs; not line breaks and tabs.
-const HIDDEN = /(?![\n\t])[\p{C}\p{Zl}\p{Zp}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\u{e0100}-\u{e01ef}]/gu;
+const BLANK = "(?![\\n\\t])[\\p{C}\\p{Zl}\\p{Zp}\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u2800\\u3164\\ufe00-\\ufe0e\\uffa0\\u{16fe4}\\u{1d159}\\u{e0100}-\\u{e01ef}]";
+// U+FE0F asks for the coloured form of the symbol before it, or for a key cap. Anywhere else it shows nothing.
+const EMOJI = "\\u00a9\\u00ae\\u203c\\u2049\\u2122\\u2139\\u2190-\\u21ff\\u2300-\\u23ff\\u24c2\\u25a0-\\u27bf\\u2934\\u2935\\u2b00-\\u2bff\\u3030\\u303d\\u3297\\u3299\\u{1f000}-\\u{1faff}";
+const HIDDEN = new RegExp(`${BLANK}|(?<![${EMOJI}0-9#*])\\ufe0f|(?<=[0-9#*])\\ufe0f(?!\\u20e3)`, "gu");
 
 /** Text with invisible and direction-changing characters shown as escapes. */
 export function safe(value) {

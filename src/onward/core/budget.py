@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onward.core import wire
 from onward.core.durations import Duration, seconds
+from onward.core.task import OWN_ID_PREFIX
 from onward.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -199,7 +200,9 @@ class BudgetLedger:
             waiting={task_id: amount for task_id, amount in self.waiting.items() if task_id not in woken},
             woken=self.woken + len(woken),
         )
-        return ledger, [Wake(task_id, f"budget {holder} {self.woken + n}") for n, task_id in enumerate(woken, 1)]
+        return ledger, [
+            Wake(task_id, f"{OWN_ID_PREFIX}budget {holder} {self.woken + n}") for n, task_id in enumerate(woken, 1)
+        ]
 
     def pressed(self, now: float = 0.0) -> bool:
         """Whether so much is used that the agent should finish soon."""

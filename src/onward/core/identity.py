@@ -80,7 +80,7 @@ class ClaimRules(NamedTuple):
 
     def _person(self, claims: Mapping[str, Any]) -> str:
         person = claim(claims, self.person_claim)
-        if not _is_name(person, MAX_PERSON_CHARS):
+        if not is_name(person, MAX_PERSON_CHARS):
             raise SignInRefused(
                 "no_person",
                 f"the claim {self.person_claim!r}, which identifies a person here, is missing or is not a string of 1 to "
@@ -105,7 +105,7 @@ class ClaimRules(NamedTuple):
         if not self.tenant_claim:
             return None
         tenant = claim(claims, self.tenant_claim)
-        if not _is_name(tenant, MAX_TENANT_CHARS):
+        if not is_name(tenant, MAX_TENANT_CHARS):
             raise SignInRefused(
                 "no_tenant",
                 f"the person {name} has no tenant: the claim {self.tenant_claim!r} is missing, or is not one string of printable characters; ask "
@@ -149,5 +149,6 @@ def _name(claims: Mapping[str, Any], person: str) -> str:
     return safe(person)
 
 
-def _is_name(value: Any, most: int) -> bool:
+def is_name(value: Any, most: int) -> bool:
+    """Whether a value can be the id of a person, or the name of a tenant, in a claim."""
     return isinstance(value, str) and 0 < len(value) <= most and value.isprintable() and value == value.strip()

@@ -22,6 +22,14 @@ _FORM = re.compile(
 )
 
 
+_ID = re.compile(rf"[0-9a-z]{{{_ID_CHARS}}}")
+
+
+def is_id(text: str) -> bool:
+    """Whether a string has the form of the id of a key."""
+    return _ID.fullmatch(text) is not None
+
+
 class Token(NamedTuple):
     """A whole key, with its secret."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from onward.core.durations import Time
 from onward.core.usage import Usage
@@ -105,6 +105,11 @@ class NewTask(NamedTuple):
     webhook: Webhook | None = None
     turn_group: str | None = None
     """For a task of a tenant, the group by which it gets its turns (`core/tenant_quota.py`)."""
+
+
+OWN_ID_PREFIX: Final = "onward:"
+"""The first characters of the ids of messages that Onward sends itself, and can be guessed: the end of a child, more budget. No caller may
+give such an id: of messages with the same id the first counts, so a caller could keep the true one from its task."""
 
 
 class Message(NamedTuple):

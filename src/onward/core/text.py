@@ -7,9 +7,19 @@ import datetime
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
-_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]")
+_EMOJI = (
+    "\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u23ff\u24c2\u25a0-\u27bf\u2934\u2935\u2b00-\u2bff\u3030\u303d\u3297\u3299"
+    "\U0001f000-\U0001faff"
+)
+"""Symbols after which U+FE0F asks for the coloured form. Anywhere else it shows nothing."""
+
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
+    f"|(?<![{_EMOJI}0-9#*])\ufe0f|(?<=[0-9#*])\ufe0f(?!\u20e3)"
+)
 """Characters that Python calls printable, and that show nothing: joiners, fillers and selectors of variants."""
 
 
@@ -17,16 +27,22 @@ def safe(value: object) -> str:
     """One line in which every character can be seen: others are escaped, among them those that control a terminal, change the
     direction of writing, or have no width."""
     text = str(value)
-    return text if _is_visible(text) else "".join(c if _is_visible(c) else _escaped(c) for c in text)
+    return text if is_visible(text) else _hidden_replaced(text, _escaped)
 
 
 def visible(text: str) -> str:
     """The same for text of several lines: line breaks and tabs stay."""
-    return text if _is_visible(text) else re.sub(r"[^\n\t]+", lambda match: safe(match[0]), text)
+    return text if is_visible(text) else re.sub(r"[^\n\t]+", lambda match: safe(match[0]), text)
 
 
-def _is_visible(text: str) -> bool:
+def is_visible(text: str) -> bool:
+    """Whether every character of a line can be seen."""
     return text.isprintable() and (text.isascii() or not _BLANK.search(text))
+
+
+def _hidden_replaced(text: str, escaped: Callable[[str], str]) -> str:
+    shown = _BLANK.sub(lambda match: escaped(match[0]), text)
+    return "".join(c if c.isprintable() else escaped(c) for c in shown)
 
 
 def _escaped(character: str) -> str:
@@ -42,15 +58,11 @@ def short(value: object, most: int = 60) -> str:
 def readable(value: Any, indent: int | None = None) -> str:
     """A value as JSON for people: umlauts stay, and characters that are not printable are escaped as in JSON."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return text if _is_visible(text) else _ODD.sub(_as_json, text)
+    return text if is_visible(text) else "\n".join(_hidden_replaced(line, _as_json) for line in text.split("\n"))
 
 
-_ODD = re.compile(r"[^ -~\n]")
-
-
-def _as_json(match: re.Match[str]) -> str:
-    character = match[0]
-    return character if _is_visible(character) else "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
+def _as_json(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def span(seconds: float) -> str:

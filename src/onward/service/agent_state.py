@@ -15,6 +15,7 @@ from onward.core.record import ANNOUNCED, STEP_DONE, STEP_FAILED
 from onward.core.task import Message
 from onward.errors import InvalidInput, NoState, StateConflict, TaskNotFound
 from onward.service.askers import Askers
+from onward.service.messages import message_id
 from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
 from onward.store.port.paging import whole_journal
@@ -64,7 +65,7 @@ class AgentStates:
         if not task.ended:
             await self._check_state(task_id, task.task)
             payload = {"patch": patch.model_dump(mode="json", exclude_defaults=True)} | ({"by": by} if by else {})
-            message = Message(id or self._ids(), "patch", "", None, wire.encode(payload, "the patch"))
+            message = Message(message_id(id) or self._ids(), "patch", "", None, wire.encode(payload, "the patch"))
             if (await self._store.send(task_id, message, asker=asker)).number is not None:
                 self._store.nudge("ready", [task_id])
                 return

@@ -9,18 +9,22 @@ import dataclasses
 import hmac
 from collections.abc import Sequence
 
+from onward.core import identity, wire
 from onward.core import key as key_format
-from onward.core import wire
 from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, ANYBODY, SCOPES, Caller
 from onward.core.durations import Duration, seconds
 from onward.core.key import KeyRow, Token
+from onward.core.text import is_visible, safe
 from onward.core.view_json import from_row
 from onward.core.views import Key
 from onward.errors import BadSetting, NotFound, UsageError
 from onward.service.submission import named
 from onward.store.port.core import Store
 from onward.store.port.listing import Kin
+
+MAX_SHOWN_CHARS = 80
+"""Characters of a wrong value in an error."""
 
 _NO_HASH = bytes(32)
 """The hash that a token is compared with when there is no key of its id: the comparison takes as long."""
@@ -154,11 +158,19 @@ def _audit_event(action: str, row: KeyRow, by: Caller) -> AuditEvent:
 
 
 def _owner(given: str | None) -> str | None:
+    """The principal of a key's owner, in the form in which a person that signs in, or a key, has it. Raises BadSetting, UsageError."""
     if given is None:
         return None
-    if given.partition(":")[0] not in {"person", "key"} or not given.partition(":")[2]:
-        raise BadSetting("owner", given, "person:ID or key:ID")
-    return named("owner", given)
+    kind, _, owner_id = named("owner", given).partition(":")
+    if kind == "person" and identity.is_name(owner_id, identity.MAX_PERSON_CHARS) and is_visible(owner_id):
+        return given
+    if kind == "key" and key_format.is_id(owner_id):
+        return given
+    raise BadSetting(
+        "owner",
+        safe(given)[:MAX_SHOWN_CHARS],
+        f"person:ID (1 to {identity.MAX_PERSON_CHARS} visible characters) or key:ID (as `onward keys` lists it)",
+    )
 
 
 def _view(row: KeyRow) -> Key:

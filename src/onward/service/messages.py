@@ -17,7 +17,7 @@ from onward.core.audit import AuditEvent
 from onward.core.caller import Caller
 from onward.core.clock import Clock
 from onward.core.ids import Ids
-from onward.core.task import SAID, Message, Reason, State, Task
+from onward.core.task import OWN_ID_PREFIX, SAID, Message, Reason, State, Task
 from onward.core.view_json import to_json
 from onward.core.views import Ask, Decided, Doubt
 from onward.errors import (
@@ -82,7 +82,7 @@ class Messages:
         """Send a signal. With `id`, the same signal sent twice counts once. `asker`, here and below, is the principal that sends it:
         approval rules keep it from deciding on what the task does then."""
         data = wire.encode(value, f"the value of signal {name!r}")
-        await self._send(task_id, Message(id or self._ids(), "signal", name, None, data), asker=asker)
+        await self._send(task_id, Message(message_id(id) or self._ids(), "signal", name, None, data), asker=asker)
 
     async def message(
         self,
@@ -104,7 +104,9 @@ class Messages:
         if task is None:
             raise TaskNotFound(task_id)
         agent = await self._is_agent(task.task)
-        message = Message(id or self._ids(), SAID if agent else "signal", SAID, None, wire.encode(text, "the message"))
+        message = Message(
+            message_id(id) or self._ids(), SAID if agent else "signal", SAID, None, wire.encode(text, "the message")
+        )
         if task.ended or (await self._store.send(task_id, message, asker=asker)).number is None:
             task = await self._store.get(task_id) or task
             raise StateConflict(task_id, task.state, "told anything", _advice(task, agent))
@@ -383,6 +385,13 @@ def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], 
         digest=None if question else approval.digest(f"{task_id}.{seq}", task, payload),
         rule=None if question else approval.read_rule(payload),
     )
+
+
+def message_id(given: str | None) -> str | None:
+    """The id that a caller gives to a message. Raises UsageError for one that only Onward itself gives."""
+    if given is not None and given.startswith(OWN_ID_PREFIX):
+        raise UsageError(f"ids of messages that begin with {OWN_ID_PREFIX!r} are Onward's own; give another id")
+    return given
 
 
 def steers(caller: Caller, decision: Mapping[str, Any]) -> str | None:

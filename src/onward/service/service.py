@@ -110,7 +110,7 @@ class Service(Listing):
         self._remote: dict[str, HandlerSpec] = {}
         self._read_at = -math.inf
         self._queue_room = QueueRoom(store, queue_limit, clock)
-        askers = Askers(store)
+        askers = self._askers = Askers(store)
         votes = Votes(store, ids, askers)
         self.messages: Messages = Messages(store, clock, ids, self.check_call, self.is_agent, votes)
         self.artifacts: Artifacts = artifacts or Artifacts(store)
@@ -129,7 +129,7 @@ class Service(Listing):
         self.pruner: Pruner = Pruner(store, self.artifacts, clock)
         self.bulk: Bulk = Bulk(self, self.pruner)
         self.health: Doctor = Doctor(store, clock, self.cluster, queue_limit)
-        self.encryption: Encryption = Encryption(store, clock, self.cancel)
+        self.encryption: Encryption = Encryption(store, clock, self.cancel, self.schedules, self.artifacts)
         self.usage_reports: UsageReports = UsageReports(store, self.is_agent)
         self.tenant_quotas: TenantQuotas = TenantQuotas(store, tenant_quota or TenantQuota(), clock, queue_limit)
 
@@ -177,6 +177,15 @@ class Service(Listing):
             _check_conflict(task, row)
             if telemetry.counters.on and row.created:
                 telemetry.counters.add(telemetry.SUBMITTED, task.task)
+        await self._askers.add(
+            [
+                (row.id, asker)
+                for request, row in zip(requests, submitted, strict=True)
+                if not row.created
+                for asker in request.askers
+            ],
+            connection,
+        )
         self._store.nudge("ready", [row.id for row in submitted])
         if any(task.webhook is not None for task in new):
             self._store.nudge("outbox")

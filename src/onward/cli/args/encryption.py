@@ -29,6 +29,17 @@ def encryption(commands: Commands) -> None:
     rotate.add_argument(
         "--data-keys", action="store_true", help="also begin new data keys for what is written from now on"
     )
+    seal = verbs.add(
+        "seal",
+        "commands.encryption:seal",
+        "encrypt the payloads that were written before encryption was on",
+        "Workers and servers may run meanwhile; all of them must have the keys. Run it again\n"
+        "when it was interrupted. With roles of PostgreSQL, run it as the owner of the tables.\n\n"
+        "examples:\n  onward encryption seal",
+    )
+    seal.add_argument(
+        "--after", metavar="TASK", default="", help="go on after this task, the last one that was reported"
+    )
 
 
 def erase(commands: Commands) -> None:
@@ -47,5 +58,7 @@ def erase(commands: Commands) -> None:
         "--label", metavar="NAME=VALUE", help="erase the payloads of tasks with this label (ONWARD_ENCRYPTION_LABEL)"
     )
     parser.add_argument(
-        "--force", action="store_true", help="cancel unfinished tasks first; without it they are a refusal"
+        "--force",
+        action="store_true",
+        help="cancel unfinished tasks and remove schedules first; without it they are a refusal",
     )

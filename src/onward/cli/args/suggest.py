@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.config import load as settings
+from onward.core.text import is_visible
 from onward.store.statements import load
 
 DATABASE_TIMEOUT_S = 2.0
@@ -32,8 +33,8 @@ def query(db: str | None, statement: str, **values: Any) -> Suggestions:
 
 def _safe(rows: Suggestions) -> Suggestions:
     """The rows without names that a shell would interpret: callers choose names, so they are not trusted."""
-    printable = [(value, about if about.isprintable() else "") for value, about in rows]
-    return [(value, about) for value, about in printable if value.isprintable() and not set(value) & SHELL_CHARACTERS]
+    printable = [(value, about if is_visible(about) else "") for value, about in rows]
+    return [(value, about) for value, about in printable if is_visible(value) and not set(value) & SHELL_CHARACTERS]
 
 
 def _sqlite(path: str, statement: str, values: dict[str, Any]) -> Suggestions:

@@ -14,7 +14,7 @@ from onward.cli.output.text import count, safe
 from onward.core.encryption import new_master_key
 from onward.core.view_json import to_json
 from onward.errors import UsageError
-from onward.service.encryption import EncryptionStatus
+from onward.service.encryption import EncryptionStatus, SealedPayloads
 
 COLUMNS = (Column("MASTER KEY"), fixed("DATA KEYS"), Column("USE"))
 
@@ -76,6 +76,26 @@ async def rotate(args: Namespace) -> int:
     return 0
 
 
+async def seal(args: Namespace) -> int:
+    """`onward encryption seal`."""
+    screen = Screen(args)
+
+    def report(sealed: SealedPayloads) -> None:
+        words = f"{count(sealed.tasks, 'task')}, {count(sealed.payloads, 'payload')} encrypted; last: {sealed.last}"
+        screen.aside((words, "dim"))
+
+    async with connect.load_app(args) as app:
+        sealed = await app.service.encryption.seal(report, after=args.after)
+        status = await app.service.encryption.status()
+    if screen.json:
+        screen.document(to_json(sealed) | {"plain_tasks": status.plain_tasks})
+    else:
+        screen.say(f"encrypted {count(sealed.payloads, 'payload')} of {count(sealed.tasks, 'task')}")
+        if status.plain_tasks:
+            screen.say((f"{count(status.plain_tasks, 'task')} or more still have plain inputs: run it again", "yellow"))
+    return 0
+
+
 async def erase(args: Namespace) -> int:
     """`onward erase`."""
     screen = Screen(args)
@@ -94,9 +114,17 @@ async def erase(args: Namespace) -> int:
     screen.say(f"destroyed {count(erasure.keys, 'data key')}; what they encrypted cannot be read any more")
     if erasure.cancelled:
         screen.say(f"cancelled {count(erasure.cancelled, 'unfinished task')}")
+    if erasure.schedules:
+        names = ", ".join(safe(name) for name in erasure.schedules)
+        screen.say((f"removed {count(len(erasure.schedules), 'schedule')}: {names}", "yellow"))
+        screen.say(("code that still declares one saves it again when the next worker starts", "yellow"))
     if erasure.plain_tasks:
         plain = count(erasure.plain_tasks, "task")
         screen.say(
-            (f"{plain} (or more) were written before encryption was on, and stay readable; prune them", "yellow")
+            (
+                f"{plain} (or more) were written before encryption was on, and stay readable; prune them, or run "
+                "`onward encryption seal` and erase again",
+                "yellow",
+            )
         )
     return 0

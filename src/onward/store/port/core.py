@@ -58,6 +58,7 @@ from onward.store.shared.pruning import Pruning
 from onward.store.shared.queues import Queues
 from onward.store.shared.quotas import Quotas
 from onward.store.shared.schedules import Schedules
+from onward.store.shared.sealing import Sealing
 from onward.store.shared.sessions import Sessions
 from onward.store.shared.tenant_quotas import TenantQuotas
 from onward.store.shared.workers import Handlers
@@ -118,6 +119,7 @@ class Store(Protocol):
     queues: Queues
     quotas: Quotas
     schedules: Schedules
+    sealing: Sealing
     sessions: Sessions
     tenant_quotas: TenantQuotas
 

@@ -8,7 +8,7 @@ leaves no count of votes without its decision.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onward.core.approval import VOTE, StoredVote
 from onward.core.audit import AuditEvent
@@ -16,7 +16,7 @@ from onward.core.task import Message
 from onward.store.shared.audit import Audit
 from onward.store.shared.codec import Item, message_item
 from onward.store.shared.database import Connection, Database, OverDatabase
-from onward.store.shared.tasks import post_message, sent_before
+from onward.store.shared.tasks import add_asker, add_asker_through, post_message, sent_before
 
 
 class Counted(NamedTuple):
@@ -67,7 +67,7 @@ class Approvals(OverDatabase):
                 if stored is not None and await post_message(connection, task_id, stored) is None:
                     return Voted(False)
             if asker is not None:
-                await connection.run("add_asker", id=task_id, asker=asker)
+                await add_asker(connection, task_id, asker)
             if counted.event is not None:
                 await self._audit.append_within(connection, counted.event)
             return Voted(True, counted=counted)
@@ -85,8 +85,23 @@ class Approvals(OverDatabase):
         return [row.opened(data) for row, data in zip(rows, datas, strict=True)]
 
     async def askers(self, root: str) -> frozenset[str]:
-        """The principals that resumed one of the tasks of a tree, or sent it something."""
+        """The principals that resumed one of the tasks of a tree, sent it something, or submitted it again with its idempotency key."""
         return frozenset(row[0] for row in await self._db.fetch("askers", id=root))
+
+    async def add(self, askers: Sequence[tuple[str, str]], connection: Any = None) -> None:
+        """Make principals askers of tasks: ids and principals; over the connection of the caller when there is one. Raises
+        TooManyAskers."""
+        if connection is None:
+
+            async def job(own: Connection) -> None:
+                for task_id, asker in askers:
+                    await add_asker(own, task_id, asker)
+
+            await self._db.transact(job)
+            return
+        ((now,),) = await self._db.fetch("now")
+        for task_id, asker in askers:
+            await add_asker_through(connection, task_id, asker, now)
 
 
 class _Row(NamedTuple):

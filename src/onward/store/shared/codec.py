@@ -222,6 +222,22 @@ class Codec:
         key = await self._ring.for_subject(self.subject(options.get("tenant"), row.options))
         return row._replace(input=_seal(key, f"schedule {row.name}", schedule_place(row.name), row.input))
 
+    async def sealed_items(self, task_id: str, items: Sequence[Item]) -> list[bytes]:
+        """Plain payloads of a task, sealed for the places that they have; those that are never sealed, as they are."""
+        key = (await self._keys_for([task_id]))[task_id]
+        return await self._off_loop(
+            sum([len(item.data) for item in items]),
+            lambda: [
+                item.data if may_be_plain(item.data, item.kind) else _seal(key, task_id, item.place, item.data)
+                for item in items
+            ],
+        )
+
+    async def sealed_input(self, task_id: str, task: str, data: bytes, fingerprint: str) -> tuple[bytes, str]:
+        """The plain input of a task, sealed, and its fingerprint, keyed."""
+        key = (await self._keys_for([task_id]))[task_id]
+        return _seal(key, task_id, input_place(task_id, task), data), key.tag(fingerprint) if fingerprint else ""
+
     async def _keys_for(self, task_ids: Iterable[str]) -> Mapping[str, DataKey]:
         ids = set(task_ids)
         keys = await self._ring.for_tasks(ids)

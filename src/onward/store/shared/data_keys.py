@@ -23,6 +23,7 @@ from onward.errors import EncryptionKeyMissing, OnwardError, PayloadDamaged, Sti
 from onward.store.shared.audit import Audit
 from onward.store.shared.codec import AddKey, Codec
 from onward.store.shared.database import Connection, Database, OverDatabase
+from onward.store.shared.schedules import schedule_of
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -171,18 +172,20 @@ class DataKeys(OverDatabase):
         _keep(self._subjects, task_id, subject, MAX_TASKS)
 
     async def _read_subjects(self, task_ids: Sequence[str]) -> dict[str, Subject]:
-        """The subject of a task with a sealed input is that of its key; of another one, it follows from its tenant and labels."""
+        """The subject of a task with a sealed input is that of its key. Another one, which is from before encryption was on, has that of
+        its parent, or follows from its tenant and labels."""
         codec = self._db.codec
         assert codec is not None
         rows = await self._db.fetch("sealed_with", ids=list(task_ids))
         heads = {row[0]: key_of(bytes(row[1])) for row in rows if is_sealed(bytes(row[1]))}
         await self.load(set(heads.values()))
-        subjects: dict[str, Subject] = {}
-        for task_id, _, tenant, options in rows:
-            known = self._known.get(heads[task_id]) if task_id in heads else None
-            owner = None if known is None else known.subject
-            subjects[task_id] = owner or codec.subject(tenant, bytes(options))
-        return subjects
+        owners = {task_id: known.subject for task_id, key in heads.items() if (known := self._known.get(key))}
+        above = {row[4] for row in rows if row[4] is not None and owners.get(row[0]) is None}
+        parents = await self.subjects_of(above) if above else {}
+        return {
+            task_id: owners.get(task_id) or parents.get(parent or "") or codec.subject(tenant, bytes(options))
+            for task_id, _, tenant, options, parent in rows
+        }
 
     def _is_fresh(self, key_id: bytes) -> bool:
         known = self._known.get(key_id)
@@ -323,9 +326,34 @@ class DataKeys(OverDatabase):
         ((count,),) = await self._db.fetch("plain_tasks", limit=MAX_NAMED, **filters)
         return int(count)
 
-    async def unfinished(self, keys: Sequence[DataKeyRow]) -> Sequence[str]:
-        """Unfinished tasks whose inputs these keys sealed, up to a bound."""
-        return await self._db.read(lambda c: _unfinished(c, keys))
+    async def unfinished(self, keys: Sequence[DataKeyRow], tenant: str | None, value: str | None) -> Sequence[str]:
+        """Unfinished tasks whose inputs these keys sealed; and those of a tenant (None: of all) and of a value of the label (None: of
+        all) whose inputs are plain, because the records that they write now are sealed. Up to a bound."""
+        task_ids = await self._db.read(lambda c: _unfinished(c, keys))
+        after = ""
+        filters = {"tenant": tenant or "", "any_tenant": tenant is None}
+        while len(task_ids) < MAX_NAMED:
+            rows = await self._db.fetch("plain_unfinished", after=after, limit=MAX_NAMED, **filters)
+            ids = [row[0] for row in rows]
+            subjects = await self.subjects_of(ids) if ids else {}
+            task_ids += [task_id for task_id in ids if task_id in subjects and _owns(subjects[task_id], tenant, value)]
+            if len(ids) < MAX_NAMED:
+                break
+            after = ids[-1]
+        return task_ids[:MAX_NAMED]
+
+    async def schedules(self, keys: Sequence[DataKeyRow], tenant: str | None, value: str | None) -> Sequence[str]:
+        """The names of schedules whose inputs these keys sealed, or whose tasks have such a subject."""
+        codec = self._db.codec
+        assert codec is not None
+        ids = {bytes.fromhex(row.id) for row in keys}
+        schedules = [schedule_of(row) for row in await self._db.fetch("schedules")]
+        return [
+            row.name
+            for row in schedules
+            if (is_sealed(row.input) and key_of(row.input) in ids)
+            or _owns(codec.subject(wire.decode(row.options).get("tenant"), row.options), tenant, value)
+        ]
 
     async def destroy(self, keys: Sequence[DataKeyRow], by: str, event: AuditEvent, subject: str) -> None:
         """Destroy data keys, and add the audit event, in one transaction. Raises StillNeeded when an unfinished task needs one."""
@@ -341,6 +369,10 @@ class DataKeys(OverDatabase):
         for row in keys:
             _keep(self._known, bytes.fromhex(row.id), _Known(ERASED, row.subject, self._clock.monotonic()), MAX_KEYS)
         self._current.clear()
+
+
+def _owns(subject: Subject, tenant: str | None, value: str | None) -> bool:
+    return tenant in (None, subject.tenant) and value in (None, subject.value)
 
 
 def _filters(tenant: str | None, value: str | None) -> dict[str, Any]:

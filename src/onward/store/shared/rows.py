@@ -11,7 +11,7 @@ from onward.core import wire
 from onward.core.encryption import input_place, record_place
 from onward.core.record import ENDS_BY_STATE
 from onward.core.sealed import ERASED, UNREADABLE, is_sealed
-from onward.core.task import NewTask, State, Task, open_state
+from onward.core.task import OWN_ID_PREFIX, NewTask, State, Task, open_state
 from onward.core.usage import Usage
 from onward.store.port.values import Batch, ChildEnd
 from onward.store.port.workers import WorkerRow
@@ -97,9 +97,14 @@ def child_ends(batch: Batch) -> list[ChildEnd]:
         return []
     datas = {(entry[0], entry[1]): entry[5] for entry in batch.entries}
     return [
-        (str(end.parent), f"{end.id}.{end.seq}", end.id, child_end(end.state, datas[end.id, end.seq]))
+        (str(end.parent), child_end_id(end.id, end.seq), end.id, child_end(end.state, datas[end.id, end.seq]))
         for end in children
     ]
+
+
+def child_end_id(task_id: str, seq: int) -> str:
+    """The id of the message that tells a parent that a task has ended with this record."""
+    return f"{OWN_ID_PREFIX}child {task_id}.{seq}"
 
 
 def child_end(state: State, ending: bytes) -> bytes:

@@ -29,7 +29,7 @@ class Schedules(OverDatabase):
         async def job(connection: Connection) -> Timetable:
             (now,) = await connection.first("now")
             rows = await connection.fetch("schedules" if soonest is None else "soonest", limit=soonest)
-            return Timetable(now, [_schedule(row) for row in rows])
+            return Timetable(now, [schedule_of(row) for row in rows])
 
         timetable = await self._db.read(job)
         codec = self._db.codec
@@ -63,6 +63,7 @@ class Schedules(OverDatabase):
         return done
 
 
-def _schedule(row: Sequence[Any]) -> ScheduleRow:
+def schedule_of(row: Sequence[Any]) -> ScheduleRow:
+    """A schedule as it is stored."""
     schedule = ScheduleRow(*row)
     return schedule._replace(paused=bool(schedule.paused))

@@ -13,6 +13,7 @@ from onward.store.shared.overview import Overview
 from onward.store.shared.pruning import Pruning
 from onward.store.shared.queues import Queues
 from onward.store.shared.quotas import Quotas
+from onward.store.shared.sealing import Sealing
 from onward.store.shared.sessions import Sessions
 from onward.store.shared.tasks import CoreVerbs
 from onward.store.shared.tenant_quotas import TenantQuotas
@@ -34,5 +35,6 @@ class SharedStore(CoreVerbs):
         self.pruning = Pruning(database)
         self.queues = Queues(database)
         self.quotas = Quotas(database)
+        self.sealing = Sealing(database)
         self.sessions = Sessions(database, self.audit)
         self.tenant_quotas = TenantQuotas(database, self.audit)

@@ -12,6 +12,8 @@ from typing import Any
 from onward.core.audit import AuditEvent
 from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
 from onward.core.task import NEEDS_A_PERSON, SAID, Message, NewTask, State, Task
+from onward.errors import TooManyAskers
+from onward.store import statements
 from onward.store.port.listing import MAX_BYTES
 from onward.store.port.values import ALL_MESSAGES, Batch, Claimed, Sent, Stopped, Submitted
 from onward.store.shared import rows
@@ -23,6 +25,12 @@ from onward.store.shared.forks import Forking, fork
 
 MAX_PARENTS = 500
 """Parents that one call of `orphans` looks at."""
+
+MAX_ASKERS = 1_000
+"""Principals that resumed a task, sent it something, or submitted it again. The next one is refused: an asker that is not recorded could
+approve what it asked for."""
+
+_ADD_ASKER, _ASKER_LEFT_OUT = statements.text("add_asker_through"), statements.text("asker_left_out")
 
 
 class CoreVerbs(OverDatabase, abc.ABC):
@@ -171,8 +179,10 @@ class CoreVerbs(OverDatabase, abc.ABC):
 
         async def job(connection: Connection) -> Sent:
             sent = await send(connection, task_id, stored)
-            if asker is not None and sent.number is not None and sent.there is None:
-                await connection.run("add_asker", id=task_id, asker=asker)
+            if (
+                asker is not None and sent.number is not None and sent.first
+            ):  # also the second that sends the same message
+                await add_asker(connection, task_id, asker)
             return await self._audited(connection, sent, event)
 
         return await self._opened(task_id, await self._db.transact(job))
@@ -238,7 +248,7 @@ async def _cancel(connection: Connection, task_id: str) -> Stopped:
     await connection.run("drop_queue", id=task_id)
     if parent is not None:
         data = rows.child_end(State.CANCELLED, b"{}")
-        await connection.tell_parents([(parent, f"{task_id}.{head + 2}", task_id, data)])
+        await connection.tell_parents([(parent, rows.child_end_id(task_id, head + 2), task_id, data)])
     if gate is not None:
         await connection.release_limits([gate])
     return Stopped(True, held=held)
@@ -257,12 +267,27 @@ async def _resume(connection: Connection, task_id: str, asker: str | None) -> bo
     else:
         return False
     if asker is not None:
-        await connection.run("add_asker", id=task_id, asker=asker)
+        await add_asker(connection, task_id, asker)
     if held:  # in the middle of a step: a record here would fence the worker
         return True
     head, _ = await connection.first("head", id=task_id)
     await connection.run("outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
     return True
+
+
+async def add_asker(connection: Connection, task_id: str, asker: str) -> None:
+    """Make a principal an asker of a task. Raises TooManyAskers."""
+    values: dict[str, Any] = {"id": task_id, "asker": asker, "most": MAX_ASKERS}
+    if not await connection.run("add_asker", **values) and await connection.first("asker_left_out", **values):
+        raise TooManyAskers(task_id, MAX_ASKERS)
+
+
+async def add_asker_through(connection: Any, task_id: str, asker: str, now: float) -> None:
+    """The same with the connection of another program."""
+    values = {"id": task_id, "asker": asker, "most": MAX_ASKERS, "now": now}
+    await run_through(connection, _ADD_ASKER, values)
+    if await run_through(connection, _ASKER_LEFT_OUT, values, rows=True):
+        raise TooManyAskers(task_id, MAX_ASKERS)
 
 
 async def send(connection: Connection, task_id: str, message: Message) -> Sent:

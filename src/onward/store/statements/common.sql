@@ -390,11 +390,24 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 SELECT task_id, id, name, data, at FROM onward_inbox WHERE kind = 'vote' AND task_id AMONG (:ids) ORDER BY task_id, number
 
 -- name: add_asker
--- A principal that resumed a task, or sent it something.
-INSERT INTO onward_askers (task_id, asker, at) VALUES (:id, :asker, onward_now()) ON CONFLICT DO NOTHING
+-- A principal that resumed a task, sent it something, or submitted it again; unless the task has as many as it may have.
+INSERT INTO onward_askers (task_id, asker, at)
+SELECT t.id, :asker, onward_now() FROM onward_tasks t WHERE t.id = :id AND (SELECT count(*) FROM onward_askers WHERE task_id = :id) < :most
+ON CONFLICT DO NOTHING
+
+-- name: add_asker_through
+-- The same over a connection of another program, which may not have onward_now().
+INSERT INTO onward_askers (task_id, asker, at)
+SELECT t.id, :asker, :now FROM onward_tasks t WHERE t.id = :id AND (SELECT count(*) FROM onward_askers WHERE task_id = :id) < :most
+ON CONFLICT DO NOTHING
+
+-- name: asker_left_out
+-- Whether a principal is not among the askers of a task that has as many as it may have.
+SELECT 1 FROM onward_tasks t WHERE t.id = :id AND (SELECT count(*) FROM onward_askers WHERE task_id = :id) >= :most
+  AND NOT EXISTS (SELECT 1 FROM onward_askers a WHERE a.task_id = :id AND a.asker = :asker)
 
 -- name: askers
--- The principals that resumed one of the tasks of a tree, or sent it something.
+-- The principals that resumed one of the tasks of a tree, sent it something, or submitted it again.
 WITH RECURSIVE tree(id) AS (
     SELECT id FROM onward_tasks WHERE id = :id
     UNION ALL SELECT t.id FROM tree JOIN onward_tasks t ON t.parent = tree.id
@@ -1078,12 +1091,67 @@ ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, offered_at = excluded
 
 -- name: sealed_with
 -- The headers of the inputs of these tasks, and what their subjects follow from.
-SELECT id, substr(input, 1, 12), tenant, options FROM onward_tasks WHERE id AMONG (:ids)
+SELECT id, substr(input, 1, 12), tenant, options, parent FROM onward_tasks WHERE id AMONG (:ids)
 
 -- name: sealed_unfinished
 -- Unfinished tasks whose inputs one data key sealed.
 SELECT t.id FROM onward_tasks t WHERE {sealed} AND substr(t.input, 1, 12) = :header
   AND EXISTS (SELECT 1 FROM onward_queue q WHERE q.task_id = t.id) ORDER BY t.id LIMIT :limit
+
+-- name: plain_unfinished
+-- Unfinished tasks whose inputs are not sealed, of one tenant or of all.
+SELECT t.id FROM onward_queue q JOIN onward_tasks t ON t.id = q.task_id
+WHERE q.task_id > :after AND NOT {sealed} AND (:any_tenant OR COALESCE(t.tenant, '') = :tenant) ORDER BY q.task_id LIMIT :limit
+
+-- name: tasks_after
+-- Tasks by their ids.
+SELECT id FROM onward_tasks WHERE id > :after ORDER BY id LIMIT :limit
+
+-- name: plain_records
+-- Records of a task that are not sealed.
+SELECT seq, kind, key, data FROM onward_journal WHERE task_id = :id AND seq > :after AND {plain_data} ORDER BY seq LIMIT :limit
+
+-- name: seal_records
+-- Seal the payload of a record, unless the record was trimmed, pruned or sealed meanwhile.
+UPDATE onward_journal SET data = :data WHERE task_id = :id AND seq = :place AND data = :seen
+
+-- name: plain_messages
+-- Messages to a task that are not sealed.
+SELECT number, id, kind, name, ref, data FROM onward_inbox WHERE task_id = :id AND number > :after AND {plain_data}
+ORDER BY number LIMIT :limit
+
+-- name: seal_messages
+-- Seal the payload of a message.
+UPDATE onward_inbox SET data = :data WHERE task_id = :id AND number = :place AND data = :seen
+
+-- name: plain_contents
+-- Contents of a task that are not sealed.
+SELECT id, data FROM onward_contents WHERE task_id = :id AND id > :after AND {plain_data} ORDER BY id LIMIT :limit
+
+-- name: seal_contents
+-- Seal a content.
+UPDATE onward_contents SET data = :data WHERE task_id = :id AND id = :place AND data = :seen
+
+-- name: plain_bodies
+-- Bodies of deliveries of a task that are not sealed.
+SELECT number, seq, subscription, body FROM onward_outbox WHERE task_id = :id AND number > :after AND {plain_body}
+ORDER BY number LIMIT :limit
+
+-- name: seal_bodies
+-- Seal the body of a delivery.
+UPDATE onward_outbox SET body = :data WHERE task_id = :id AND number = :place AND body = :seen
+
+-- name: plain_input
+-- The input of a task, unless it is sealed.
+SELECT t.task, t.input, t.fingerprint FROM onward_tasks t WHERE t.id = :id AND NOT {sealed}
+
+-- name: seal_input
+-- Seal the input of a task together with its fingerprint.
+UPDATE onward_tasks SET input = :data, fingerprint = :tag WHERE id = :id AND input = :seen RETURNING id
+
+-- name: seal_schedule
+-- Seal the input of a schedule.
+UPDATE onward_schedules SET input = :data WHERE name = :name AND input = :seen RETURNING name
 
 -- name: data_key_columns
 -- The columns of a data key.

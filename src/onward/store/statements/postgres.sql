@@ -766,3 +766,11 @@ SELECT pg_database_size(current_database()) AS size
 -- name: sealed
 -- Whether the input of a task is sealed; differs by necessity because of how bytes are written.
 substr(t.input, 1, 4) = '\x014f4501'::bytea
+
+-- name: plain_data
+-- Whether a payload is not sealed; differs for the same reason.
+substr(data, 1, 4) <> '\x014f4501'::bytea
+
+-- name: plain_body
+-- The same of the body of a delivery.
+substr(body, 1, 4) <> '\x014f4501'::bytea

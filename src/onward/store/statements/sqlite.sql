@@ -444,3 +444,11 @@ substr(t.input, 1, 4) = X'014F4501'
 DELETE FROM onward_keys WHERE id IN (
     SELECT id FROM onward_keys WHERE COALESCE(revoked_at, expires_at) <= onward_now() - :seconds
     AND id <> (SELECT id FROM onward_keys ORDER BY created_at DESC, id DESC LIMIT 1) ORDER BY created_at, id LIMIT :most)
+
+-- name: plain_data
+-- Whether a payload is not sealed; differs for the same reason.
+substr(data, 1, 4) <> X'014F4501'
+
+-- name: plain_body
+-- The same of the body of a delivery.
+substr(body, 1, 4) <> X'014F4501'
