@@ -95,7 +95,7 @@ async def approval(lab: Lab, task_id: str) -> Ask:
 
     async def look() -> Ask:
         while True:
-            asks = [ask for ask in await lab.app.service.messages.asks_of(await lab.app.get(task_id)) if ask.rule]
+            asks = [ask for ask in await lab.app.service.asks.of(await lab.app.get(task_id)) if ask.rule]
             if asks:
                 return asks[0]
             await lab.clock.sleep(0.05)
@@ -474,7 +474,7 @@ async def test_the_first_rule_that_matches_is_written_down_and_stays() -> None:
         assert [(vote.voter, vote.by, vote.decision, vote.reason) for vote in shown.votes] == [
             ("person:id-bo", "bo", "approve", "fine")
         ]
-        assert await app.service.messages.ask(ask.id) == shown
+        assert await app.service.asks.get(ask.id) == shown
         assert shown.digest == ask.digest, "votes are not part of what is decided on"
 
 
