@@ -117,6 +117,20 @@ def test_an_approval_comes_live_shows_its_exact_arguments_and_is_given(visit: Vi
     expect(page.locator(".rail-count.tone-wait")).to_have_count(0)
 
 
+def test_a_large_approval_is_read_as_a_whole_before_it_can_be_given(visit: Visit, server: Desk) -> None:
+    """The list has no room for it."""
+    task_id = server.submit("print_book", {"size": 5_000_000})
+    ask = server.asked(task_id)
+    assert ask["digest"] is None
+    page = visit.go(f"/inbox?id={ask['id']}")
+    expect(title(page)).to_have_text("Print this book?")
+    digest = server.client.get(f"/api/approvals/{ask['id']}").json()["digest"]
+    expect(page.locator(".ask-body")).to_contain_text(f"Digest {digest[:16]}")
+    page.get_by_role("button", name="Approve", exact=True).click()
+    gone(page, ask)
+    assert server.ended(task_id)["result"] == "printed"
+
+
 def test_a_denial_has_a_reason_and_keys_are_enough(visit: Visit, server: Desk) -> None:
     task_id = server.submit("support.reply", "Where is his order?")
     ask = server.asked(task_id)

@@ -28,7 +28,7 @@ from onward.errors import (
     UsageError,
 )
 from onward.server.access.service import AuthorizedService
-from onward.service import messages
+from onward.service import asks as reading
 from onward.service.submission import SubmitRequest
 from onward.testing import drain, memory_app
 from tests.docs.test_guides import code_of
@@ -365,7 +365,7 @@ async def test_a_rule_of_a_newer_version_is_not_guessed(shop: Lab) -> None:
     ask = await approval(shop, await submit(shop, ANN))
     records = await shop.store.journal(ask.task_id, ask.seq - 1, 1)
     newer = {**records[0].value, "rule": {**records[0].value["rule"], "hours": "9-17"}}
-    read = messages._ask(ask.task_id, ask.task, ask.seq, r.APPROVAL, newer, 0.0)
+    read = reading._ask(ask.task_id, ask.task, ask.seq, r.APPROVAL, newer, 0.0)
     assert read.rule is not None
     with pytest.raises(NotApprover, match="cannot read all of it"):
         await shop.app.service.messages._votes.check(read, read.rule, BO, None, False)
