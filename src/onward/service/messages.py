@@ -227,9 +227,8 @@ class Messages:
 
     async def _raise_closed(self, ask: Ask, what: str) -> None:
         """Raises why it is not open: it was decided, its task has ended, or its task no longer waits for it."""
-        for message in await self._store.inbox(ask.task_id):
-            if message.ref == ask.seq:
-                raise _decided(what, message)
+        if (message := await self._store.listing.reply(ask.task_id, ask.seq)) is not None:
+            raise _decided(what, message)
         task = await self._store.get(ask.task_id)
         if task is not None and task.ended:
             raise StateConflict(ask.task_id, task.state, "told anything", "it has ended")
@@ -256,7 +255,7 @@ class Messages:
                     doubts[step] = Doubt(task_id, announced[step], step, record.value["reason"])
         if empty:
             raise TaskNotFound(task_id)
-        answered = {message.ref for message in await self._store.inbox(task_id)}
+        answered = await self._store.listing.replied(task_id, [doubt.seq for doubt in doubts.values()])
         return [doubt for doubt in doubts.values() if doubt.seq not in answered]
 
     async def resolve(

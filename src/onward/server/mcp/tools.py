@@ -42,6 +42,10 @@ MAX_WAIT_S = 60.0
 HANDLER_WAIT_S = 45.0
 """Seconds for which a call of a handler waits for its result, if the client does not support MCP tasks."""
 
+ASKS_BYTES = 200_000
+"""Bytes of the questions and approvals in one result, about. The result has them twice, as text and as a structure, and clients of the SDK
+read at most 1 MB of an event."""
+
 POLL_INTERVAL_S = 1.0
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -302,7 +306,7 @@ async def _task_result(service: AuthorizedService, task: Task, cursor: str | Non
     """A task and a page of its open questions and approvals."""
     if task.ended:
         return tool_result(_brief_json(task))
-    asks = await service.asks_of(task.task_id, limit=MAX_ASKS, cursor=cursor)
+    asks = await service.asks_of(task.task_id, limit=MAX_ASKS, cursor=cursor, page_bytes=ASKS_BYTES)
     fields: dict[str, Any] = {"asks": [to_json(ask) for ask in asks]} if asks else {}
     return tool_result(_brief_json(task) | fields | ({} if asks.next is None else {"asks_next": asks.next}))
 

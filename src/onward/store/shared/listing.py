@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.sealed import CODECS, is_sealed
-from onward.core.task import Tasks
+from onward.core.task import Message, Tasks
 from onward.store.port.listing import (
     HEAD_BYTES,
     MAX_ASKS,
@@ -109,6 +109,17 @@ class Listing(OverDatabase):
         """The time now, when this question or approval is open; else None. One that has expired is open until its task notices."""
         rows = await self._db.fetch("open_ask", id=task_id, seq=seq)
         return None if not rows else float(rows[0][0])
+
+    async def reply(self, task_id: str, seq: int) -> Message | None:
+        """The answer, the decision or the verdict about this record of a task; None when there is none."""
+        messages = [Message(*row) for row in await self._db.fetch("reply", id=task_id, seq=seq)]
+        if (codec := self._db.codec) is not None:
+            messages = await codec.messages(task_id, messages)
+        return messages[0] if messages else None
+
+    async def replied(self, task_id: str, seqs: Sequence[int]) -> frozenset[int]:
+        """Those of these records of a task that have an answer, a decision or a verdict."""
+        return frozenset(row[0] for row in await self._db.fetch("replied", id=task_id, seqs=[*seqs]))
 
     async def ask_size(self, task_id: str, seq: int) -> int:
         """The bytes of a question or an approval, open or not; 0 when there is none."""

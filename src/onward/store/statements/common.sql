@@ -389,6 +389,14 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 -- Messages after a number, at most so many.
 SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number LIMIT :limit
 
+-- name: reply
+-- The message about one record.
+SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND ref = CAST(:seq AS bigint) ORDER BY number LIMIT 1
+
+-- name: replied
+-- Which of these records of a task have a message about them.
+SELECT ref FROM onward_inbox WHERE task_id = :id AND ref AMONG (:seqs)
+
 -- name: votes
 -- The votes on these approvals, in their order. (The tasks let the planner use an index.)
 SELECT task_id, id, name, data, at {votes_on} ORDER BY task_id, number
@@ -417,7 +425,7 @@ SELECT DISTINCT a.asker FROM tree JOIN onward_askers a ON a.task_id = tree.id
 -- Tasks that asked a person, from an id on, in the order of their ids: so many, and for each whether the reader may see what it asks.
 {asked_tasks}
 SELECT h.ask, (SELECT q.attempt FROM onward_queue q WHERE q.task_id = h.ask LIMIT 1) IS NOT NULL
-              AND (:of_all OR COALESCE((SELECT t.tenant FROM onward_tasks t WHERE t.id = h.ask LIMIT 1), '') = :tenant) AS shown
+              AND (SELECT t.id FROM onward_tasks t WHERE t.id = h.ask AND (:of_all OR COALESCE(t.tenant, '') = :tenant) LIMIT 1) IS NOT NULL AS shown
 FROM (SELECT hop.ask FROM hop WHERE hop.ask IS NOT NULL LIMIT :hops) h
 
 -- name: asks
