@@ -109,6 +109,12 @@ async def ship(ctx: Context, what: str) -> dict[str, Any]:
     return await ctx.approve(f"Ship {what}?", risk="external_action", data={"to": "eu"})
 
 
+@app.task
+async def print_book(ctx: Context, size: int) -> dict[str, Any]:
+    """Asks to be allowed to, with much data."""
+    return await ctx.approve("Print it?", risk="external_action", data="x" * size)
+
+
 @tool(risk="write_local")
 def erase(path: str) -> str:
     """Erase a file."""

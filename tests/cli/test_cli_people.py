@@ -22,7 +22,7 @@ def result(onward: Run, url: str, task_id: str) -> Any:
 
 
 def asks(output: Output, task_id: str) -> list[dict[str, Any]]:
-    (listed,) = output.json.values()
+    listed, _ = output.json.values()
     return [ask for ask in listed if ask["task_id"] == task_id]
 
 
@@ -36,7 +36,7 @@ def test_an_approval_is_listed_and_approved(onward: Run, crew: str, waiting: Wai
         "id": f"{task_id}.3", "kind": "approval", "task_id": task_id, "task": "ship", "text": "Ship bread?",
         "risk": "external_action", "data": {"to": "eu"}, "choices": [], "asked_at": None, "expires_at": None,
         "default": None, "tool": None, "arguments": None, "hash": ask["hash"], "digest": ask["digest"],
-        "rule": None, "votes": [],
+        "rule": None, "votes": [], "left_out": [],
     }  # fmt: skip
     listed = onward("approvals", "--db", crew)
     (shown,) = [text for text in listed.out.split("\n\n") if task_id in text]
@@ -53,6 +53,39 @@ def test_an_approval_is_listed_and_approved(onward: Run, crew: str, waiting: Wai
     decided = result(onward, crew, task_id)
     assert (decided["decision"], decided["reason"]) == ("approve", "it is fresh")
     assert not asks(onward("approvals", "--json", "--db", crew), task_id)
+
+
+def test_a_large_approval_is_listed_without_its_data_and_shown_in_full_by_its_id(
+    onward: Run, crew: str, waiting: Waiting
+):
+    task_id = waiting("approval", "print_book", "5000000")
+    (ask,) = asks(onward("approvals", "--json", "--db", crew), task_id)
+    assert (ask["text"], ask["data"], ask["digest"]) == ("Print it?", None, None)
+    (shown,) = [text for text in onward("approvals", "--db", crew).out.split("\n\n") if task_id in text]
+    assert f"`onward approvals {task_id}.3` shows all" in shown
+    assert "digest " not in shown
+    whole = onward("approvals", f"{task_id}.3", "--json", "--db", crew).json
+    assert (len(whole["data"]), whole["left_out"]) == (5_000_000, [])
+    output = onward("approve", f"{task_id}.3", "--digest", whole["digest"], "--db", crew)
+    assert (output.status, output.out) == (0, f"approved: Print it?  task {task_id} (print_book)\n")
+
+
+def test_approvals_are_listed_page_by_page(onward: Run, crew: str, waiting: Waiting):
+    ids = [waiting("approval", "ship", '"bread"') for _ in range(3)]
+    seen, cursor = list[str](), []
+    while True:
+        page = onward("approvals", "--limit", "2", *cursor, "--json", "--db", crew).json
+        assert len(page["approvals"]) <= 2
+        seen += [ask["task_id"] for ask in page["approvals"]]
+        if page["next"] is None:
+            break
+        cursor = ["--cursor", page["next"]]
+    assert [task_id for task_id in seen if task_id in ids] == ids
+    first = onward("approvals", "--limit", "1", "--db", crew)
+    assert f"more: onward approvals --cursor {seen[0]}.3" in first.err
+    assert onward("approvals", "--cursor", "nonsense", "--db", crew).status == 2
+    for task_id in ids:
+        assert onward("deny", f"{task_id}.3", "--db", crew).status == 0
 
 
 def test_deny_with_a_reason(onward: Run, crew: str, waiting: Waiting):
@@ -385,8 +418,8 @@ def test_nothing_is_in_doubt(onward: Run, crew: str):
 def test_nothing_is_open(onward: Run, db: str, tmp_path):
     assert onward("approvals", "--db", db).err.endswith("\nno approvals are open\n")
     assert onward("questions", "--db", db).err.endswith("\nno questions are open\n")
-    assert onward("approvals", "--json", "--db", db).json == {"approvals": []}
-    assert onward("questions", "--json", "--db", db).json == {"questions": []}
+    assert onward("approvals", "--json", "--db", db).json == {"approvals": [], "next": None}
+    assert onward("questions", "--json", "--db", db).json == {"questions": [], "next": None}
     assert list(tmp_path.iterdir()) == [], "looking does not make a database"
 
 

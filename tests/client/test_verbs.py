@@ -423,7 +423,7 @@ def test_a_key_is_never_shown() -> None:
 
 def test_the_verbs_are_those_of_the_app() -> None:
     verbs = {verb for verb in set(dir(Verbs)) - set(dir(BaseClient)) if not verb.startswith("_")}
-    own = {"tasks", "approvals", "approval", "questions", "follow"} | {
+    own = {"tasks", "approvals", "approval", "questions", "question", "follow"} | {
         *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for readers of streams
         *("handlers", "children", "fork_plan", "usage", "system", "drain_queue"),
         "result",

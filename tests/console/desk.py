@@ -145,6 +145,13 @@ async def describe(ctx: Context, seller: str) -> str:
     return str(await ctx.ask(f"How would you describe {seller} in one sentence?"))
 
 
+@app.task(name="print_book")
+async def print_book(ctx: Context, size: int) -> str:
+    """Something large that a person has to allow."""
+    await ctx.approve("Print this book?", risk="external_action", data={"pages": "x" * size})
+    return "printed"
+
+
 @app.task(name="echo")
 async def echo(ctx: Context, value: Any = None) -> Any:
     """Return the input."""

@@ -119,6 +119,20 @@ def test_an_approval_appears_live_with_its_exact_arguments_and_is_approved(visit
     expect(page.locator(".rail-count.tone-wait")).to_have_count(0)
 
 
+def test_a_large_approval_is_read_as_a_whole_before_it_can_be_given(visit: Visit, server: Desk) -> None:
+    """The list has no room for it."""
+    task_id = server.submit("print_book", {"size": 5_000_000})
+    ask = server.open_ask(task_id)
+    assert ask["digest"] is None
+    page = visit.go(f"/inbox?id={ask['id']}")
+    expect(title(page)).to_have_text("Print this book?")
+    digest = server.client.get(f"/api/approvals/{ask['id']}").json()["digest"]
+    expect(page.locator(".ask-body")).to_contain_text(f"Digest {digest[:16]}")
+    page.get_by_role("button", name="Approve", exact=True).click()
+    gone(page, ask)
+    assert server.ended(task_id)["result"] == "printed"
+
+
 def test_a_denial_with_a_reason_by_keyboard(visit: Visit, server: Desk) -> None:
     task_id = server.submit("support.reply", "Where is his order?")
     ask = server.open_ask(task_id)

@@ -70,6 +70,7 @@ ROWS: dict[str, Row] = {
     "approval": Row("/api/approvals/{approval}", READ),
     "decide": Row("/api/approvals/{approval}", DECIDE, {"decision": "approve"}, decides=True),
     "questions": Row("/api/questions", READ, lists=True),
+    "question": Row("/api/questions/{question}", READ),
     "answer": Row("/api/questions/{question}", DECIDE, {"answer": "fast"}, decides=True),
     "doubts": Row("/api/tasks/{doubter}/doubts", READ),
     "resolve": Row("/api/tasks/{doubter}/resolve", DECIDE, {"verdict": "not_happened"}, decides=True),

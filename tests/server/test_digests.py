@@ -172,4 +172,4 @@ async def test_an_approval_whose_record_was_dropped_is_not_found() -> None:
         where = f"task_id = '{ask.task_id}' AND seq = {ask.seq}"
         await sql(app.store, f"""UPDATE onward_journal SET data = CAST('{{"dropped":9}}' AS BLOB) WHERE {where}""")
         with pytest.raises(NotFound):
-            await app.service.messages.ask(ask.id)
+            await app.service.asks.get(ask.id)

@@ -29,7 +29,7 @@ from onward.errors import (
     UsageError,
 )
 from onward.server.access.service import AuthorizedService
-from onward.service import messages
+from onward.service import asks as reading
 from onward.service.submission import SubmitRequest
 from onward.testing import drain, memory_app
 from tests.docs.test_guides import code_of
@@ -96,7 +96,7 @@ async def approval(lab: Lab, task_id: str) -> Ask:
 
     async def look() -> Ask:
         while True:
-            asks = [ask for ask in await lab.app.service.messages.asks_of(await lab.app.get(task_id)) if ask.rule]
+            asks = [ask for ask in await lab.app.service.asks.of(await lab.app.get(task_id)) if ask.rule]
             if asks:
                 return asks[0]
             await lab.clock.sleep(0.05)
@@ -390,7 +390,7 @@ async def test_a_rule_of_a_newer_version_is_not_guessed(shop: Lab) -> None:
     ask = await approval(shop, await submit(shop, ANN))
     records = await shop.store.journal(ask.task_id, ask.seq - 1, 1)
     newer = {**records[0].value, "rule": {**records[0].value["rule"], "hours": "9-17"}}
-    read = messages._ask(ask.task_id, ask.task, ask.seq, r.APPROVAL, newer, 0.0)
+    read = reading._ask(ask.task_id, ask.task, ask.seq, r.APPROVAL, newer, 0.0)
     assert read.rule is not None
     with pytest.raises(NotApprover, match="cannot read all of it"):
         await shop.app.service.messages._votes.check(read, read.rule, BO, None, False)
@@ -499,7 +499,7 @@ async def test_the_first_rule_that_matches_is_written_down_and_stays() -> None:
         assert [(vote.voter, vote.by, vote.decision, vote.reason) for vote in shown.votes] == [
             ("person:id-bo", "bo", "approve", "fine")
         ]
-        assert await app.service.messages.ask(ask.id) == shown
+        assert await app.service.asks.get(ask.id) == shown
         assert shown.digest == ask.digest, "votes are not part of what is decided on"
 
 

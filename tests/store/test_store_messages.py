@@ -314,7 +314,7 @@ async def test_a_task_that_is_being_cancelled_asks_nothing(store: Store) -> None
     assert len(await store.listing.asks()) == 1
     assert (await store.cancel(task.id)).requested
     assert await store.listing.asks() == []
-    assert await store.listing.asks(task.id) == []
+    assert await store.listing.asks([task.id]) == []
 
 
 @pytest.mark.parametrize("stop", [r.CANCEL, r.DEADLINE])
@@ -335,10 +335,10 @@ async def test_the_asks_of_one_task_and_the_time(store: Store, time: Time) -> No
     for task in (first, second):
         await store.save("w1", Batch([entry(task, 1, r.QUESTION, "question", b"{}")]))
     time.move(7)
-    (ask,) = await store.listing.asks(second.id)
+    (ask,) = await store.listing.asks([second.id])
     assert (ask.task_id, ask.now) == (second.id, time.now)
     assert len(await store.listing.asks()) == 2
-    assert await store.listing.asks("nobody") == []
+    assert await store.listing.asks(["nobody"]) == []
 
 
 async def test_doubts_are_the_tasks_that_wait_in_doubt(store: Store) -> None:

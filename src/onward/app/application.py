@@ -30,6 +30,7 @@ from onward.core.encryption import MasterKeys
 from onward.core.encryption import parse_keys as parse_encryption_keys
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
+from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import Ask, Doubt, Schedule, Spent
@@ -58,7 +59,6 @@ VERSION = "0.1.0"
 T = TypeVar("T")
 InputT = TypeVar("InputT")
 
-Asks = list[Ask]
 Refs = list["ArtifactRef"]
 Doubts = list[Doubt]
 Findings = list[Finding]
@@ -354,9 +354,15 @@ class Onward(Events, Mcp, Registry, Queries):
         """Send a signal to a task (`ctx.signal`). The store keeps it until the task waits for it. The same `id` sent twice counts once."""
         await self.service.messages.signal(task_id, name, value, id=id)
 
-    async def asks(self, kind: str | None = None) -> Asks:
-        """Open questions and approvals, the oldest first."""
-        return await self.service.messages.asks(kind)
+    async def asks(self, kind: str | None = None, *, limit: int = 1000, cursor: str | None = None) -> Page[Ask]:
+        """Open questions and approvals: a list of at most `limit`, the oldest first. `next` of the list is the cursor for the next page
+        (None at the end). The pages follow the order in which the tasks were submitted. The values of a page have 4 MB together, about;
+        beyond that they are left out, and `left_out` of a question or an approval names them. `ask` returns it in full."""
+        return await self.service.asks.list(kind, limit=limit, cursor=cursor)
+
+    async def ask(self, ask_id: str) -> Ask:
+        """A question or an approval in full, open or not. Raises NotFound."""
+        return await self.service.asks.get(ask_id)
 
     async def answer(self, question_id: str, answer: Any) -> None:
         """Answer a question (`ctx.ask`). Raises AlreadyDecided when it is answered already (AskExpired when its time is up), and

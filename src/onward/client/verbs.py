@@ -244,7 +244,8 @@ class Verbs(ClusterVerbs, Generic[H]):
 
     @verb
     def asks(self, kind: str | None = None) -> Script[Asks]:
-        """Questions and approvals that wait for people, the oldest first."""
+        """Questions and approvals that wait for people, the oldest first, of all pages. Where a page has no room for all of one, `left_out`
+        names the values that are missing; `approval` and `question` return it in full."""
         asks: Asks = []
         for ask_kind in ASK_KINDS if kind is None else (kind,):
             asks += yield from self._asks(ask_kind)
@@ -252,7 +253,7 @@ class Verbs(ClusterVerbs, Generic[H]):
 
     @verb
     def approvals(self) -> Script[Asks]:
-        """Approvals that wait for people, the oldest first."""
+        """Approvals that wait for people, of all pages, with `left_out` as in `asks`. In a page those that expire first come first."""
         return (yield from self._asks("approval"))
 
     @verb
@@ -262,14 +263,23 @@ class Verbs(ClusterVerbs, Generic[H]):
 
     @verb
     def questions(self) -> Script[Asks]:
-        """Questions that wait for people, the oldest first."""
+        """Questions that wait for people, of all pages, with `left_out` as in `asks`. In a page the oldest comes first."""
         return (yield from self._asks("question"))
+
+    @verb
+    def question(self, question_id: str) -> Script[Ask]:
+        """A question in full, open or answered. Raises NotFound."""
+        return from_json(Ask, (yield from self._read(path("questions", question_id))))
 
     def _asks(self, kind: str) -> Script[Asks]:
         if kind not in ASK_KINDS:
             raise BadSetting("kind", kind, " or ".join(map(repr, ASK_KINDS)))
         document = yield from self._read(f"/api/{kind}s")
-        return [from_json(Ask, ask) for ask in document[f"{kind}s"]]
+        asks = [from_json(Ask, ask) for ask in document[f"{kind}s"]]
+        while (cursor := document.get("next")) is not None:  # an older server has one page
+            document = yield from self._read(f"/api/{kind}s", cursor=cursor)
+            asks += [from_json(Ask, ask) for ask in document[f"{kind}s"]]
+        return asks
 
     @verb
     def doubts(self, task_id: str) -> Script[Doubts]:

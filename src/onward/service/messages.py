@@ -6,8 +6,7 @@ A question that its task no longer waits for takes no answer.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from onward.core import approval, wire
@@ -15,9 +14,8 @@ from onward.core import record as r
 from onward.core.approval import ApprovalRule
 from onward.core.audit import AuditEvent
 from onward.core.caller import Caller
-from onward.core.clock import Clock
 from onward.core.ids import Ids
-from onward.core.task import OWN_ID_PREFIX, SAID, Message, Reason, State, Task
+from onward.core.task import OWN_ID_PREFIX, SAID, Message, State, Task
 from onward.core.view_json import to_json
 from onward.core.views import Ask, Decided, Doubt
 from onward.errors import (
@@ -26,49 +24,41 @@ from onward.errors import (
     BadSetting,
     InvalidInput,
     NotApprover,
-    NotFound,
     StaleDecision,
     StateConflict,
     TaskNotFound,
     UsageError,
     Withdrawn,
 )
+from onward.service.asks import Asks
 from onward.service.forks import own_input
-from onward.service.shared_read import SharedRead
 from onward.service.votes import Votes
-from onward.store.port import listing as port
 from onward.store.port.core import Sent, Store
 from onward.store.port.paging import bounded_pages
 
 VERDICTS = ("happened", "not_happened", "undo")
 
-MAX_DESCENDANTS = 100
-"""Tasks below one that are searched for questions and approvals."""
 MAX_MESSAGE_CHARS = 64_000
 """Characters of one message: an agent shows all of it to its model."""
-
-_ASK_ID = re.compile(r"[!-~]+\.[0-9]{1,15}")
-"""An id that the database can look up."""
 
 CheckCall = Callable[[str, str, dict[str, Any]], object]
 """Checks the arguments of a tool call: the name of the agent, the name of the tool, the arguments. Raises InvalidInput."""
 
 
 class Messages:
-    """Lists what tasks ask for, and sends messages to them."""
+    """Sends messages to tasks."""
 
     def __init__(
         self,
         store: Store,
-        clock: Clock,
         ids: Ids,
         check_call: CheckCall,
         is_agent: Callable[[str], Awaitable[bool]],
+        asks: Asks,
         votes: Votes,
     ) -> None:
         self._store, self._ids, self._check_call, self._is_agent = store, ids, check_call, is_agent
-        self._votes = votes
-        self._all_asks = SharedRead(clock, lambda: store.listing.asks(whose=None))
+        self._asks, self._votes = asks, votes
 
     async def signal(
         self,
@@ -113,44 +103,10 @@ class Messages:
         if not agent:
             self._store.nudge("ready", [task_id])
 
-    async def asks(self, kind: str | None = None, whose: str | None = None) -> list[Ask]:
-        """Open questions and approvals, the oldest first; `whose` as for `Service.get`."""
-        asks = _still_open(await (self._all_asks() if whose is None else self._store.listing.asks(whose=whose)))
-        return await self._votes.read([ask for ask in asks if kind in (None, ask.kind)])
-
-    async def asks_of(self, task: Task) -> list[Ask]:
-        """The open questions and approvals of a task, and, where it waits for its children, of the tasks below it."""
-        asks, pending, left = _still_open(await self._store.listing.asks(task.task_id)), [task], MAX_DESCENDANTS
-        while pending and left > 0:
-            parent = pending.pop()
-            if parent.reason != Reason.CHILD:
-                continue
-            for child_id in (await self._store.children(parent.task_id))[:left]:
-                left -= 1
-                asks += _still_open(await self._store.listing.asks(child_id))
-                pending += [child] if (child := await self._store.get(child_id, None, 0)) is not None else []
-        return await self._votes.read(asks)
-
-    async def ask(self, ask_id: str, whose: str | None = None) -> Ask:
-        """A question or an approval, open or not. Raises NotFound, also where its task is not of this tenant."""
-        ask, _ = await self._ask(ask_id, whose)
-        return (await self._votes.read([ask]))[0]
-
-    async def _ask(self, ask_id: str, whose: str | None = None) -> tuple[Ask, Task]:
-        """The same without its votes, and its task."""
-        task_id, _, seq = ask_id.rpartition(".") if _ASK_ID.fullmatch(ask_id) else ("", "", "")
-        task = await self._store.get(task_id, whose, 0) if task_id else None
-        records = await self._store.journal(task_id, int(seq) - 1, 1) if task is not None else []
-        if task is None or not records or records[0].kind not in {r.QUESTION, r.APPROVAL} or records[0].dropped:
-            raise NotFound(
-                f"there is no question or approval {ask_id!r}; `onward approvals` and `onward questions` list them"
-            )
-        return _ask(task_id, task.task, int(seq), records[0].kind, records[0].value, records[0].at), task
-
     async def answer(self, question_id: str, answer: Any, *, caller: Caller) -> Decided:
         """Answer a question. Raises AlreadyDecided when it was answered before, and AskExpired when it has expired. The store writes the
         audit event, here and below, in the transaction that writes the message."""
-        ask, task = await self._ask(question_id)
+        ask, task = await self._asks.with_task(question_id)
         if ask.kind != "question":
             raise UsageError(f"{question_id} is an approval; `onward approve` and `onward deny` decide it")
         if ask.choices and answer not in ask.choices:
@@ -176,7 +132,7 @@ class Messages:
         decision is a vote. Raises NotApprover when the rule does not let this caller decide."""
         if decision not in {"approve", "deny"}:
             raise BadSetting("decision", decision, "'approve' or 'deny'")
-        ask, task = await self._ask(approval_id)
+        ask, task = await self._asks.with_task(approval_id)
         what = f"approval {approval_id}"
         if ask.kind != "approval":
             raise UsageError(f"{approval_id} is a question; `onward answer` answers it")
@@ -201,9 +157,9 @@ class Messages:
         event = audit_event(caller, decision, ask.id, task.tenant, **shown, arguments=changed, always=always)
         if ask.rule is not None:
             return await self._vote(ask, ask.rule, caller, payload | shown | changes, event)
-        others = await self._reply(ask, "decision", payload | shown | changes, what, event, steers(caller, payload))
+        await self._reply(ask, "decision", payload | shown | changes, what, event, steers(caller, payload))
         if always:
-            await self._approve_others(ask, others, payload, event)
+            await self._approve_others(ask, payload, event)
         return Decided(ask.id, ask.task_id, True)
 
     async def _vote(
@@ -212,7 +168,6 @@ class Messages:
         what = f"approval {ask.id}"
         await self._check_open(ask, what)
         voted, votes = await self._votes.cast(ask, rule, caller, value, event, steers(caller, value))
-        self._all_asks.forget()
         if not voted.open:
             await self._raise_ended(ask.task_id)
         if voted.there is not None:
@@ -234,46 +189,48 @@ class Messages:
                 raise InvalidInput(f"the arguments of {ask.tool!r} are an object, not {type(arguments).__name__}")
             self._check_call(ask.task, ask.tool, wire.decode(wire.encode(arguments, "the changed arguments")))
 
-    async def _approve_others(
-        self, ask: Ask, others: list[Ask], payload: dict[str, Any], event: AuditEvent | None
-    ) -> None:
+    async def _approve_others(self, ask: Ask, payload: dict[str, Any], event: AuditEvent | None) -> None:
         """'Always' also approves the other open calls of the same tool in the same task, each with a message of its own, but none that
         has a rule. Where another caller decides one of them first, that decision counts."""
-        for other in others:
-            if other.kind == "approval" and other.tool == ask.tool and other.rule is None:
+        async for other in self._open_approvals(ask.task_id):
+            if other.seq != ask.seq and other.tool == ask.tool and other.rule is None:
                 through = {**shown_and_decided(other), "through": ask.id}
                 message = Message(self._ids(), "decision", "", other.seq, wire.encode(payload | through, "the answer"))
                 also = event and event._replace(subject=other.id, data=through)
                 await self._store.send(ask.task_id, message, also)
-                self._all_asks.forget()
         self._store.nudge("ready", [ask.task_id])
+
+    async def _open_approvals(self, task_id: str) -> AsyncIterator[Ask]:
+        """The open approvals of a task, each in full."""
+        cursor: str | None = f"{task_id}.0"
+        while cursor is not None:
+            page = await self._asks.of_one(task_id, "approval", cursor)
+            for ask in page:
+                yield ask if not ask.left_out else (await self._asks.with_task(ask.id))[0]
+            cursor = page.next
 
     async def _reply(
         self, ask: Ask, kind: str, value: Any, what: str, event: AuditEvent, asker: str | None = None
-    ) -> list[Ask]:
-        """Answer a question or an approval that is still open; the other open ones of the task."""
-        open_asks = await self._check_open(ask, what)
+    ) -> None:
+        """Answer a question or an approval that is still open."""
+        await self._check_open(ask, what)
         message = Message(self._ids(), kind, "", ask.seq, wire.encode(value, "the answer"))
         sent = await self._send(ask.task_id, message, event, asker)
         if not sent.first and sent.there is not None:
             raise _decided(what, sent.there)
-        return [open_ask for open_ask in open_asks if open_ask.seq != ask.seq]
 
-    async def _check_open(self, ask: Ask, what: str) -> list[Ask]:
-        """The open questions and approvals of the task. Raises why this one is not among them."""
-        rows = await self._store.listing.asks(ask.task_id)
-        if ask.seq not in {row.seq for row in rows}:
+    async def _check_open(self, ask: Ask, what: str) -> None:
+        """Raises why a question or an approval is not open."""
+        now = await self._store.listing.is_open(ask.task_id, ask.seq)
+        if now is None:
             await self._raise_closed(ask, what)
-        open_asks = _still_open(rows)
-        if ask.seq not in {open_ask.seq for open_ask in open_asks}:
+        elif ask.expires_at is not None and now >= ask.expires_at:
             raise AskExpired(what)
-        return open_asks
 
     async def _raise_closed(self, ask: Ask, what: str) -> None:
         """Raises why it is not open: it was decided, its task has ended, or its task no longer waits for it."""
-        for message in await self._store.inbox(ask.task_id):
-            if message.ref == ask.seq:
-                raise _decided(what, message)
+        if (message := await self._store.listing.reply(ask.task_id, ask.seq)) is not None:
+            raise _decided(what, message)
         task = await self._store.get(ask.task_id)
         if task is not None and task.ended:
             raise StateConflict(ask.task_id, task.state, "told anything", "it has ended")
@@ -300,7 +257,7 @@ class Messages:
                     doubts[step] = Doubt(task_id, announced[step], step, record.value["reason"])
         if empty:
             raise TaskNotFound(task_id)
-        answered = {message.ref for message in await self._store.inbox(task_id)}
+        answered = await self._store.listing.replied(task_id, [doubt.seq for doubt in doubts.values()])
         return [doubt for doubt in doubts.values() if doubt.seq not in answered]
 
     async def resolve(
@@ -329,7 +286,6 @@ class Messages:
             caller, "resolve", task_id, None if task is None else task.tenant, verdict=verdict, step=step
         )
         sent = await self._store.send(task_id, message, event, asker_of(caller))
-        self._all_asks.forget()
         if sent.number is None:
             sent = await self._resolve_ended(task_id, message, event)
         self._store.nudge("ready")
@@ -351,7 +307,6 @@ class Messages:
         self, task_id: str, message: Message, event: AuditEvent | None = None, asker: str | None = None
     ) -> Sent:
         sent = await self._store.send(task_id, message, event, asker)
-        self._all_asks.forget()
         if sent.number is None:
             await self._raise_ended(task_id)
         self._store.nudge("ready", [task_id])
@@ -362,29 +317,6 @@ class Messages:
         if task is None:
             raise TaskNotFound(task_id)
         raise StateConflict(task_id, task.state, "told anything", "it has ended")
-
-
-def _ask(task_id: str, task: str, seq: int, kind: str, payload: dict[str, Any], at: float) -> Ask:
-    question, expires_at, data = kind == r.QUESTION, payload.get("until"), payload.get("data")
-    tool_call = data if isinstance(data, dict) and data.keys() == {"tool", "call", "arguments"} else None
-    return Ask(
-        id=f"{task_id}.{seq}",
-        task_id=task_id,
-        task=task,
-        kind="question" if question else "approval",
-        text=payload["question" if question else "what"],
-        risk=payload.get("risk"),
-        data=data,
-        choices=tuple(payload.get("choices", ())),
-        asked_at=at,
-        expires_at=expires_at,
-        default=None if question or expires_at is None else payload.get("default", "deny"),
-        tool=None if tool_call is None else str(tool_call["tool"]),
-        arguments=None if tool_call is None else dict(tool_call["arguments"]),
-        hash=None if question else wire.fingerprint([task_id, seq, payload.get("what"), payload.get("risk"), data]),
-        digest=None if question else approval.digest(f"{task_id}.{seq}", task, payload),
-        rule=None if question else approval.read_rule(payload),
-    )
 
 
 def message_id(given: str | None) -> str | None:
@@ -423,12 +355,6 @@ def shown_and_decided(
         recorded = wire.decode(wire.encode(arguments, "the changed arguments"))  # without values of secrets
         fields["decided"] = approval.digest_with(ask.id, ask.task, payload, recorded)
     return fields
-
-
-def _still_open(rows: Sequence[port.Ask]) -> list[Ask]:
-    """Without those that have expired and whose task has not recorded it yet."""
-    asks = [(_ask(row.task_id, row.task, row.seq, row.kind, wire.decode(row.data), row.at), row.now) for row in rows]
-    return [ask for ask, now in asks if ask.expires_at is None or now < ask.expires_at]
 
 
 def _decided(what: str, message: Message) -> AlreadyDecided:

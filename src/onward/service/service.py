@@ -40,6 +40,7 @@ from onward.errors import (
 )
 from onward.service.agent_state import AgentStates
 from onward.service.askers import Askers
+from onward.service.asks import Asks
 from onward.service.audit import Audit
 from onward.service.budgets import Budgets
 from onward.service.bulk import Bulk
@@ -112,7 +113,8 @@ class Service(Listing):
         self._queue_room = QueueRoom(store, queue_limit, clock)
         askers = self._askers = Askers(store)
         votes = Votes(store, ids, askers)
-        self.messages: Messages = Messages(store, clock, ids, self.check_call, self.is_agent, votes)
+        self.asks: Asks = Asks(store, votes)
+        self.messages: Messages = Messages(store, ids, self.check_call, self.is_agent, self.asks, votes)
         self.artifacts: Artifacts = artifacts or Artifacts(store)
         self.forks: Forks = Forks(store, ids, self.check_input, self.artifacts, askers)
         self.schedules: Schedules = Schedules(store, ids)

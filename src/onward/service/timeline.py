@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from onward.core import wire
@@ -51,6 +52,10 @@ class Timelines:
         if not records:
             raise TaskNotFound(task_id)
         return records
+
+    def pages(self, task_id: str) -> AsyncIterator[list[Record]]:
+        """The whole journal in pages of a bounded number of bytes; none for a task that does not exist."""
+        return bounded_pages(self._store, task_id)
 
     async def timeline(self, task_id: str, after: int = 0) -> Timeline:
         """The journal as a waterfall; with `after`, only the bars and marks that changed after that record. Raises TaskNotFound."""

@@ -6,7 +6,7 @@ Every way to decide comes through here: HTTP, WebSocket, MCP, the command line a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core import approval, wire
@@ -29,19 +29,23 @@ class Votes:
     def __init__(self, store: Store, ids: Ids, askers: Askers) -> None:
         self._store, self._ids, self._askers = store, ids, askers
 
-    async def read(self, asks: Sequence[Ask]) -> list[Ask]:
-        """These questions and approvals with their votes. Costs nothing where none of them has a rule."""
-        ruled = {ask.task_id for ask in asks if ask.rule is not None}
+    async def read(self, asks: Sequence[Ask], most: int | None = None) -> list[Ask]:
+        """These questions and approvals with their votes. Where the votes have more than `most` bytes together, the last ones are left
+        out. Costs nothing where none of them has a rule."""
+        ruled = [ask.id for ask in asks if ask.rule is not None and ask.digest is not None]
         if not ruled:
             return list(asks)
-        stored = await self._store.approvals.votes(sorted(ruled))
-        by_ask: dict[tuple[str, int], list[StoredVote]] = {}
-        for row in stored:
-            by_ask.setdefault((row.task_id, row.seq), []).append(row)
+        fitting = ruled if most is None else _fitting(ruled, await self._store.approvals.vote_sizes(ruled), most)
+        votes: dict[str, list[StoredVote]] = {ask_id: [] for ask_id in fitting}
+        for row in await self._store.approvals.votes(fitting):
+            votes[f"{row.task_id}.{row.seq}"].append(row)
+        left_out = set(ruled) - votes.keys()
         return [
-            ask
-            if ask.rule is None
-            else dataclasses.replace(ask, votes=approval.read_votes(by_ask.get((ask.task_id, ask.seq), ()), ask.digest))
+            dataclasses.replace(ask, votes=approval.read_votes(votes[ask.id], ask.digest))
+            if ask.id in votes
+            else dataclasses.replace(ask, left_out=(*ask.left_out, "votes"))
+            if ask.id in left_out
+            else ask
             for ask in asks
         ]
 
@@ -104,3 +108,14 @@ class Votes:
             )
 
         return await self._store.approvals.vote(ask.task_id, ask.seq, message, count, asker), votes
+
+
+def _fitting(approval_ids: Sequence[str], sizes: Mapping[str, int], room: int) -> list[str]:
+    """The first of these approvals whose votes have at most `room` bytes together."""
+    fitting = []
+    for approval_id in approval_ids:
+        room -= sizes.get(approval_id, 0)
+        if room < 0:
+            break
+        fitting.append(approval_id)
+    return fitting

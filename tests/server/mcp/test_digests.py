@@ -11,7 +11,7 @@ from mcp import Client
 from onward import Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.core.views import Ask
-from onward.server.mcp import tasks
+from onward.server.mcp import tasks, tools
 from tests.kit import eventually
 from tests.server.mcp.test_server import call
 from tests.server.mcp.test_tasks import Rpc
@@ -103,3 +103,66 @@ def test_an_action_that_is_too_long_says_that_it_is_cut_and_where_the_whole_is()
     assert ("the end" in message, "This is cut" in message) == (False, True)
     assert all(way in message for way in ("`get`", "/api/approvals/ID", "`onward approvals ID`"))
     assert message.endswith(f"digest: {'d' * 64}"), "the digest is that of the whole"
+
+
+# ── many approvals, and large ones ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def printer(app: Onward) -> None:
+    @app.task
+    async def prints(ctx: Any, books: int, size: int) -> list[Any]:
+        """Ask for an approval of each book."""
+        asked = [ctx.approve(f"Print {number}?", risk="low", data="x" * size) for number in range(books)]
+        return [decision["decision"] for decision in await ctx.gather(*asked)]
+
+
+async def test_a_large_approval_is_read_by_its_id(printer: None, client: Client, app: Onward) -> None:
+    """A client reads at most 1 MB of an event."""
+    task = await app.submit("prints", {"books": 1, "size": 300_000})
+    ask = await open_ask(app, task.id)
+    (listed,) = (await call(client, "get", task_id=task.id))["asks"]
+    assert (listed["text"], listed["digest"], "data" in listed["left_out"]) == ("Print 0?", None, True)
+    (whole,) = (await call(client, "get", task_id=task.id, ask_id=ask.id))["asks"]
+    assert (len(whole["data"]), whole["left_out"], whole["digest"]) == (300_000, [], ask.digest)
+    await call(client, "decide", approval_id=ask.id, decision="approve", digest=whole["digest"])
+    assert await task.result(60) == ["approve"]
+
+
+async def test_an_mcp_task_says_where_to_read_a_large_approval(printer: None, served: str, app: Onward) -> None:
+    """A form would have to show all of it."""
+    rpc = Rpc(served)
+    handle = await rpc.call("submit", task="prints", input={"books": 1, "size": 5_000_000})
+    ask = await open_ask(app, handle["taskId"])
+    shown = await rpc.get(handle["taskId"])
+    assert shown["status"] == "working"
+    assert f"waits for approval {ask.id}" in shown["statusMessage"]
+    assert "onward approvals ID" in shown["statusMessage"]
+
+
+async def test_asks_come_in_pages_and_each_can_be_answered(
+    printer: None, served: str, client: Client, app: Onward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (tasks, tools):
+        monkeypatch.setattr(module, "MAX_ASKS", 2)
+    task = await app.submit("prints", {"books": 5, "size": 10})
+
+    async def all_open() -> bool:
+        return len(await app.asks()) == 5
+
+    await eventually(all_open)
+    ids, cursor = list[str](), None
+    while True:
+        page = await call(client, "get", task_id=task.id, **({} if cursor is None else {"asks_cursor": cursor}))
+        assert len(page["asks"]) <= 2
+        ids += [ask["id"] for ask in page["asks"]]
+        if (cursor := page.get("asks_next")) is None:
+            break
+    assert len(ids) == len(set(ids)) == 5
+    rpc = Rpc(served)
+    assert len((await rpc.get(task.id))["inputRequests"]) == 2
+    keys = [f"{ask.id}#{ask.digest}" for ask in await app.asks()]
+    yes = {"action": "accept", "content": {"confirm": True}}
+    answered = await rpc("tasks/update", task.id, taskId=task.id, inputResponses=dict.fromkeys(keys, yes))
+    assert "error" not in answered
+    assert await task.result(60) == ["approve"] * 5

@@ -130,24 +130,26 @@ async def resolve_ask(app: Onward, given: str | None, kind: str, command: str) -
             task_id = await resolve_task_id(app.service, task)
         except TaskNotFound:
             raise NotFound(f"there is no {kind} {given!r}; `onward {kind}s` lists those that are open") from None
-        return await app.service.messages.ask(f"{task_id}.{number}")
-    asks = await app.asks(kind)
-    if given is not None:
+        return await app.ask(f"{task_id}.{number}")
+    if given is None:
+        asks = await app.asks(kind)
+    else:
         try:
             task_id = await resolve_task_id(app.service, given)
         except TaskNotFound:
             raise NotFound(
                 f"there is no {kind} {given!r}, and no task of this id; `onward {kind}s` lists those that are open"
             ) from None
-        asks = [ask for ask in asks if ask.task_id == task_id]
+        asks = await app.service.asks.of_one(task_id, kind)
     if not asks:
         whose = "" if given is None else f" of task {given!r}"
         raise NotFound(f"no {kind}{whose} is open; `onward {kind}s` lists those that are, `onward list` the tasks")
     if len(asks) > 1:
         examples = ", ".join(f"{command} {short_ask_id(ask.id)} ({safe(ask.text):.40})" for ask in asks[:3])
         more = f", … (`onward {kind}s` lists all)" if len(asks) > 3 else ""
-        raise UsageError(f"{count(len(asks), kind)} are open, say which: {examples}{more}")
-    return asks[0]
+        number_of = count(len(asks), kind) if asks.next is None else f"more than {count(len(asks), kind)}"
+        raise UsageError(f"{number_of} are open, say which: {examples}{more}")
+    return asks[0] if not asks[0].left_out else await app.ask(asks[0].id)
 
 
 def short_ask_id(ask_id: str) -> str:

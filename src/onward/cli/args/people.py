@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.cli.args.common import Commands, Parser
+from onward.cli.args.common import Commands, Parser, positive
 
 _ASK_ID = "the id, as listed; the part before the dot may be shortened like a task id"
 
@@ -10,12 +10,19 @@ _ASK_ID = "the id, as listed; the part before the dot may be shortened like a ta
 def approvals(commands: Commands) -> None:
     """`onward approvals`."""
     parser = commands.add("approvals", "commands.people:approvals", "list open approvals in full, the oldest first")
-    parser.add_argument("id", metavar="APPROVAL", nargs="?", help=f"show this one, open or decided: {_ASK_ID}")
+    parser.add_argument("id", metavar="APPROVAL", nargs="?", help=f"show this one in full, open or decided: {_ASK_ID}")
+    _page(parser)
 
 
 def questions(commands: Commands) -> None:
     """`onward questions`."""
-    commands.add("questions", "commands.people:questions", "list open questions, the oldest first")
+    parser = commands.add("questions", "commands.people:questions", "list open questions, the oldest first")
+    _page(parser)
+
+
+def _page(parser: Parser) -> None:
+    parser.add_argument("--limit", type=positive, default=1000, metavar="N", help="list at most N (1000)")
+    parser.add_argument("--cursor", help="list the next page: the cursor that the page before printed")
 
 
 def approve(commands: Commands) -> None:

@@ -38,7 +38,8 @@ QUESTIONS = (fixed("ID"), Column("TASK", drop=2), fixed("AGE", drop=1), fixed("L
 
 
 async def approvals(args: Namespace) -> int:
-    """`onward approvals`: shows each approval in full, so that no one approves a shortened one."""
+    """`onward approvals`: shows each approval in full, so that no one approves a shortened one. Where the page has no room for all of a
+    large approval, it says so, and shows no digest."""
     if args.id is not None:
         return await _show_one(args)
     return await _list(args, "approval", "onward approve ID · onward deny ID --reason TEXT", _show_all)
@@ -52,14 +53,16 @@ async def questions(args: Namespace) -> int:
 async def _list(args: Namespace, kind: str, hint: str, show: Callable[[Screen, list[Ask]], None]) -> int:
     screen = Screen(args)
     async with connect.open_app(args) as app:
-        asks = await app.asks(kind)
+        asks = await app.asks(kind, limit=args.limit, cursor=args.cursor)
     if screen.json:
-        screen.document({f"{kind}s": [ask_json(ask) for ask in asks]})
+        screen.document({f"{kind}s": [ask_json(ask) for ask in asks], "next": asks.next})
     elif asks:
         show(screen, asks)
         screen.aside((hint, "dim"))
     else:
-        screen.aside(f"no {kind}s are open")
+        screen.aside(f"no {kind}s are open" if args.cursor is None else f"no more {kind}s are open")
+    if asks.next is not None:
+        screen.aside((f"more: onward {kind}s --cursor {asks.next}", "dim"))
     return 0
 
 
@@ -162,9 +165,10 @@ def _show(screen: Screen, ask: Ask) -> None:
         ("data", None if ask.data is None or ask.tool is not None else readable(ask.data)),
         ("expires", None if left is None else f"{left}: {at_expiry} then"),
         ("rule", None if ask.rule is None else str(ask.rule)),
-        ("votes", None if ask.rule is None else _votes_words(ask.rule, ask.votes)),
+        ("votes", None if ask.rule is None or "votes" in ask.left_out else _votes_words(ask.rule, ask.votes)),
         ("hash", ask.hash),
         ("digest", ask.digest),
+        ("left out", f"{', '.join(ask.left_out)}; `onward approvals {ask.id}` shows all" if ask.left_out else None),
     ]
     screen.block(indented(facts(pairs)))
 

@@ -76,8 +76,9 @@ def _waiting(tasks: Tasks) -> Tasks:
 async def open_waits(service: Service, task: Task) -> list[Open]:
     """The open waits of a task."""
     waits = OpenWaits(task.task_id)
-    for record in await service.timelines.all(task.task_id):
-        waits.read(record)
+    async for page in service.timelines.pages(task.task_id):
+        for record in page:
+            waits.read(record)
     return waits.open
 
 

@@ -164,7 +164,7 @@ async def _person_waits(app: Onward) -> list[Wait]:
             ask.text,
             f"onward {'approve' if ask.kind == 'approval' else 'answer'} {connect.short_ask_id(ask.id)}",
         )
-        for ask in await app.asks()
+        for ask in await app.asks(limit=MAX_TASKS)
     ]
     others = [
         Wait(task.task_id, task.task, reason, task.updated_at, words, f"onward {verb} {task.task_id[-8:]}")

@@ -9,7 +9,7 @@ import { icon } from "../icons.js";
 import { may, mine } from "../me.js";
 import { keepUpdated, readOnly, redraw } from "../parts.js";
 import { go, link } from "../router.js";
-import { age, badge, button, clock, empty, heading, tag, taskLink } from "../ui.js";
+import { age, badge, busy, button, clock, empty, failure, heading, tag, taskLink } from "../ui.js";
 import { copyable, value } from "../values.js";
 import { at, count, line, number, safe, briefField } from "../words.js";
 import { arguments_, argumentsView, changed } from "./arguments.js";
@@ -48,7 +48,7 @@ export async function show(root, place) {
     if (!state.chosen && beside()) state.chosen = items[0]?.id || "";
     const { chosen } = state;
     const tasks = new Set(items.map((item) => item.task_id)).size;
-    redraw(head, [items.length, tasks], () => heading("Approvals and questions", items.length ? `${count(items.length, "item waits", "items wait")} for a person${tasks < items.length ? `, in ${count(tasks, "task")}` : ""}; the one that expires first is on top` : ""));
+    redraw(head, [items.length, tasks, items.more], () => heading("Approvals and questions", items.length ? `${items.more ? "more than " : ""}${count(items.length, "item waits", "items wait")} for a person${tasks < items.length ? `, in ${count(tasks, "task")}` : ""}; ${items.more ? "those of the oldest tasks are listed, " : ""}the one that expires first is on top` : ""));
     panes.classList.toggle("none", !items.length && !chosen);
     panes.classList.toggle("one", Boolean(chosen));
     redraw(list, [items.slice(0, MOST).map((item) => [item.id, item.title, item.until]), chosen, items.length], () => [items.slice(0, MOST).map((item) => row(item, item.id === chosen)), items.length > MOST && h("p", { class: "faint center" }, `and ${number(items.length - MOST)} more`)]);
@@ -56,9 +56,21 @@ export async function show(root, place) {
     const view = `${selected ? "open" : chosen ? "closed" : items.length ? "choose" : "none"} ${chosen} ${selected?.votes?.length || 0}`;
     if (view === state.view) return;
     state.view = view;
-    if (selected) panel(detail, selected, done, signal);
+    if (selected?.left_out?.length) wholePanel(selected, view);
+    else if (selected) panel(detail, selected, done, signal);
     else if (chosen) put(detail, back(), empty("This is no longer open", "It was decided, it expired, or its task has ended.", h("a", { href: link(`/tasks/${part(chosen.split(".")[0])}`) }, "Show the task")));
     else put(detail, items.length ? empty("Nothing is selected", "Select an item in the list.") : nothing());
+  }
+
+  /** The panel of an item of which the list has only a part: no one decides before all of it is shown. */
+  async function wholePanel(item, view) {
+    put(detail, back(), busy());
+    try {
+      const ask = await get(`/api/${item.kind}s/${part(item.id)}`, {}, { signal });
+      if (state.view === view) panel(detail, shownAsk(ask), done, signal);
+    } catch (error) {
+      if (state.view === view) put(detail, back(), failure(error, () => wholePanel(item, view)));
+    }
   }
 
   function row(item, on) {
@@ -82,7 +94,7 @@ export async function show(root, place) {
       return;
     }
     const index = state.items.findIndex((other) => other.id === item.id);
-    state.items = state.items.filter((other) => other.id !== item.id);
+    state.items = Object.assign(state.items.filter((other) => other.id !== item.id), { more: state.items.more });
     toast(text, { tone: "good", href: link(`/tasks/${part(item.task_id)}`), more: "Show the task" });
     const next = state.items[Math.min(index, state.items.length - 1)];
     state.chosen = next && beside() ? next.id : "";
@@ -131,7 +143,9 @@ const nothing = () => empty("No approvals or questions are waiting", "Approvals,
 
 // ── open items ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Everything that waits for a person, the one that expires first on top. */
+const shownAsk = (ask) => ({ ...ask, title: ask.tool || ask.text || ask.task, since: ask.asked_at, until: ask.expires_at });
+
+/** Everything that waits for a person, the one that expires first on top. `more`: the server has more pages of approvals or questions. */
 export async function gathered(signal) {
   const [approvals, questions, doubtful, ...others] = await Promise.all([
     get("/api/approvals", {}, { signal }),
@@ -140,10 +154,11 @@ export async function gathered(signal) {
     ...OTHERS.map((reason) => get("/api/tasks", { brief: true, reason, limit: 50 }, { signal })),
   ]);
   const doubts = await Promise.all(doubtful.tasks.map((task) => get(`/api/tasks/${part(task.task_id)}/doubts`, {}, { signal }).then((page) => page.doubts.map((item) => doubt(task, item)), () => [])));
-  const asks = [...approvals.approvals, ...questions.questions].map((ask) => ({ ...ask, title: ask.tool || ask.text, since: ask.asked_at, until: ask.expires_at }));
+  const asks = [...approvals.approvals, ...questions.questions].map(shownAsk);
   const held = others.flatMap((page, i) => page.tasks.map((task) => ({ id: task.task_id, kind: OTHERS[i], task_id: task.task_id, task: task.task, title: briefField(task, "input") || task.task, since: task.updated_at, until: null, about: task })));
   const never = Number.MAX_SAFE_INTEGER;
-  return [...asks, ...doubts.flat(), ...held].sort((a, b) => (at(a.until) ?? never) - (at(b.until) ?? never) || at(a.since) - at(b.since));
+  const items = [...asks, ...doubts.flat(), ...held].sort((a, b) => (at(a.until) ?? never) - (at(b.until) ?? never) || at(a.since) - at(b.since));
+  return Object.assign(items, { more: Boolean(approvals.next || questions.next) });
 }
 
 function doubt(task, doubt_) {

@@ -15,8 +15,8 @@ import itertools
 from collections.abc import Hashable
 from typing import Any
 
+from onward.core import asks, wire
 from onward.core import record as r
-from onward.core import wire
 from onward.core.approval import first_match
 from onward.core.control import Control, Suspend
 from onward.core.journal.cuts import ASKED_AGAIN
@@ -167,6 +167,8 @@ class Waits:
                 until = self.cut_at if cut else until
                 data = request.data | ({} if until == NEVER else {"until": until}) | ({"cut": True} if cut else {})
                 data |= self._rule_for(request.kind, request.data)
+                if request.kind in asks.ASKS:
+                    data = asks.ordered(data)
                 seq = journal.enqueue(request.kind, key, data)
                 open_wait = self._open(request, key, seq, until, data.get("rule"))
             scope.key, scope.reported = key, True
@@ -191,7 +193,7 @@ class Waits:
             until = NEVER if "until" not in data else self._services.now() + data["until"] - approval.at
             data.pop("rule", None)  # the rules of today hold, and not those of the origin
             data |= ({} if until == NEVER else {"until": until}) | self._rule_for(r.APPROVAL, data)
-            seq = journal.enqueue(r.APPROVAL, key, data)
+            seq = journal.enqueue(r.APPROVAL, key, asks.ordered(data))
             open_wait = self._open(WaitRequest(r.APPROVAL, key, data), key, seq, until, data.get("rule"))
         else:
             until = known.data.get("until", NEVER)
@@ -386,7 +388,7 @@ class Waits:
             self._deliver(open_wait.address)
         while not open_wait.over:
             if open_wait.until <= self._services.now():
-                if open_wait.request.kind not in {r.QUESTION, r.APPROVAL}:
+                if open_wait.request.kind not in asks.ASKS:
                     return
                 await self._expire(open_wait)
             elif not await self.read_claimed_messages() and not open_wait.over:

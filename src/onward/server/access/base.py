@@ -10,6 +10,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from onward.artifacts.keeper import BeforeLoad
 from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, READ, SUBMIT, Caller
 from onward.core.task import State, Task
@@ -111,10 +112,10 @@ class AccessBase:
         await self.service.tenant_quotas.check_message(self.caller.tenant, task_id)
         return task
 
-    async def _ask(self, scope: str, ask_id: str) -> Ask:
+    async def _ask(self, scope: str, ask_id: str, before_load: BeforeLoad | None = None) -> Ask:
         """The question or approval, if this caller may use it with this scope. Raises Forbidden and NotFound."""
         self.need(scope)
-        return await self.service.messages.ask(ask_id, self.caller.sees)
+        return await self.service.asks.get(ask_id, self.caller.sees, before_load)
 
     async def _check_own_call(self, task: Task) -> None:
         """Raises OwnCall if an agent, with its own key, would decide on a task in which it takes part."""

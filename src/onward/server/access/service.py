@@ -20,6 +20,7 @@ from onward.artifacts.keeper import BeforeLoad
 from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
+from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import (
@@ -46,13 +47,12 @@ from onward.service.sessions import SessionList
 from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
 from onward.service.tenant_quotas import TenantUses
-from onward.store.port.listing import MAX_BYTES
+from onward.store.port.listing import MAX_ASKS, MAX_BYTES, PAGE_BYTES
 from onward.store.port.tenancy import each_for
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
 
-Asks = list[Ask]
 Refs = list["ArtifactRef"]
 Records = list[Record]
 Schedules = list[Schedule]
@@ -107,18 +107,23 @@ class AuthorizedService(Queries):
         await self._own(READ, task_id)
         return await self.service.budgets.get(task_id)
 
-    async def asks(self, kind: str | None = None) -> Asks:
-        """Open questions and approvals, the oldest first."""
+    async def asks(self, kind: str | None = None, *, limit: int = MAX_ASKS, cursor: str | None = None) -> Page[Ask]:
+        """A page of the open questions and approvals, as from `Asks.list`."""
         self.need(READ)
-        return await self.service.messages.asks(kind, self.caller.sees)
+        async with self._database_turn():
+            return await self.service.asks.list(kind, whose=self.caller.sees, limit=limit, cursor=cursor)
 
-    async def asks_of(self, task_id: str) -> Asks:
-        """The open questions and approvals of a task, and, if it waits for its children, of its descendants."""
-        return await self.service.messages.asks_of(await self._own(READ, task_id))
+    async def asks_of(
+        self, task_id: str, *, limit: int = MAX_ASKS, cursor: str | None = None, page_bytes: int = PAGE_BYTES
+    ) -> Page[Ask]:
+        """The same of a task, and, if it waits for its children, of its descendants. The asks have `page_bytes` together, about."""
+        task = await self._own(READ, task_id)
+        async with self._database_turn():
+            return await self.service.asks.of(task, limit=limit, cursor=cursor, page_bytes=page_bytes)
 
-    async def ask(self, ask_id: str) -> Ask:
+    async def ask(self, ask_id: str, before_load: BeforeLoad | None = None) -> Ask:
         """One question or approval, answered or not. Raises NotFound."""
-        return await self._ask(READ, ask_id)
+        return await self._ask(READ, ask_id, before_load)
 
     async def doubts(self, task_id: str) -> Doubts:
         """The effects of a task that are in doubt."""

@@ -41,6 +41,9 @@ from onward.service.serialize import iso
 POLL_MS = 1000
 """How often a client should poll, in milliseconds."""
 
+MAX_ASKS = 100
+"""Open questions and approvals of a task in one response. The next ones come when these are answered, or with the next page."""
+
 MAX_SHOWN_CHARS = 32_000
 """Characters of an approval in the message for a person. A longer one is cut, and the message says so."""
 
@@ -102,16 +105,17 @@ class Tasks(Extension):
         service = self._service(ctx, params)
         try:
             task = await service.get(params.task_id)
-            asks = [] if task.ended else await service.asks_of(task.task_id)
+            elicits = _can_elicit(ctx) and not task.ended
+            asks = await service.asks_of(task.task_id, limit=MAX_ASKS) if elicits else []
         except OnwardError as error:
             raise to_mcp_error(error) from None
-        return _detailed(task, asks if _can_elicit(ctx) else [])
+        return _detailed(task, asks)
 
     async def _update(self, ctx: McpContext, params: TaskUpdateParams) -> dict[str, Any]:
         service = self._service(ctx, params)
         try:
             task = await service.get(params.task_id)
-            asks = {ask.id: ask for ask in await service.asks_of(task.task_id)} if not task.ended else {}
+            asks = {} if task.ended else await _open_asks(service, task, params.input_responses)
             responses = [_response(asks, key, answer) for key, answer in params.input_responses.items()]
             for ask, digest, content in filter(None, responses):
                 await _answer(service, ask, digest, content)
@@ -171,8 +175,14 @@ def _detailed(task: Task, asks: Sequence[Ask]) -> dict[str, Any]:
         failure = task.error or {}
         error = {"code": INTERNAL_ERROR, "message": str(failure.get("message", "failed")), "data": failure}
         return {**fields, "status": "failed", "error": error}
-    if asks:
-        return {**fields, "status": "input_required", "inputRequests": {_key(ask): _elicitation(ask) for ask in asks}}
+    if requests := {_key(ask): _elicitation(ask) for ask in asks if not ask.left_out}:
+        return {**fields, "status": "input_required", "inputRequests": requests}
+    if asks:  # all are too large
+        return {
+            **fields,
+            "status": "working",
+            "statusMessage": f"waits for {asks[0].kind} {asks[0].id}, too large for a form. {_READ_IT}",
+        }
     return {**fields, "status": "working", "statusMessage": _status_message(task)}
 
 
@@ -229,14 +239,31 @@ def _whole_or_cut(text: str) -> str:
     if len(text) <= MAX_SHOWN_CHARS:
         return text
     return (
-        f"{text[:MAX_SHOWN_CHARS]}…\nThis is cut: {MAX_SHOWN_CHARS:,} of {len(text):,} characters are shown. Read all of it before you decide: "
-        "the tool `get` returns it in `asks`, GET /api/approvals/ID over HTTP, `onward approvals ID` on the command line."
+        f"{text[:MAX_SHOWN_CHARS]}…\nThis is cut: {MAX_SHOWN_CHARS:,} of {len(text):,} characters are shown. {_READ_IT}"
     )
+
+
+_READ_IT = (
+    "Read all of it before you decide: the tool `get` returns it with its `ask_id`, GET /api/approvals/ID over HTTP, `onward approvals ID` on "
+    "the command line."
+)
 
 
 def _key(ask: Ask) -> str:
     """The key of its request. That of an approval has the digest of what the request shows, so that every response names it."""
     return ask.id if ask.digest is None else f"{ask.id}#{ask.digest}"
+
+
+async def _open_asks(service: AuthorizedService, task: Task, responses: Mapping[str, Any]) -> dict[str, Ask]:
+    """The open questions and approvals, without their large values, that these responses are for."""
+    wanted, asks = {key.partition("#")[0] for key in responses}, dict[str, Ask]()
+    cursor: str | None = None
+    while True:
+        page = await service.asks_of(task.task_id, cursor=cursor, page_bytes=0)
+        asks |= {ask.id: ask for ask in page if ask.id in wanted}
+        cursor = page.next
+        if cursor is None or len(asks) == len(wanted):
+            return asks
 
 
 def _response(asks: Mapping[str, Ask], key: str, answer: Any) -> tuple[Ask, str, Content] | None:

@@ -29,7 +29,7 @@ from onward.server.mcp.common import (
     tool_result,
     uri_of,
 )
-from onward.server.mcp.tasks import pointer
+from onward.server.mcp.tasks import MAX_ASKS, pointer
 from onward.server.schema import shapes
 from onward.service.serialize import task_json
 from onward.service.submission import SubmitRequest
@@ -41,6 +41,10 @@ MAX_WAIT_S = 60.0
 
 HANDLER_WAIT_S = 45.0
 """Seconds for which a call of a handler waits for its result, if the client does not support MCP tasks."""
+
+ASKS_BYTES = 200_000
+"""Bytes of the questions and approvals in one result, about. The result has them twice, as text and as a structure, and clients of the SDK
+read at most 1 MB of an event."""
 
 POLL_INTERVAL_S = 1.0
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -128,10 +132,28 @@ class TaskTools:
         return await _task_result(service, await _wait_for_end(service, task_id, wait_s))
 
     @_errors_as_results
-    async def get(self, ctx: Context[Any, Any], task_id: TaskId, wait_s: WaitS = 0) -> CallToolResult:
-        """The state of a task, its result or error, and its open questions and approvals (`asks`), for `answer` and `decide`."""
+    async def get(
+        self,
+        ctx: Context[Any, Any],
+        task_id: TaskId,
+        wait_s: WaitS = 0,
+        ask_id: Annotated[
+            str | None,
+            Field(
+                description="The id of one of its asks: return this one in full, also where a list has it with `left_out`."
+            ),
+        ] = None,
+        asks_cursor: Annotated[
+            str | None, Field(description="`asks_next` of the call before: return the next page of its asks.")
+        ] = None,
+    ) -> CallToolResult:
+        """The state of a task, its result or error, and its open questions and approvals (`asks`), for `answer` and `decide`. Where an
+        ask has `left_out`, these fields are missing because they are large: call `get` with its `ask_id` before a person decides it."""
         service = self._service(ctx)
-        return await _task_result(service, await _wait_for_end(service, task_id, wait_s))
+        task = await _wait_for_end(service, task_id, wait_s)
+        if ask_id is not None:
+            return tool_result(_brief_json(task) | {"asks": [to_json(await service.ask(ask_id))]})
+        return await _task_result(service, task, asks_cursor)
 
     @_errors_as_results
     async def cancel(self, ctx: Context[Any, Any], task_id: TaskId) -> CallToolResult:
@@ -280,9 +302,13 @@ async def _wait_for_end(service: AuthorizedService, task_id: str, seconds: float
             seconds -= POLL_INTERVAL_S
 
 
-async def _task_result(service: AuthorizedService, task: Task) -> CallToolResult:
-    asks = [] if task.ended else [to_json(ask) for ask in await service.asks_of(task.task_id)]
-    return tool_result(_brief_json(task) | ({"asks": asks} if asks else {}))
+async def _task_result(service: AuthorizedService, task: Task, cursor: str | None = None) -> CallToolResult:
+    """A task and a page of its open questions and approvals."""
+    if task.ended:
+        return tool_result(_brief_json(task))
+    asks = await service.asks_of(task.task_id, limit=MAX_ASKS, cursor=cursor, page_bytes=ASKS_BYTES)
+    fields: dict[str, Any] = {"asks": [to_json(ask) for ask in asks]} if asks else {}
+    return tool_result(_brief_json(task) | fields | ({} if asks.next is None else {"asks_next": asks.next}))
 
 
 def _brief_json(task: Task) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from onward.server.schema.shape import Shape
 from onward.service.listing import BRIEF_BYTES, MAX_SEARCH_CHARS
 from onward.service.messages import MAX_MESSAGE_CHARS
 from onward.service.submission import PRIORITY_LIMIT
-from onward.store.port.listing import PAGE_BYTES
+from onward.store.port.listing import MAX_ASKS, PAGE_BYTES
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
@@ -343,22 +343,34 @@ class Approval(RootModel[Ask]):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
+class Question(RootModel[Ask]):
+    """A question in full, with all fields of Ask."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 class Approvals(Shape):
-    """Open approvals: those that expire first, then the oldest."""
+    """Open approvals. The pages follow the order in which the tasks were submitted; in a page those that expire first come first, then
+    the oldest. A page may have few approvals or none, and still have a `next`."""
 
     approvals: list[Ask]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 class Questions(Shape):
-    """Open questions, the oldest first."""
+    """Open questions. The pages follow the order in which the tasks were submitted; in a page the oldest comes first. A page may have
+    few questions or none, and still have a `next`."""
 
     questions: list[Ask]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 class Pending(Shape):
-    """Only open items can be listed."""
+    """Which page. Only open items can be listed."""
 
     state: Literal["pending"] = "pending"
+    limit: Annotated[int, Field(ge=1, le=MAX_ASKS)] = MAX_ASKS
+    cursor: Name | None = None
 
 
 class Decision(Shape):

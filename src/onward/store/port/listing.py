@@ -20,6 +20,18 @@ SMALL_BYTES, TINY_BYTES = 8_000, 200
 """A bounded page has inputs and last records up to the first size before it has larger ones, as long as there is room; and up to the
 second size when there is none."""
 
+MAX_ASKS = 1000
+"""Questions and approvals of a page."""
+
+SLICE_ASKS = 100
+"""Questions and approvals of a page that one statement reads, and tasks that one statement looks for them."""
+
+MAX_ASKED_TASKS = 100_000
+"""Tasks that asked at some time, which are looked at for one page."""
+
+ASK_HEAD_BYTES = 1_000
+"""Bytes that a page has of each question or approval for which it has no room."""
+
 HEAD_BYTES = 240
 """Bytes of the last record of a child that `offspring` reads."""
 
@@ -73,7 +85,17 @@ class Ask(NamedTuple):
     seq: int
     kind: str
     key: str
-    data: bytes
     at: float
     task: str
     now: float
+    data: bytes
+    """All of its data, or the beginning; nothing where the data is sealed and was not read as a whole."""
+    size: int
+    """The bytes of all of its data as they are stored."""
+    whole: bool = True
+    """Whether `data` is all of it."""
+
+    @property
+    def id(self) -> str:
+        """Its id, which is also the cursor behind it."""
+        return f"{self.task_id}.{self.seq}"

@@ -7,7 +7,7 @@ leaves no count of votes without its decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onward.core.approval import VOTE, StoredVote
@@ -57,7 +57,7 @@ class Approvals(OverDatabase):
             await connection.lock("lock_rows", ids=[task_id])
             if (sent := await sent_before(connection, task_id, vote._replace(ref=seq))) is not None:
                 return Voted(True, sent.there)
-            rows = [row for row in await _votes(connection, [task_id]) if row.message.name == str(seq)]
+            rows = await _votes(connection, [f"{task_id}.{seq}"])
             datas = [row.message.data for row in rows] if codec is None else codec.open_now(_items(rows))
             counted = count([row.opened(data) for row, data in zip(rows, datas, strict=True)])
             if counted.repeated:
@@ -77,12 +77,17 @@ class Approvals(OverDatabase):
         voted = await codec.with_keys(lambda: self._db.transact(job))
         return voted if voted.there is None else voted._replace(there=(await codec.messages(task_id, [voted.there]))[0])
 
-    async def votes(self, task_ids: Sequence[str]) -> Sequence[StoredVote]:
-        """The votes on all approvals of these tasks."""
-        rows = await self._db.read(lambda connection: _votes(connection, task_ids))
+    async def votes(self, approval_ids: Sequence[str]) -> Sequence[StoredVote]:
+        """The votes on these approvals."""
+        rows = await self._db.read(lambda connection: _votes(connection, approval_ids))
         codec = self._db.codec
         datas = [row.message.data for row in rows] if codec is None else await codec.open(_items(rows))
         return [row.opened(data) for row, data in zip(rows, datas, strict=True)]
+
+    async def vote_sizes(self, approval_ids: Sequence[str]) -> Mapping[str, int]:
+        """The bytes of the votes on each of these approvals that has votes."""
+        rows = await self._db.fetch("vote_sizes", tasks=_tasks_of(approval_ids), ids=[*approval_ids])
+        return {approval_id: int(size) for approval_id, size in rows}
 
     async def askers(self, root: str) -> frozenset[str]:
         """The principals that resumed one of the tasks of a tree, sent it something, or submitted it again with its idempotency key."""
@@ -116,10 +121,14 @@ class _Row(NamedTuple):
         return StoredVote(self.task_id, int(self.message.name), data, self.at)
 
 
-async def _votes(connection: Connection, task_ids: Sequence[str]) -> list[_Row]:
-    rows = await connection.fetch("votes", ids=[*task_ids])
+async def _votes(connection: Connection, approval_ids: Sequence[str]) -> list[_Row]:
+    rows = await connection.fetch("votes", tasks=_tasks_of(approval_ids), ids=[*approval_ids])
     return [_Row(task_id, Message(id_, VOTE, seq, None, data), at) for task_id, id_, seq, data, at in rows]
 
 
 def _items(rows: Sequence[_Row]) -> list[Item]:
     return [message_item(row.task_id, row.message) for row in rows]
+
+
+def _tasks_of(approval_ids: Sequence[str]) -> list[str]:
+    return sorted({approval_id.rpartition(".")[0] for approval_id in approval_ids})

@@ -7,13 +7,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from onward.core.encryption import record_place
+from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.sealed import CODECS, is_sealed
-from onward.core.task import Tasks
+from onward.core.task import Message, Tasks
 from onward.store.port.listing import (
     HEAD_BYTES,
+    MAX_ASKS,
     MAX_BYTES,
+    PAGE_BYTES,
     SLICE_TASKS,
     SMALL_BYTES,
     TINY_BYTES,
@@ -23,7 +25,8 @@ from onward.store.port.listing import (
     Which,
 )
 from onward.store.shared import rows
-from onward.store.shared.codec import Codec, Item
+from onward.store.shared.asks import START, Position, read_page
+from onward.store.shared.codec import Codec
 from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
 from onward.store.shared.search import IDS_STATEMENTS, listings, newest_ids
 
@@ -65,6 +68,10 @@ class Listing(OverDatabase):
         """These tasks, or (`below`) all their children, in any state."""
         return [Kin(*row) for row in await self._db.fetch("kin_below" if below else "kin", ids=[*ids])]
 
+    async def unfinished_below(self, parents: Sequence[str], most: int) -> Sequence[tuple[str, str]]:
+        """The unfinished children of these tasks, and their reasons; at most `most`."""
+        return [(row[0], row[1]) for row in await self._db.fetch("unfinished_below", parents=[*parents], most=most)]
+
     async def offspring(self, parents: Sequence[str], most: int) -> Sequence[Child]:
         """The children of these tasks, ended or not; at most `most`."""
         matching = await self._db.fetch("offspring", parents=[*parents], most=most, head=HEAD_BYTES)
@@ -82,14 +89,42 @@ class Listing(OverDatabase):
             heads |= {task_id: record.data[:HEAD_BYTES] for task_id, record in await codec.tails(pairs)}
         return [child._replace(head=heads.get(child.id, child.head)) for child in children]
 
-    async def asks(self, task_id: str | None = None, whose: str | None = None) -> Sequence[Ask]:
-        """Open questions and approvals of unfinished tasks, or of one of them, the oldest first; each with the time now."""
-        name = "asks_of" if task_id else "asks"
-        asks = [Ask(*row) for row in await self._db.fetch(name, id=task_id, **seen_by(whose))]
-        if (codec := self._db.codec) is None:
-            return asks
-        items = [Item(ask.task_id, record_place(*ask[:4]), ask.data, ask.kind) for ask in asks]
-        return [ask._replace(data=data) for ask, data in zip(asks, await codec.open(items), strict=True)]
+    async def asks(
+        self,
+        task_ids: Sequence[str] | None = None,
+        *,
+        kind: str | None = None,
+        whose: str | None = None,
+        limit: int = MAX_ASKS,
+        after: Position = START,
+        page_bytes: int = PAGE_BYTES,
+    ) -> Page[Ask]:
+        """A page of the open questions and approvals of all unfinished tasks, or of these; each with the time now. The page has those
+        after a position, in the order of the ids of their tasks and then of their numbers. It is sorted, the oldest first. Their data have
+        about `page_bytes` together; of the rest the page has the beginnings. A page may have few or none, and a cursor (`next`)."""
+        bounds: dict[str, Any] = {"limit": limit, "after": after, "page_bytes": page_bytes}
+        return await read_page(self._db, task_ids, kind=kind, whose=whose, **bounds)
+
+    async def is_open(self, task_id: str, seq: int) -> float | None:
+        """The time now, when this question or approval is open; else None. One that has expired is open until its task notices."""
+        rows = await self._db.fetch("open_ask", id=task_id, seq=seq)
+        return None if not rows else float(rows[0][0])
+
+    async def reply(self, task_id: str, seq: int) -> Message | None:
+        """The answer, the decision or the verdict about this record of a task; None when there is none."""
+        messages = [Message(*row) for row in await self._db.fetch("reply", id=task_id, seq=seq)]
+        if (codec := self._db.codec) is not None:
+            messages = await codec.messages(task_id, messages)
+        return messages[0] if messages else None
+
+    async def replied(self, task_id: str, seqs: Sequence[int]) -> frozenset[int]:
+        """Those of these records of a task that have an answer, a decision or a verdict."""
+        return frozenset(row[0] for row in await self._db.fetch("replied", id=task_id, seqs=[*seqs]))
+
+    async def ask_size(self, task_id: str, seq: int) -> int:
+        """The bytes of a question or an approval, open or not; 0 when there is none."""
+        rows = await self._db.fetch("ask_size", id=task_id, seq=seq)
+        return int(rows[0][0]) if rows else 0
 
     async def doubts(self) -> Sequence[str]:
         """Tasks that wait because of an effect in doubt."""

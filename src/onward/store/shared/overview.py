@@ -7,7 +7,7 @@ above it, so that a number never costs a read of millions of rows.
 from __future__ import annotations
 
 from onward.store.port.overview import Ended, QueueSnapshot, Unfinished
-from onward.store.shared.database import Connection, OverDatabase, seen_by
+from onward.store.shared.database import Connection, OverDatabase
 
 
 class Overview(OverDatabase):
@@ -48,7 +48,7 @@ class Overview(OverDatabase):
 
         async def job(connection: Connection) -> QueueSnapshot:
             unfinished = [Unfinished(*row) for row in await connection.fetch("unfinished")]
-            asks = dict(await connection.fetch("open_asks_by_kind", **seen_by(None)))
+            asks = dict(await connection.fetch("open_asks_by_kind", from_id=""))
             workers, slots, late = await connection.first("crew")
             outbox = None
             if await connection.first("outbox_there") is not None:

@@ -336,6 +336,10 @@ SELECT parent FROM onward_tasks WHERE id = :id
 -- The unfinished children of a task.
 SELECT task_id FROM onward_queue WHERE parent = :id ORDER BY task_id
 
+-- name: unfinished_below
+-- The unfinished children of these tasks, and their reasons.
+SELECT task_id, reason FROM onward_queue WHERE parent AMONG (:parents) ORDER BY task_id LIMIT :most
+
 -- name: orphans
 -- Unfinished tasks whose parent was cancelled: the caller that cancelled the tree did not reach them. The query hops from parent to
 -- parent through the index, some of them at a time from an id on: thousands of children cost one hop. The last row names the parent from
@@ -385,9 +389,25 @@ SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id A
 -- Messages after a number, at most so many.
 SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND number > :after ORDER BY number LIMIT :limit
 
+-- name: reply
+-- The message about one record.
+SELECT id, kind, name, ref, data, number FROM onward_inbox WHERE task_id = :id AND ref = CAST(:seq AS bigint) ORDER BY number LIMIT 1
+
+-- name: replied
+-- Which of these records of a task have a message about them.
+SELECT ref FROM onward_inbox WHERE task_id = :id AND ref AMONG (:seqs)
+
 -- name: votes
--- The votes on approvals of these tasks, in their order.
-SELECT task_id, id, name, data, at FROM onward_inbox WHERE kind = 'vote' AND task_id AMONG (:ids) ORDER BY task_id, number
+-- The votes on these approvals, in their order. (The tasks let the planner use an index.)
+SELECT task_id, id, name, data, at {votes_on} ORDER BY task_id, number
+
+-- name: vote_sizes
+-- The bytes of the votes on each of these approvals.
+SELECT task_id || '.' || name AS approval, sum(length(data)) AS size {votes_on} GROUP BY task_id || '.' || name
+
+-- name: votes_on
+-- The votes on some approvals, given by their ids.
+FROM onward_inbox WHERE kind = 'vote' AND task_id AMONG (:tasks) AND task_id || '.' || name AMONG (:ids)
 
 -- name: add_asker
 -- A principal that resumed a task, sent it something, or submitted it again; unless the task has as many as it may have.
@@ -414,28 +434,47 @@ WITH RECURSIVE tree(id) AS (
 )
 SELECT DISTINCT a.asker FROM tree JOIN onward_askers a ON a.task_id = tree.id
 
--- name: asks
--- Open questions and approvals of all tasks that the reader may see.
+-- name: asked
+-- Tasks that asked a person, from an id on, in the order of their ids: so many, and for each whether the reader may see what it asks.
 {asked_tasks}
-{ask_columns} {open_asks} AND (:of_all OR COALESCE(t.tenant, '') = :tenant)
-ORDER BY j.at, j.task_id, j.seq
+SELECT h.ask, (SELECT q.attempt FROM onward_queue q WHERE q.task_id = h.ask LIMIT 1) IS NOT NULL
+              AND (SELECT t.id FROM onward_tasks t WHERE t.id = h.ask AND (:of_all OR COALESCE(t.tenant, '') = :tenant) LIMIT 1) IS NOT NULL AS shown
+FROM (SELECT hop.ask FROM hop WHERE hop.ask IS NOT NULL LIMIT :hops) h
 
--- name: asks_of
--- The same of one task. (A statement of its own: so the planner knows that it may use the task.)
-{ask_columns} FROM onward_journal j JOIN onward_queue q ON q.task_id = j.task_id JOIN onward_tasks t ON t.id = j.task_id
-WHERE j.kind IN ('question.asked', 'approval.requested') AND {still_asked} AND j.task_id = :id
-ORDER BY j.seq
+-- name: asks
+-- Open questions and approvals of these tasks, behind one of them. Of long data only the beginning is read.
+{ask_columns}, CASE WHEN length(j.data) <= :small THEN j.data ELSE substr(j.data, 1, :head) END AS data, length(j.data) AS size
+FROM onward_journal j JOIN onward_queue q ON q.task_id = j.task_id JOIN onward_tasks t ON t.id = j.task_id
+WHERE j.kind IN ('question.asked', 'approval.requested') AND (:any_kind OR j.kind = :kind) AND j.task_id AMONG (:ids)
+  AND (j.task_id > :after OR j.seq > CAST(:seq AS bigint)) AND {still_asked}
+ORDER BY j.task_id, j.seq LIMIT :limit
+
+-- name: ask_data
+-- All data of some questions and approvals, given by their ids.
+SELECT j.task_id || '.' || j.seq AS id, j.data FROM onward_journal j
+WHERE j.kind IN ('question.asked', 'approval.requested') AND j.task_id AMONG (:tasks) AND j.task_id || '.' || j.seq AMONG (:ids)
+
+-- name: open_ask
+-- The time now, when this question or approval is open.
+SELECT onward_now() FROM onward_journal j JOIN onward_queue q ON q.task_id = j.task_id
+WHERE j.kind IN ('question.asked', 'approval.requested') AND j.task_id = :id AND j.seq = CAST(:seq AS bigint) AND {still_asked}
+
+-- name: ask_size
+-- The bytes of a question or an approval.
+SELECT length(data) FROM onward_journal WHERE task_id = :id AND seq = CAST(:seq AS bigint) AND kind IN ('question.asked', 'approval.requested')
 
 -- name: ask_columns
--- The columns of an open question or approval.
-SELECT j.task_id, j.seq, j.kind, j.key, j.data, j.at, t.task, onward_now()
+-- The columns of an open question or approval, without its data.
+SELECT j.task_id, j.seq, j.kind, j.key, j.at, t.task, onward_now()
 
 -- name: asked_tasks
--- Tasks that ever asked a person; among them are all unfinished ones. The query hops through two indexes in turns: from a task that
--- asked to the next unfinished one, and from there to the next that asked. So it costs as much as the shorter of both, and skips tasks
--- that asked and have ended.
+-- Tasks from an id on that ever asked a person; among them are all unfinished ones. The query hops through two indexes in turns: from an
+-- unfinished task to the next one that asked, and from there to the next unfinished one. So it costs as much as the shorter of both, and
+-- skips tasks that asked and have ended.
 WITH RECURSIVE hop(ask) AS (
-    SELECT (SELECT j.task_id FROM onward_journal j WHERE j.kind IN ('question.asked', 'approval.requested') ORDER BY j.task_id LIMIT 1)
+    SELECT (SELECT j.task_id FROM onward_journal j WHERE j.kind IN ('question.asked', 'approval.requested')
+              AND j.task_id >= COALESCE((SELECT q.task_id FROM onward_queue q WHERE q.task_id >= :from_id ORDER BY q.task_id LIMIT 1), '~')
+            ORDER BY j.task_id LIMIT 1)
     UNION ALL
     SELECT (SELECT j.task_id FROM onward_journal j WHERE j.kind IN ('question.asked', 'approval.requested')
               AND j.task_id >= COALESCE((SELECT q.task_id FROM onward_queue q WHERE q.task_id > hop.ask ORDER BY q.task_id LIMIT 1), '~')

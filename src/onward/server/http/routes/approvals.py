@@ -13,11 +13,14 @@ from onward.core.view_json import to_json
 from onward.core.views import Spent
 from onward.errors import NotFound
 from onward.server.http.route import LOADED_BYTES, ApiResponse, RequestContext, Routes
-from onward.server.http.sending import body_response
+from onward.server.http.sending import LARGE_BYTES, body_response
 from onward.server.schema import shapes
 from onward.service.serialize import task_json
 
 _ARTIFACT = re.compile(r"([!-~]+)\.([!-~]+)")
+
+LOADED_TIMES = 2
+"""By how much the memory for one question or approval is larger than its record: the record, and the response."""
 
 routes = Routes("people")
 
@@ -25,15 +28,14 @@ routes = Routes("people")
 @routes.add(
     "GET",
     "/api/approvals",
-    "Open approvals: those that expire first, then the oldest.",
-    {200: ("Open approvals.", shapes.Approvals)},
+    "Open approvals, a page at a time: in a page those that expire first, then the oldest.",
+    {200: ("A page of open approvals.", shapes.Approvals)},
     query=shapes.Pending,
 )
 async def approvals(context: RequestContext) -> ApiResponse:
-    open_approvals = sorted(
-        await context.service.asks("approval"), key=lambda ask: (ask.expires_at or math.inf, ask.asked_at)
-    )
-    return ApiResponse({"approvals": [to_json(ask) for ask in open_approvals]})
+    page = await context.service.asks("approval", limit=context.query.limit, cursor=context.query.cursor)
+    page.sort(key=lambda ask: (ask.expires_at or math.inf, ask.asked_at))
+    return ApiResponse({"approvals": [to_json(ask) for ask in page], "next": page.next})
 
 
 @routes.add(
@@ -42,12 +44,10 @@ async def approvals(context: RequestContext) -> ApiResponse:
     "An approval in full, open or decided, with the digest of what will run.",
     {200: ("The approval.", shapes.Approval)},
     errors=(404,),
+    loads=0,
 )
 async def approval(context: RequestContext) -> ApiResponse:
-    ask = await context.service.ask(context.path["id"])
-    if ask.kind != "approval":
-        raise NotFound(f"{ask.id} is a question; `/api/questions` lists the open ones")
-    return ApiResponse(to_json(ask))
+    return await _one(context, "approval")
 
 
 @routes.add(
@@ -76,12 +76,25 @@ async def decide(context: RequestContext) -> ApiResponse:
 @routes.add(
     "GET",
     "/api/questions",
-    "Open questions, the oldest first.",
-    {200: ("Open questions.", shapes.Questions)},
+    "Open questions, a page at a time: in a page the oldest first.",
+    {200: ("A page of open questions.", shapes.Questions)},
     query=shapes.Pending,
 )
 async def questions(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"questions": [to_json(ask) for ask in await context.service.asks("question")]})
+    page = await context.service.asks("question", limit=context.query.limit, cursor=context.query.cursor)
+    return ApiResponse({"questions": [to_json(ask) for ask in page], "next": page.next})
+
+
+@routes.add(
+    "GET",
+    "/api/questions/{id}",
+    "A question in full, open or answered.",
+    {200: ("The question.", shapes.Question)},
+    errors=(404,),
+    loads=0,
+)
+async def question(context: RequestContext) -> ApiResponse:
+    return await _one(context, "question")
 
 
 @routes.add(
@@ -211,6 +224,19 @@ async def artifact(context: RequestContext) -> ApiResponse:
 
         data = await context.service.artifact(match[1], match[2], before_load)
     return ApiResponse(response=await body_response(data, 200, headers, "application/octet-stream"))
+
+
+async def _one(context: RequestContext, kind: str) -> ApiResponse:
+    """One question or approval in full. A large one takes a turn until the response is made."""
+
+    async def before_load(size: int) -> None:
+        held = LOADED_BYTES if size <= LARGE_BYTES else LOADED_TIMES * size
+        await context.until_made.enter_async_context(context.server.loading.hold(held))
+
+    ask = await context.service.ask(context.path["id"], before_load)
+    if ask.kind != kind:
+        raise NotFound(f"{ask.id} is {'a question' if kind == 'approval' else 'an approval'}: see `/api/{ask.kind}s`")
+    return ApiResponse(to_json(ask))
 
 
 def _budget(spent: Spent) -> ApiResponse:
