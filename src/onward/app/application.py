@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
 
 from onward.app.events import Events
+from onward.app.intakes import IntakeMethods
 from onward.app.mcp import Mcp
 from onward.app.queries import Queries
 from onward.app.registry import Registry
@@ -65,14 +66,14 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Events, Mcp, Registry, Queries):
+class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
 
     Every setting of `onward.config.Settings` can be given by name and overrides file and environment. `approval_rules` say who may decide
     the approvals that tasks of this app ask for; the first rule that matches holds. `encryption` takes the master keys of payloads from a key
-    management service, in place of the setting `encryption_keys`.
+    management service, in place of the setting `encryption_keys`. `brokers` names brokers by their URLs, for `intake`.
     """
 
     def __init__(
@@ -85,12 +86,13 @@ class Onward(Events, Mcp, Registry, Queries):
         secrets: Source | None = None,
         approval_rules: Sequence[ApprovalRule] = (),
         encryption: MasterKeys | None = None,
+        brokers: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
         self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
         self._ids, self._users = Ids(self._clock.now, self._rng), 0
-        self.settings: Settings = load({"db": db, **settings})
+        self.settings: Settings = load({"db": db, "brokers": brokers, **settings})
         self.approval_rules: tuple[ApprovalRule, ...] = tuple(approval_rules)
         for rule in self.approval_rules:
             check_rule(rule)
@@ -115,6 +117,7 @@ class Onward(Events, Mcp, Registry, Queries):
             artifacts=Artifacts(store, open_shelf(self.settings.artifacts)),
             webhooks=lambda: self.webhooks,
             tenant_quota=self.settings.tenant_quota,
+            intake_keep_s=self.settings.intake_keep_s,
         )
 
     def move(self, db: str) -> None:
@@ -149,8 +152,10 @@ class Onward(Events, Mcp, Registry, Queries):
             await self.close()
 
     @contextlib.asynccontextmanager
-    async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
-        """Run a worker in this process while the block lasts."""
+    async def worker(
+        self, *, slots: int | None = None, queues: Sequence[str] = (), intakes: bool = True
+    ) -> AsyncIterator[Worker]:
+        """Run a worker in this process while the block lasts. With `intakes`, it also receives messages of brokers."""
         settings = self.settings
         metrics = exposed(
             self.service.standing, settings.metrics_host, settings.metrics_port, settings.tls_cert, settings.tls_key
@@ -159,7 +164,8 @@ class Onward(Events, Mcp, Registry, Queries):
             worker = self._make_worker(slots=slots, queues=queues)
             await worker.start()
             try:
-                yield worker
+                async with self.intakes() if intakes else contextlib.nullcontext():
+                    yield worker
             finally:
                 await worker.stop(self.settings.grace_s)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onward.agent.models import LazyModel
     from onward.agent.policy import Policy
     from onward.agent.tools import Tool
+    from onward.brokers.intake import IntakeSpec
     from onward.core.budget import Budget
     from onward.engine.context.context import Context
 
@@ -51,6 +52,7 @@ class Registry:
         self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
         """The event functions by name, with the event types that each gets."""
         self.hooks: dict[str, Hook] = {}
+        self._intakes: dict[str, IntakeSpec] = {}
 
     @overload
     def task(self, function: F, /) -> F: ...

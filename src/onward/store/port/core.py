@@ -50,6 +50,7 @@ from onward.store.shared.budgets import Budgets
 from onward.store.shared.codec import Codec
 from onward.store.shared.data_keys import DataKeys
 from onward.store.shared.health import Health
+from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
 from onward.store.shared.outbox import Outbox
@@ -111,6 +112,7 @@ class Store(Protocol):
     budgets: Budgets
     data_keys: DataKeys
     handlers: Handlers
+    intakes: Intakes
     keys: Keys
     listing: Listing
     overview: Overview
