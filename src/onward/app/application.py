@@ -108,6 +108,10 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
             refuse = self.settings.encryption_plain == "refuse"
             label = self.settings.encryption_label
             store.data_keys.use(self._master_keys, label=label, refuse_plain=refuse, inline=store.inline)
+        if self.settings.bell and not store.one_machine:
+            from onward.brokers.bell import make_bell  # noqa: PLC0415 -- most programs have none
+
+            store.bell = make_bell(self.settings.bell, self.settings.brokers, self._clock)
         self.service: Service = Service(
             store,
             self._handler_specs,
