@@ -10,7 +10,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,16 @@ def _kind(item: pytest.Item) -> str:
 def prove(pytestconfig: pytest.Config) -> bool:
     """Whether the proofs run at full size."""
     return bool(pytestconfig.getoption("--prove"))
+
+
+@pytest.fixture
+def print_proof() -> Callable[..., None]:
+    """Prints one line for each proof."""
+
+    def line(*parts: object) -> None:
+        print("\n  " + " · ".join(map(str, parts)), flush=True)
+
+    return line
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@
     ├── UsageError            the caller asked for something impossible
     │   ├── InvalidInput · KeyConflict · BadSetting · ArtifactTooLarge · NotSentAgain · BadWebhook · UnknownSecret · PriorityTooHigh
     ├── NotFound              UnknownTask (no such handler) · TaskNotFound (no such id) · ScheduleNotFound · NoState ·
-    │                         ArtifactNotFound
+    │                         ArtifactNotFound · DeadLetterNotFound
     ├── Unauthorized          the request has no key or session, or an invalid one; Forbidden: the key is not for this (OwnCall,
     │                         NotApprover, NotForTenants)
     │   └── KeylessOutside    there is no key at all yet, and the request does not come from this machine
@@ -14,6 +14,7 @@
     ├── QueueFull             come back in `retry_after` seconds; QuotaExceeded: a tenant has used up a quota
     ├── StoreUnavailable      the database cannot be reached or written now; DiskFull, ReadOnly, TooSlow, FileReplaced
     │   └── SchemaMismatch    the database has another version of the tables
+    ├── BrokerUnavailable     a broker cannot be reached now, or has not the place that was named
     ├── Unreachable           for clients: the server gives no answer
     ├── SecretMissing         the worker has no value for a secret; UnfitSecret (a Fatal): it has one that cannot be masked
     ├── ArtifactDamaged       the stored bytes are not the bytes that the step saved
@@ -130,6 +131,16 @@ class ScheduleNotFound(NotFound):
         self.name = name
         listed = ", ".join(known[:20]) or "none so far"
         super().__init__(f"there is no schedule {name!r} (there are: {listed}); `onward schedules` lists them")
+
+
+class DeadLetterNotFound(NotFound):
+    """No dead letter has that id."""
+
+    code = "dead_letter_not_found"
+
+    def __init__(self, letter_id: str) -> None:
+        self.letter_id = letter_id
+        super().__init__(f"there is no dead letter {letter_id!r:.80}; `onward dead` lists those that there are")
 
 
 class NoState(NotFound):
@@ -398,6 +409,18 @@ class SchemaMismatch(StoreUnavailable):
     """The database has another version of the tables than this program."""
 
     code = "schema_mismatch"
+
+
+class BrokerUnavailable(OnwardError):
+    """A broker cannot be reached, or refuses the place that it was asked for. Nothing is lost: messages stay there, events stay here."""
+
+    code = "broker_unavailable"
+    status = 503
+    exit_status = 6
+
+    def __init__(self, broker: str, why: str) -> None:
+        self.broker = broker
+        super().__init__(f"broker {broker}: {why}")
 
 
 class Unreachable(OnwardError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,13 +59,3 @@ def place(request: pytest.FixtureRequest) -> Place:
     """A database of each kind, empty."""
     selected: Place = request.getfixturevalue("sqlite" if request.param == "sqlite" else "postgres_place")
     return selected
-
-
-@pytest.fixture
-def print_proof() -> Callable[..., None]:
-    """Prints one line for each proof."""
-
-    def line(*parts: object) -> None:
-        print("\n  " + " · ".join(map(str, parts)), flush=True)
-
-    return line

@@ -126,7 +126,7 @@ def plant() -> None:
             raise ValueError(next(name for name in names if names.count(name) > 1))
         return values
 
-    bodies._JSON = json.JSONDecoder(object_pairs_hook=once)
+    wire._STRICT = json.JSONDecoder(object_pairs_hook=once)
     bodies.INLINE_BYTES = 1 << 40  # type: ignore[misc]
     wire.oversized = lambda data, opened=None: None  # type: ignore[assignment]
 

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
 
 from onward.app.events import Events
+from onward.app.intakes import IntakeMethods
 from onward.app.mcp import Mcp
 from onward.app.queries import Queries
 from onward.app.registry import Registry
 from onward.app.sign_in import make_sign_in
 from onward.artifacts.keeper import Artifacts, Shelf
+from onward.brokers.connect import open_cache
 from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
 from onward.core.approval import ApprovalRule, check_rule
 from onward.core.audit import parse_keys
@@ -52,6 +54,7 @@ from onward.store.sqlite.file import MEMORY
 from onward.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
+    from onward.agent.cache import ToolCache
     from onward.core.state import AgentState, ArtifactRef
 
 VERSION = "0.1.0"
@@ -65,14 +68,14 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Events, Mcp, Registry, Queries):
+class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
 
     Every setting of `onward.config.Settings` can be given by name and overrides file and environment. `approval_rules` say who may decide
     the approvals that tasks of this app ask for; the first rule that matches holds. `encryption` takes the master keys of payloads from a key
-    management service, in place of the setting `encryption_keys`.
+    management service, in place of the setting `encryption_keys`. `brokers` names brokers by their URLs, for `intake`.
     """
 
     def __init__(
@@ -85,17 +88,19 @@ class Onward(Events, Mcp, Registry, Queries):
         secrets: Source | None = None,
         approval_rules: Sequence[ApprovalRule] = (),
         encryption: MasterKeys | None = None,
+        brokers: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
         self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
         self._ids, self._users = Ids(self._clock.now, self._rng), 0
-        self.settings: Settings = load({"db": db, **settings})
+        self.settings: Settings = load({"db": db, "brokers": brokers, **settings})
         self.approval_rules: tuple[ApprovalRule, ...] = tuple(approval_rules)
         for rule in self.approval_rules:
             check_rule(rule)
         self._master_keys = encryption or _master_keys(self.settings)
         self.secrets.source(self.settings.secrets if secrets is None else secrets)
+        self._tool_cache = self._open_tool_cache
         self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
 
     def _join(self, store: Store) -> None:
@@ -106,6 +111,10 @@ class Onward(Events, Mcp, Registry, Queries):
             refuse = self.settings.encryption_plain == "refuse"
             label = self.settings.encryption_label
             store.data_keys.use(self._master_keys, label=label, refuse_plain=refuse, inline=store.inline)
+        if self.settings.bell and not store.one_machine:
+            from onward.brokers.bell import make_bell  # noqa: PLC0415 -- most programs have none
+
+            store.bell = make_bell(self.settings.bell, self.settings.brokers, self._clock)
         self.service: Service = Service(
             store,
             self._handler_specs,
@@ -115,7 +124,21 @@ class Onward(Events, Mcp, Registry, Queries):
             artifacts=Artifacts(store, open_shelf(self.settings.artifacts)),
             webhooks=lambda: self.webhooks,
             tenant_quota=self.settings.tenant_quota,
+            intake_keep_s=self.settings.intake_keep_s,
         )
+
+    @functools.cached_property
+    def _cache(self) -> ToolCache:
+        from onward.agent.cache import MemoryCache, ToolCache  # noqa: PLC0415 -- agents alone have one
+
+        broker = self.settings.cache
+        if broker == "memory":
+            return ToolCache(MemoryCache(self._clock), self._clock)
+        return ToolCache(open_cache(broker, self.settings.brokers), self._clock)
+
+    def _open_tool_cache(self) -> ToolCache:
+        """The cache of tools. Raises BadSetting for a broker that cannot be one."""
+        return self._cache
 
     def move(self, db: str) -> None:
         """Use another database. Raises UsageError while the app is open."""
@@ -135,6 +158,9 @@ class Onward(Events, Mcp, Registry, Queries):
         """Close the connections to the database and those of the models of agents."""
         for model in self._models:
             await model.close()
+        if "_cache" in self.__dict__:
+            await self._cache.close()
+            del self._cache
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -149,8 +175,10 @@ class Onward(Events, Mcp, Registry, Queries):
             await self.close()
 
     @contextlib.asynccontextmanager
-    async def worker(self, *, slots: int | None = None, queues: Sequence[str] = ()) -> AsyncIterator[Worker]:
-        """Run a worker in this process while the block lasts."""
+    async def worker(
+        self, *, slots: int | None = None, queues: Sequence[str] = (), intakes: bool = True
+    ) -> AsyncIterator[Worker]:
+        """Run a worker in this process while the block lasts. With `intakes`, it also receives messages of brokers."""
         settings = self.settings
         metrics = exposed(
             self.service.standing, settings.metrics_host, settings.metrics_port, settings.tls_cert, settings.tls_key
@@ -159,7 +187,8 @@ class Onward(Events, Mcp, Registry, Queries):
             worker = self._make_worker(slots=slots, queues=queues)
             await worker.start()
             try:
-                yield worker
+                async with self.intakes() if intakes else contextlib.nullcontext():
+                    yield worker
             finally:
                 await worker.stop(self.settings.grace_s)
 

@@ -23,11 +23,13 @@ from onward.service.submission import HandlerSpec, ScheduleSpec, SubmitRequest
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from onward.agent.cache import ToolCache
     from onward.agent.mcp import McpServer
     from onward.agent.model import Model
     from onward.agent.models import LazyModel
     from onward.agent.policy import Policy
     from onward.agent.tools import Tool
+    from onward.brokers.intake import IntakeSpec
     from onward.core.budget import Budget
     from onward.engine.context.context import Context
 
@@ -51,6 +53,8 @@ class Registry:
         self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
         """The event functions by name, with the event types that each gets."""
         self.hooks: dict[str, Hook] = {}
+        self._tool_cache: Callable[[], ToolCache] | None = None
+        self._intakes: dict[str, IntakeSpec] = {}
 
     @overload
     def task(self, function: F, /) -> F: ...
@@ -209,6 +213,7 @@ class Registry:
             frozenset(self.secrets.known(declared) for declared in check_list("secrets", secrets)),
             servers,
             undo,
+            self._tool_cache,
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0, **state: Any) -> Any:

@@ -231,3 +231,8 @@ def body_place(task_id: str, seq: int, subscription: str) -> bytes:
 def schedule_place(name: str) -> bytes:
     """The place of the input of a schedule."""
     return f"schedule/{name}".encode()
+
+
+def letter_place(letter_id: str) -> bytes:
+    """The place of the data of a dead letter."""
+    return f"letter/{letter_id}".encode()

@@ -27,6 +27,9 @@ class State(enum.StrEnum):
         return self in ENDED
 
 
+INTAKE_MARK = "\n\n"
+"""Stands in the stored key of a task that an intake submitted, and in no other key."""
+
 ENDED = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
 

@@ -20,7 +20,7 @@ import pathlib
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from onward.core import mask, sealed
 from onward.errors import InvalidInput
@@ -157,6 +157,37 @@ def oversized(data: bytes, opened: int | None = None) -> str | None:
         if marks.count(b",") <= MAX_VALUES and begun <= most:
             return f"it is nested more than {MAX_DEPTH} levels deep" if _depth(marks) > MAX_DEPTH else None
     return f"it has more than {min(most, MAX_VALUES) if begun > most else MAX_VALUES:,} values; leave large values elsewhere and send their address"
+
+
+def parse_foreign(data: bytes) -> Any:
+    """The value of JSON that comes from outside. Raises ValueError for everything that JSON parsers read differently, and for a text that is
+    too large for one."""
+    if (reason := oversized(data)) is not None:
+        raise ValueError(reason)
+    try:
+        return _STRICT.decode(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"the name {name!r:.80} comes twice in one object")
+            seen.add(name)
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_refuse_constant)
 
 
 def _check(data: bytes, what: str, most: int) -> None:

@@ -42,8 +42,8 @@ Ids = Sequence[str]
 class Pruner:
     """Prunes ended tasks."""
 
-    def __init__(self, store: Store, artifacts: Artifacts, clock: Clock) -> None:
-        self._store, self._artifacts, self._clock = store, artifacts, clock
+    def __init__(self, store: Store, artifacts: Artifacts, clock: Clock, intake_keep_s: float = 0.0) -> None:
+        self._store, self._artifacts, self._clock, self._intake_keep_s = store, artifacts, clock, intake_keep_s
 
     async def prune(self, task_id: str) -> int:
         """Prune an ended task and all that it started; how many tasks that were. Raises TaskNotFound, and StateConflict for a task that
@@ -78,10 +78,11 @@ class Pruner:
                 )
 
     async def prune_old(self, age: float) -> int:
-        """Prune all tasks that ended at least `age` seconds ago; how many tasks that were."""
+        """Prune all tasks that ended at least `age` seconds ago; how many tasks that were. Tasks of intakes are kept for longer, so that
+        a message that comes again finds its task."""
         count, after, age = 0, "", max(age, MIN_AGE_S)
         until = first_id(self._clock.now() - age)
-        while ids := await self._store.pruning.prunable(age, after, until, BATCH_TREES):
+        while ids := await self._store.pruning.prunable(age, after, until, BATCH_TREES, intake_age=self._intake_keep_s):
             try:
                 count += len((await self.prune_all(ids, age)).gone)
             except StoreUnavailable:

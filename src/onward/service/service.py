@@ -37,6 +37,7 @@ from onward.errors import (
     TaskNotFound,
     TaskParked,
     UnknownTask,
+    UsageError,
 )
 from onward.service.agent_state import AgentStates
 from onward.service.askers import Askers
@@ -64,6 +65,7 @@ from onward.service.submission import (
     SubmitRequest,
     check_priority,
     from_registration,
+    stored_key,
     to_new_task,
 )
 from onward.service.subscriptions import Subscriptions, Webhooks, no_webhooks
@@ -92,6 +94,10 @@ REGISTRATIONS_TTL_S = 5.0
 """Seconds for which the registrations of handlers of other processes are cached."""
 
 
+REREAD_INTERVAL_S = 1.0
+"""Seconds between two reads of them because of messages that a handler refuses."""
+
+
 class Service(Listing):
     """All verbs for callers outside of tasks."""
 
@@ -106,6 +112,7 @@ class Service(Listing):
         artifacts: Artifacts | None = None,
         webhooks: Callable[[], Webhooks] = no_webhooks,
         tenant_quota: TenantQuota | None = None,
+        intake_keep_s: float = 0.0,
     ) -> None:
         self._store, self._specs, self._clock, self._ids = store, specs, clock, ids
         self._remote: dict[str, HandlerSpec] = {}
@@ -128,7 +135,7 @@ class Service(Listing):
         self.handlers: Handlers = Handlers(store, specs)
         self.timelines: Timelines = Timelines(store)
         self.explainer: Explainer = Explainer(store, self.handlers)
-        self.pruner: Pruner = Pruner(store, self.artifacts, clock)
+        self.pruner: Pruner = Pruner(store, self.artifacts, clock, intake_keep_s)
         self.bulk: Bulk = Bulk(self, self.pruner)
         self.health: Doctor = Doctor(store, clock, self.cluster, queue_limit)
         self.encryption: Encryption = Encryption(store, clock, self.cancel, self.schedules, self.artifacts)
@@ -204,6 +211,52 @@ class Service(Listing):
             request = await self.agent_states.after(after, request)
         (task_id,) = await self.submit([request])
         return task_id
+
+    async def receive(self, requests: Sequence[SubmitRequest]) -> list[str | OnwardError]:
+        """Submit the tasks of messages. For each, after the commit: the id of its task, or why it cannot be submitted. A message that was
+        received before has its task, whatever the request is now. Raises QueueFull, QuotaExceeded, PriorityTooHigh and StoreUnavailable;
+        then none was submitted."""
+        keys = [stored_key(request) for request in requests]
+        known = await self._store.by_key(keys) if keys else {}
+        outcomes: dict[str, str | OnwardError] = {key: row.id for key, row in known.items()}
+        new: dict[str, NewTask] = {}
+        for key, request in zip(keys, requests, strict=True):
+            if key in outcomes or key in new:
+                continue
+            await self.tenant_quotas.check_priority(request.tenant, request.priority)
+            try:
+                new[key] = await self._new_task_of_message(request)
+            except (UnknownTask, UsageError) as error:
+                outcomes[key] = error
+        if new:
+            tasks = list(new.values())
+            await self.tenant_quotas.check_room(tasks)
+            await self._queue_room.check(tasks)
+            submitted = await self._store.submit(tasks)
+            for key, task, row in zip(new, tasks, submitted, strict=True):
+                outcomes[key] = row.id
+                if telemetry.counters.on and row.created:
+                    telemetry.counters.add(telemetry.SUBMITTED, task.task)
+            self._store.nudge("ready", [row.id for row in submitted])
+        return [outcomes[key] for key in keys]
+
+    async def received(self, intake: str, identities: Sequence[str], tenant: str | None) -> set[str]:
+        """Which of these messages of an intake have a task."""
+        requests = [SubmitRequest("", key=identity, tenant=tenant, intake=intake) for identity in identities]
+        known = await self._store.by_key([stored_key(request) for request in requests])
+        return {request.key for request in requests if request.key is not None and stored_key(request) in known}
+
+    async def _new_task_of_message(self, request: SubmitRequest) -> NewTask:
+        if request.task in self._specs:
+            return self._new_task(request)
+        await self._check_registered(request.task, unchecked=False)
+        try:
+            return self._new_task(request)
+        except InvalidInput:
+            if self._clock.monotonic() - self._read_at < REREAD_INTERVAL_S:
+                raise
+            await self._read_registrations()  # a worker with other code may have started
+            return self._new_task(request)
 
     async def save_schedules(self, specs: Sequence[ScheduleSpec]) -> None:
         """Check schedules as submits are checked, and write them. Raises UnknownTask."""

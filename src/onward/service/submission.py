@@ -10,7 +10,7 @@ from onward.core import call, mask, secret, wire
 from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
 from onward.core.schedule import Rhythm
-from onward.core.task import NewTask, Task
+from onward.core.task import INTAKE_MARK, NewTask, Task
 from onward.core.tenant_quota import turn_group
 from onward.errors import BadSetting, InvalidInput, UsageError
 
@@ -76,6 +76,8 @@ class SubmitRequest(NamedTuple):
     """The id of the caller that submits it: of its key, or `person:` and the person."""
     askers: tuple[str, ...] = ()
     """The principals that ask for it (`service/askers.py`): approval rules keep them from deciding."""
+    intake: str | None = None
+    """The intake that received it. `key` is then the identity of its message: keys of callers and of other intakes are apart from it."""
     trace: Mapping[str, str] | None = None
     """The trace of the caller (`telemetry.incoming`). The fingerprint of the request leaves it out."""
 
@@ -127,6 +129,8 @@ def to_new_task(request: SubmitRequest, spec: HandlerSpec, task_id: str) -> NewT
         content |= {"group": group} if group is not None else {}
         content |= {"webhook": request.webhook} if request.webhook is not None else {}
         key, fingerprint = stored_key(request), wire.fingerprint([content, wire.decode(data)])
+    if request.intake is not None:
+        fingerprint = INTAKE_FINGERPRINT
     return NewTask(
         id=task_id,
         task=named("task", request.task),
@@ -144,6 +148,10 @@ def to_new_task(request: SubmitRequest, spec: HandlerSpec, task_id: str) -> NewT
     )
 
 
+INTAKE_FINGERPRINT = "intake"
+"""The fingerprint of every task of an intake: a message that comes again has its task, also after a deploy changed the queue, the priority
+or the deadline of the handler."""
+
 _NOT_IN_FINGERPRINT = frozenset({"purses", "tenant", "agent", "by", "askers", "trace"})
 """Options that may differ for the same key: they change with the code, or with the caller."""
 
@@ -152,6 +160,8 @@ def stored_key(request: SubmitRequest) -> str:
     """An idempotency key as the store has it: the tenant, a line break, which no name has, and the key. So the same key of two tenants is
     two keys. (The key of a child contains the id of its parent.)"""
     key = named("key", request.key)
+    if request.intake is not None:
+        return f"{request.tenant or ''}{INTAKE_MARK}{request.intake}:{key}"
     return key if request.tenant is None or request.parent is not None else f"{request.tenant}\n{key}"
 
 

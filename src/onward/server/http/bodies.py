@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
@@ -42,13 +41,9 @@ TENANT_SHARE = 4
 
 def parse(data: bytes) -> Any:
     """Strict JSON. Raises Problem for everything that JSON parsers read differently."""
-    if (reason := wire.oversized(data)) is not None:
-        raise _bad_json(reason)
     try:
-        return _JSON.decode(data.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise _bad_json("it is not UTF-8") from None
-    except (ValueError, RecursionError) as error:
+        return wire.parse_foreign(data)
+    except ValueError as error:
         raise _bad_json(str(error)) from None
 
 
@@ -172,24 +167,6 @@ def _describe_errors(error: ValidationError) -> str:
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     sentences = [f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in errors[:5]]
     return "; ".join(sentences).encode("utf-8", "replace").decode()
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"the name {name!r:.80} comes twice in one object")
-            seen.add(name)
-    return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_JSON = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_refuse_constant)
 
 
 def _invalid(reason: str) -> Problem:

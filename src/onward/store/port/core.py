@@ -27,6 +27,7 @@ from onward.core.audit import AuditEvent
 from onward.core.record import Entry, Record
 from onward.core.task import Message, NewTask, Task
 from onward.store.migrate import Tell, silent
+from onward.store.nudge import Bell
 from onward.store.port.follow import Tails
 from onward.store.port.listing import MAX_BYTES
 from onward.store.port.values import (
@@ -50,6 +51,7 @@ from onward.store.shared.budgets import Budgets
 from onward.store.shared.codec import Codec
 from onward.store.shared.data_keys import DataKeys
 from onward.store.shared.health import Health
+from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
 from onward.store.shared.outbox import Outbox
@@ -95,6 +97,9 @@ class Store(Protocol):
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
 
+    bell: Bell | None
+    """Carries nudges between processes where the database cannot: behind a pooler. SQLite needs none."""
+
     @property
     def codec(self) -> Codec | None:
         """Seals and opens payloads; None when they are stored as they are."""
@@ -112,6 +117,7 @@ class Store(Protocol):
     budgets: Budgets
     data_keys: DataKeys
     handlers: Handlers
+    intakes: Intakes
     keys: Keys
     listing: Listing
     overview: Overview

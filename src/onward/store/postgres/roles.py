@@ -85,6 +85,8 @@ TABLES: dict[str, Rights] = {
     "onward_audit": Rights(ADDS, READS, BY_COLUMN),
     "onward_audit_end": Rights(f"{READS}, UPDATE", READS),
     "onward_tenant_quotas": Rights(CHANGES, READS, BY_COLUMN),
+    "onward_dead_letters": Rights(CHANGES, CHANGES, BY_COLUMN),
+    "onward_intakes": Rights(CHANGES, CHANGES, BY_COLUMN),
     "onward_schedules": Rights(CHANGES, CHANGES),
     "onward_limits": Rights(CHANGES, CHANGES),
     "onward_buckets": Rights(CHANGES, CHANGES),

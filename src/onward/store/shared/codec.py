@@ -19,6 +19,7 @@ from onward.core.encryption import (
     body_place,
     content_place,
     input_place,
+    letter_place,
     may_be_plain,
     message_place,
     record_place,
@@ -238,6 +239,15 @@ class Codec:
         key = (await self._keys_for([task_id]))[task_id]
         return _seal(key, task_id, input_place(task_id, task), data), key.tag(fingerprint) if fingerprint else ""
 
+    async def sealed_letters(self, letters: Sequence[tuple[str, str | None, bytes]]) -> list[bytes]:
+        """The data of dead letters, each with its id and its tenant."""
+        keys = {tenant: await self._ring.for_subject(Subject(tenant or "")) for tenant in {item[1] for item in letters}}
+
+        def work() -> list[bytes]:
+            return [_seal(keys[tenant], f"letter {id_}", letter_place(id_), data) for id_, tenant, data in letters]
+
+        return await self._off_loop(sum([len(data) for _, _, data in letters]), work)
+
     async def _keys_for(self, task_ids: Iterable[str]) -> Mapping[str, DataKey]:
         ids = set(task_ids)
         keys = await self._ring.for_tasks(ids)
@@ -314,6 +324,10 @@ class Codec:
         """Schedules with their inputs opened."""
         items = [Item(f"schedule {row.name}", schedule_place(row.name), row.input) for row in rows]
         return [row._replace(input=data) for row, data in zip(rows, await self.open(items), strict=True)]
+
+    async def letters(self, letters: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        """The data of dead letters, each with its id; a marker in place of data that cannot be opened."""
+        return await self.open([Item(f"letter {id_}", letter_place(id_), data) for id_, data in letters])
 
     # ── inside a transaction ─────────────────────────────────────────────────────────────────────────────────────
 

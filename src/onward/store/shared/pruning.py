@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from onward.core import wire
 from onward.core.record import DROPPED, Record
 from onward.core.sealed import CODECS
+from onward.core.task import INTAKE_MARK
 from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruned
 from onward.store.shared.codec import Codec, record_item
 from onward.store.shared.database import Connection, OverDatabase
@@ -42,9 +43,11 @@ class Member(NamedTuple):
 class Pruning(OverDatabase):
     """Deletes data of tasks. Each verb is safe at any time, for any caller, and twice."""
 
-    async def prunable(self, age: float, after: str, until: str, limit: int) -> list[str]:
-        """Ids between `after` and `until`, in order, of tasks without a parent that ended so many seconds ago."""
-        rows = await self._db.fetch("prunable", age=age, after=after, until=until, limit=limit)
+    async def prunable(self, age: float, after: str, until: str, limit: int, *, intake_age: float = 0.0) -> list[str]:
+        """Ids between `after` and `until`, in order, of tasks without a parent that ended so many seconds ago; a task of an intake also
+        `intake_age` seconds ago."""
+        values = {"age": age, "after": after, "until": until, "limit": limit}
+        rows = await self._db.fetch("prunable", intake_keys=f"%{INTAKE_MARK}%", intake_age=intake_age, **values)
         return [row[0] for row in rows]
 
     async def prune(self, ids: Sequence[str], age: float) -> Pruned:

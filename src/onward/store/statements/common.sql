@@ -212,9 +212,11 @@ WHERE task_id = :id AND seq < :seq AND at <= :before AND substr(data, 1, :size) 
   AND kind IN ('step.completed', 'state.patched', 'progress', 'checkpoint.saved') AND key NOT LIKE '%submit %'
 
 -- name: prunable
--- Ended tasks without a parent, in the order of their ids. The caller bounds the ids: younger tasks cannot be old enough.
+-- Ended tasks without a parent, in the order of their ids. The caller bounds the ids: younger tasks cannot be old enough. Tasks of
+-- intakes stay for a time of their own: their keys are the memory of messages that were received.
 SELECT t.id FROM onward_tasks t JOIN onward_outcomes o ON o.task_id = t.id
-WHERE t.id > :after AND t.id < :until AND t.parent IS NULL AND o.finished_at <= onward_now() - :age ORDER BY t.id LIMIT :limit
+WHERE t.id > :after AND t.id < :until AND t.parent IS NULL AND o.finished_at <= onward_now() - :age
+  AND (t.key IS NULL OR t.key NOT LIKE :intake_keys OR o.finished_at <= onward_now() - :intake_age) ORDER BY t.id LIMIT :limit
 
 -- name: parents
 -- Which of these tasks exist, and their parents.
@@ -1245,3 +1247,73 @@ UPDATE onward_data_keys SET wrapped = NULL, erased_at = onward_now(), erased_by 
 -- How many tasks have an input that is not sealed, counted up to a number.
 SELECT count(*) FROM (SELECT 1 FROM onward_tasks t WHERE NOT {sealed} AND (:any_tenant OR COALESCE(t.tenant, '') = :tenant)
                       AND (:any_label OR {has_label}) LIMIT :limit) AS plain
+
+-- name: letter_add
+-- A dead letter. A message that comes again keeps the id of its letter.
+INSERT INTO onward_dead_letters (id, intake, identity, tenant, reason, position, sent_id, size, data, attempts, at)
+VALUES (:id, :intake, :identity, :tenant, :reason, :position, :sent_id, :size, :data, 1, onward_now())
+ON CONFLICT (intake, identity) DO UPDATE SET reason = excluded.reason
+
+-- name: letter_columns
+-- A dead letter without its data.
+SELECT id, intake, identity, tenant, reason, position, sent_id, size, attempts, at, redrive_at FROM onward_dead_letters
+
+-- name: letters
+-- Dead letters below an id, the newest first.
+{letter_columns} WHERE id < :before AND (:any_intake OR intake = :intake) AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id DESC LIMIT :limit
+
+-- name: letter
+-- One dead letter.
+{letter_columns} WHERE id = :id AND (:of_all OR COALESCE(tenant, '') = :tenant)
+
+-- name: letter_data
+-- The data of dead letters.
+SELECT id, data FROM onward_dead_letters WHERE id AMONG (:ids)
+
+-- name: letters_of
+-- Which of these messages have a dead letter.
+SELECT id FROM onward_dead_letters WHERE intake = :intake AND identity AMONG (:identities) ORDER BY id
+
+-- name: letter_counts
+-- How many dead letters each intake has.
+SELECT intake, count(*), count(redrive_at) FROM onward_dead_letters WHERE (:of_all OR COALESCE(tenant, '') = :tenant) GROUP BY intake
+
+-- name: letter_crowd
+-- How many dead letters an intake has, counted up to a number.
+SELECT count(*) FROM (SELECT 1 FROM onward_dead_letters WHERE intake = :intake LIMIT :most) AS counted
+
+-- name: letters_redrive
+-- Ask for dead letters to be tried again: so many of those below an id, the newest first. It returns their ids.
+UPDATE onward_dead_letters SET redrive_at = onward_now(), held_until = NULL WHERE id IN (
+  SELECT id FROM onward_dead_letters WHERE (:any_id OR id = :id) AND (:any_intake OR intake = :intake) AND redrive_at IS NULL
+    AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id LIMIT :limit) RETURNING id
+
+-- name: letters_drop
+-- Delete dead letters: so many of those that match. It returns their ids.
+DELETE FROM onward_dead_letters WHERE id IN (
+  SELECT id FROM onward_dead_letters WHERE (:any_id OR id = :id) AND (:any_intake OR intake = :intake)
+    AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id LIMIT :limit) RETURNING id
+
+-- name: letter_still_dead
+-- A dead letter that was tried again and failed again.
+UPDATE onward_dead_letters SET redrive_at = NULL, held_until = NULL, attempts = attempts + 1, reason = :reason WHERE id = :id
+
+-- name: letters_remove
+-- Delete the dead letters of messages that were received after all.
+DELETE FROM onward_dead_letters WHERE id AMONG (:ids)
+
+-- name: intake_report
+-- What a process says about an intake.
+INSERT INTO onward_intakes (name, process, source, target, tenant, state, detail, taken, dead, rate, lag, started_at, seen_at)
+VALUES (:name, :process, :source, :target, :tenant, :state, :detail, :taken, :dead, :rate, :lag, onward_now(), onward_now())
+ON CONFLICT (name, process) DO UPDATE SET source = excluded.source, target = excluded.target, tenant = excluded.tenant, state = excluded.state,
+  detail = excluded.detail, taken = excluded.taken, dead = excluded.dead, rate = excluded.rate, lag = excluded.lag, seen_at = excluded.seen_at
+
+-- name: intakes_forget
+-- Delete what processes said that have been silent for a while.
+DELETE FROM onward_intakes WHERE seen_at < onward_now() - :age
+
+-- name: intakes
+-- What processes say about their intakes.
+SELECT name, process, source, target, tenant, state, detail, taken, dead, rate, lag, started_at, seen_at FROM onward_intakes
+WHERE (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY name, process LIMIT :limit

@@ -774,3 +774,10 @@ substr(data, 1, 4) <> '\x014f4501'::bytea
 -- name: plain_body
 -- The same of the body of a delivery.
 substr(body, 1, 4) <> '\x014f4501'::bytea
+
+-- name: letters_take
+-- Take dead letters that are to be tried again, for so many seconds.
+UPDATE onward_dead_letters SET held_until = onward_now() + :lease WHERE id IN (
+  SELECT id FROM onward_dead_letters WHERE intake = :intake AND redrive_at IS NOT NULL AND (held_until IS NULL OR held_until < onward_now())
+  ORDER BY redrive_at, id LIMIT :limit FOR UPDATE SKIP LOCKED)
+RETURNING id, identity, position, sent_id, size, data

@@ -452,3 +452,10 @@ substr(data, 1, 4) <> X'014F4501'
 -- name: plain_body
 -- The same of the body of a delivery.
 substr(body, 1, 4) <> X'014F4501'
+
+-- name: letters_take
+-- Take dead letters that are to be tried again, for so many seconds.
+UPDATE onward_dead_letters SET held_until = onward_now() + :lease WHERE id IN (
+  SELECT id FROM onward_dead_letters WHERE intake = :intake AND redrive_at IS NOT NULL AND (held_until IS NULL OR held_until < onward_now())
+  ORDER BY redrive_at, id LIMIT :limit)
+RETURNING id, identity, position, sent_id, size, data
