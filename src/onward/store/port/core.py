@@ -52,6 +52,7 @@ from onward.store.shared.data_keys import DataKeys
 from onward.store.shared.health import Health
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
+from onward.store.shared.locks import Locks
 from onward.store.shared.outbox import Outbox
 from onward.store.shared.overview import Overview
 from onward.store.shared.pruning import Pruning
@@ -113,6 +114,7 @@ class Store(Protocol):
     handlers: Handlers
     keys: Keys
     listing: Listing
+    locks: Locks
     overview: Overview
     pruning: Pruning
     queues: Queues
