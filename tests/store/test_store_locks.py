@@ -118,7 +118,7 @@ async def test_a_task_frees_its_lock_with_the_record_that_it_left_the_block(stor
     assert await store.save("w1", batch) == set()
     assert [lock.name for lock in await store.locks.list(None, 10)] == ["other"]
     late = Batch([entry(held, 1, r.LOCK_LEFT, "lock other", b"{}")], unlocks=[(held.id, "lock other")])
-    refused = late.entries[0][:2] + (99, *late.entries[0][3:])
+    refused = (*late.entries[0][:2], 99, *late.entries[0][3:])
     assert await store.save("w2", Batch([refused], unlocks=late.unlocks)) == {held.id}
     assert [lock.name for lock in await store.locks.list(None, 10)] == ["other"], "a refused record frees nothing"
 

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
 
 from onward.app.events import Events
+from onward.app.locks import Coordination
 from onward.app.mcp import Mcp
 from onward.app.queries import Queries
 from onward.app.registry import Registry
 from onward.app.sign_in import make_sign_in
 from onward.artifacts.keeper import Artifacts, Shelf
 from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
+from onward.coordinate.connect import open_coordinator
+from onward.coordinate.tasks import TaskLocks
 from onward.core.approval import ApprovalRule, check_rule
 from onward.core.audit import parse_keys
 from onward.core.budget import Budget
@@ -65,7 +68,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Events, Mcp, Registry, Queries):
+class Onward(Events, Mcp, Registry, Queries, Coordination):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -106,6 +109,7 @@ class Onward(Events, Mcp, Registry, Queries):
             refuse = self.settings.encryption_plain == "refuse"
             label = self.settings.encryption_label
             store.data_keys.use(self._master_keys, label=label, refuse_plain=refuse, inline=store.inline)
+        self._coordinator = open_coordinator(self.settings.coordinator)
         self.service: Service = Service(
             store,
             self._handler_specs,
@@ -115,6 +119,7 @@ class Onward(Events, Mcp, Registry, Queries):
             artifacts=Artifacts(store, open_shelf(self.settings.artifacts)),
             webhooks=lambda: self.webhooks,
             tenant_quota=self.settings.tenant_quota,
+            coordinator=self._coordinator,
         )
 
     def move(self, db: str) -> None:
@@ -135,6 +140,8 @@ class Onward(Events, Mcp, Registry, Queries):
         """Close the connections to the database and those of the models of agents."""
         for model in self._models:
             await model.close()
+        if self._coordinator is not None:
+            await self._coordinator.close()
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -187,6 +194,7 @@ class Onward(Events, Mcp, Registry, Queries):
             artifacts=self.service.artifacts,
             secrets=self.secrets,
             approval_rules=self.approval_rules,
+            locks=TaskLocks(self.store, self._coordinator),
             running_limit=self.service.tenant_quotas.running_limit,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,

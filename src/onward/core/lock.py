@@ -80,6 +80,8 @@ class Busy(NamedTuple):
     """When the holder took the lock; None where the coordinator does not know."""
     holds: bool = True
     """Whether it holds the lock; else it comes first in the line."""
+    outside: bool = False
+    """Whether a coordinator outside of the store says so."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -97,6 +97,12 @@ class Locks(OverDatabase):
         names = await self._db.fetch("lock_names", **seen_by(whose), **place)
         return [await self._lock(tenant, name, waiting) for tenant, name, waiting in names]
 
+    async def get(self, tenant: str, name: str) -> Lock | None:
+        """One lock; None when it is free and no one waits for it."""
+        ((waiting, _),) = await self._db.fetch("lock_line", tenant=tenant, name=name)
+        lock = await self._lock(tenant, name, waiting)
+        return lock if lock.holder is not None or waiting else None
+
     async def _lock(self, tenant: str, name: str, waiting: int) -> Lock:
         rows = await self._db.fetch("lock_contenders", tenant=tenant, name=name, limit=SHOWN_WAITERS + 1)
         people = [(token, LockHolder(label, task, since, until)) for label, task, token, since, until, _ in rows]
@@ -105,11 +111,10 @@ class Locks(OverDatabase):
         outside = rows[0][5] if rows else ""
         return Lock(name, tenant or None, held[0], held[1], waiters, waiting, outside or "store")
 
-    async def outside(self, limit: int, after: tuple[str, str] = ("", "")) -> list[tuple[str, str, str, int, str]]:
-        """Locks that tasks hold with a coordinator outside of the database: tenant, name, owner, token and label, in the order of the first
-        two."""
+    async def outside(self, limit: int, after: tuple[str, str] = ("", "")) -> list[tuple[str, str, str, str]]:
+        """Locks that tasks hold with a coordinator outside of the database: tenant, name, owner and label, in the order of the first two."""
         rows = await self._db.fetch("locks_outside", after_tenant=after[0], after_name=after[1], limit=limit)
-        return [(tenant, name, owner, token, label) for tenant, name, owner, token, label in rows]
+        return [(tenant, name, owner, label) for tenant, name, owner, label in rows]
 
 
 async def _take(connection: Connection, request: LockRequest, *, wait: bool) -> Taken | Busy:

@@ -1229,6 +1229,6 @@ ORDER BY CASE WHEN token IS NULL THEN 1 ELSE 0 END, place LIMIT :limit
 
 -- name: locks_outside
 -- Locks that tasks hold with a coordinator outside of this database.
-SELECT tenant, name, owner, token, label FROM onward_locks
+SELECT tenant, name, owner, label FROM onward_locks
 WHERE outside <> '' AND token IS NOT NULL AND task_id IS NOT NULL AND (tenant > :after_tenant OR (tenant = :after_tenant AND name > :after_name))
 ORDER BY tenant, name LIMIT :limit
