@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from onward.coordinate.etcd import EtcdCoordinator
 from onward.coordinate.port import Coordinator
 from onward.coordinate.redis import RedisCoordinator
 from onward.errors import BadSetting
 
 STORE = "store"
-SCHEMES = {
+SCHEMES: dict[str, Callable[[str], Coordinator]] = {
     "redis": RedisCoordinator,
     "rediss": RedisCoordinator,
     "valkey": RedisCoordinator,

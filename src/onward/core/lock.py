@@ -103,7 +103,7 @@ class Lock:
     name: str
     tenant: str | None
     token: int | None
-    """The token of the holder; None while no one holds the lock."""
+    """The token of the holder; None while no one holds the lock, and where a coordinator outside of the store counts the tokens."""
     holder: LockHolder | None
     waiters: tuple[LockHolder, ...]
     """Those that wait, in their order; only the first of a long line."""

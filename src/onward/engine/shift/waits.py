@@ -20,13 +20,14 @@ from onward.core import wire
 from onward.core.approval import first_match
 from onward.core.control import Control, Suspend
 from onward.core.journal.cuts import ASKED_AGAIN
+from onward.core.lock import MESSAGE as LOCK
 from onward.core.record import Record
 from onward.core.task import HEARS, NEVER, Reason
 from onward.core.task import Message as InboxMessage
 from onward.core.view_json import to_json
 from onward.engine.background import spawn
 from onward.engine.shift.journal import ShiftJournal
-from onward.engine.shift.mail import BUDGET, LOCK, PATCH, SPOKEN, Message, address_of
+from onward.engine.shift.mail import BUDGET, PATCH, SPOKEN, Message, address_of
 from onward.engine.shift.replay import QUESTION_FIELDS
 from onward.engine.shift.scope import SCOPE, refuse_overlap
 from onward.engine.shift.services import WorkerServices

@@ -39,6 +39,9 @@ CALL_AGAIN_S = 30.0
 MAX_CALLS = 100
 """Tasks that one `call_next` tells that it is their turn."""
 
+Outside = list[tuple[str, str, str, str]]
+"""A name for a list type in a class whose method `list` hides the builtin."""
+
 SHOWN_WAITERS = 20
 """Waiters of each lock that a listing shows."""
 
@@ -109,9 +112,10 @@ class Locks(OverDatabase):
         held = next(((token, holder) for token, holder in people if token is not None), (None, None))
         waiters = tuple(holder for token, holder in people if token is None)[:SHOWN_WAITERS]
         outside = rows[0][5] if rows else ""
-        return Lock(name, tenant or None, held[0], held[1], waiters, waiting, outside or "store")
+        token = None if outside else held[0]  # a coordinator outside of the database counts its own
+        return Lock(name, tenant or None, token, held[1], waiters, waiting, outside or "store")
 
-    async def outside(self, limit: int, after: tuple[str, str] = ("", "")) -> list[tuple[str, str, str, str]]:
+    async def outside(self, limit: int, after: tuple[str, str] = ("", "")) -> Outside:
         """Locks that tasks hold with a coordinator outside of the database: tenant, name, owner and label, in the order of the first two."""
         rows = await self._db.fetch("locks_outside", after_tenant=after[0], after_name=after[1], limit=limit)
         return [(tenant, name, owner, label) for tenant, name, owner, label in rows]
@@ -158,7 +162,8 @@ async def _busy(connection: Connection, request: LockRequest) -> Busy | None:
     if (ahead := await connection.first("lock_ahead", **lock, owner=request.owner)) is not None:
         return Busy(ahead[0], ahead[1], holds=False)
     if holder is not None:
-        await connection.run("lock_drop", **lock, owner=owner, any_token=True, token=0)
+        tenant, name = request.tenant, request.name
+        await connection.run("lock_drop", tenant=tenant, name=name, owner=owner, any_token=True, token=0)
     return None
 
 

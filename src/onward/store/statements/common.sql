@@ -1174,10 +1174,11 @@ ON CONFLICT (tenant, name, owner) DO UPDATE SET token = excluded.token, until = 
     since = CASE WHEN onward_locks.token IS NULL THEN excluded.since ELSE onward_locks.since END
 
 -- name: lock_wait
--- The owner waits, in the place that it has in the line, or in a new one at the end.
+-- The owner waits, in the place that it has in the line, or in a new one at the end. A row that is up to date is not written again.
 INSERT INTO onward_locks (tenant, name, owner, label, task_id, key, token, place, since, until, bucket, outside)
 VALUES (:tenant, :name, :owner, :label, :task_id, :key, NULL, :place, onward_now(), onward_now() + CAST(:ttl_s AS float8), :bucket, :outside)
 ON CONFLICT (tenant, name, owner) DO UPDATE SET until = excluded.until, woken = NULL
+WHERE onward_locks.woken IS NOT NULL OR onward_locks.until < excluded.until - 1
 
 -- name: lock_renew
 -- Renew the lease of a program, unless it has ended or the lock was taken from it.
