@@ -112,18 +112,11 @@ class LeaseBlock:
                 left = POLL_S if until is None else until - clock.monotonic()
                 if left <= 0:
                     raise LockTimeout(self._request.name, self._timeout_s or 0.0, taken.holder)
-                await self._wait(freed, min(left, POLL_S * self._rng.uniform(0.2, 1)))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, POLL_S * self._rng.uniform(0.2, 1))):
+                        await freed.wait()
         finally:
             unlisten()
-
-    async def _wait(self, freed: asyncio.Event, seconds: float) -> None:
-        """Wait until a lock may be free, at most so long."""
-        waits = [asyncio.ensure_future(freed.wait()), asyncio.ensure_future(self._clock.sleep(seconds))]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
     async def _renew(self, lease: Lease, safe_until: float) -> None:
         """Renew the lease until it is lost."""

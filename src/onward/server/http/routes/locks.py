@@ -65,6 +65,6 @@ async def locks(context: RequestContext) -> ApiResponse:
     scopes=(ADMIN,),
     errors=(404,),
 )
-async def release(context: RequestContext) -> ApiResponse:
+async def release_lock(context: RequestContext) -> ApiResponse:
     body: Release = context.body
     return ApiResponse(to_json(await context.service.release_lock(body.name, body.reason, body.tenant)))
