@@ -14,6 +14,7 @@ import dataclasses
 import zlib
 from typing import Any, NamedTuple
 
+from onward.core import mask
 from onward.core.durations import Time
 from onward.errors import BadSetting, UsageError
 
@@ -114,6 +115,10 @@ class Lock:
 
 def check_lock_name(name: object) -> str:
     """The name, if a lock may have it. Raises UsageError."""
+    if mask.on and isinstance(name, str) and mask.text(name) != name:
+        raise UsageError(
+            f"the name of a lock has the value of a secret in it: {mask.text(name)!r:.200}; names are for everybody to read"
+        )
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
         raise UsageError(
             f"the name of a lock must be a string of 1 to {MAX_NAME_CHARS} printable characters, not {name!r:.80}"

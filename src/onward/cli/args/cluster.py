@@ -200,7 +200,7 @@ def locks(commands: Commands) -> None:
         "release",
         "commands.locks:release",
         "take a lock from its holder, and let the next one in",
-        "The holder is not stopped, and its token stays smaller than that of the next one.\n"
+        "The holder is not stopped; its token stays smaller than that of the next one.\n"
         "Cancel or pause its task first. The audit log has the reason.",
     )
     release.add_argument("name", metavar="NAME", help="the name of the lock")

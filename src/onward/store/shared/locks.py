@@ -36,7 +36,7 @@ from onward.store.shared.tasks import post_message
 CALL_AGAIN_S = 30.0
 """Seconds after which a task that was told that it is its turn, and has not taken the lock, is told again."""
 
-MAX_CALLS = 100
+MAX_CALLS = 1_000
 """Tasks that one `call_next` tells that it is their turn."""
 
 Outside = list[tuple[str, str, str, str]]
