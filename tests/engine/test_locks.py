@@ -9,6 +9,7 @@ import pytest
 from onward import Onward, Retry
 from onward.core import record as r
 from onward.core.task import State
+from onward.engine.check.deploy_check import Verdict
 from onward.engine.shift.locks import LockBlock
 from onward.errors import LockTimeout, UsageError
 from onward.testing import MemoryApp, crashes, drain, memory_app
@@ -449,6 +450,40 @@ async def test_a_handler_that_is_a_plain_function_uses_with() -> None:
         task = await app.submit("work")
         assert await drain(app) == []
         assert (await task.get()).result is True
+
+
+async def test_a_check_takes_no_lock_and_finds_a_block_that_is_gone() -> None:
+    """The dry run of a task inside a block, of one that waits for the lock, and of a journal to its end."""
+    versions: list[Any] = []
+
+    async def before(ctx: Any) -> None:
+        async with ctx.lock("deploy") as lock:
+            await ctx.step(int, lock.token)
+            await ctx.signal("go")
+
+    async def after(ctx: Any) -> None:
+        await ctx.step(int, 1)
+        await ctx.signal("go")
+
+    async def work(ctx: Any) -> None:
+        await versions[-1](ctx)
+
+    versions.append(before)
+    app = with_task(work)
+    async with app:
+        first, second = await app.submit("work"), await app.submit("work")
+        await drain(app)
+        rows = await app.store.locks.list(None, 10)
+        assert {finding.verdict for finding in await app.check()} == {Verdict.FINE}
+        versions.append(after)
+        assert {finding.verdict for finding in await app.check()} == {Verdict.PARKS}
+        versions.append(before)
+        assert await app.store.locks.list(None, 10) == rows, "a dry run takes nothing"
+        for task in (first, second):
+            await app.signal(task.id, "go")
+        assert await drain(app) == []
+        assert (await app.replay(first.id)).agrees
+        assert await app.store.locks.list(None, 10) == []
 
 
 # ── real workers, both stores ────────────────────────────────────────────────────────────────────────────────────────
