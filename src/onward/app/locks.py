@@ -46,7 +46,8 @@ class Coordination:
         programs that use the same name, one leads. `await term.lost` waits for the end of the term, and `term.token` is larger in each
         term: let the resource refuse a smaller one. Another program leads `ttl` after the leader died, at most. Onward itself needs no
         leader: workers, schedules and events need none."""
-        return self._lease_block(f"leader:{check_lock_name(name)}", tenant, check_ttl(seconds(ttl, "ttl")), None)
+        whole = check_lock_name(f"leader:{check_lock_name(name)}")
+        return self._lease_block(whole, tenant, check_ttl(seconds(ttl, "ttl")), None)
 
     @property
     def locks(self) -> Locks:
