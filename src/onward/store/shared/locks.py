@@ -57,7 +57,19 @@ class Locks(OverDatabase):
         """Take a lock that is free, or whose holder is dead, or that this owner holds already: each time with a new token, larger than all
         before it. A lock that others wait for goes to the first of them that could take it. With `wait`, an owner that does not get it
         stands in the line, or keeps its place there. Raises TooManyLocks."""
+        if request.ttl_s is not None and (busy := await self._still_busy(request)) is not None:
+            return busy
         return await self._db.transact(lambda c: _take(c, request, wait=wait))
+
+    async def _still_busy(self, request: LockRequest) -> Busy | None:
+        """Whether a program that waits in the line has to wait on. It is a read: when a lock is free, all that wait for it look, and only the
+        first of them has to take turns with others at the counter."""
+        lock = {"tenant": request.tenant, "name": request.name, "owner": request.owner}
+        rows = await self._db.fetch("lock_still", fresh_s=WAITER_TTL_S / 2, **lock)
+        holder, ahead = rows[0] if rows else (None, None)
+        if holder is not None:
+            return Busy(holder)
+        return None if ahead is None else Busy(ahead, holds=False)
 
     async def renew(self, request: LockRequest, token: int) -> bool:
         """Renew the lease of a program; False when it has ended, or the lock was taken or released since."""

@@ -1150,6 +1150,13 @@ WHERE w.tenant = :tenant AND w.name = :name AND w.token IS NULL AND w.owner <> :
   AND w.place < COALESCE((SELECT o.place FROM onward_locks o WHERE o.tenant = :tenant AND o.name = :name AND o.owner = :owner), 9223372036854775807)
 ORDER BY w.place LIMIT 1
 
+-- name: lock_still
+-- Who has a lock, or comes first in its line, while this owner waits for it; no row when it does not wait, or has to say soon that it still does.
+SELECT (SELECT h.label FROM onward_locks h WHERE h.tenant = :tenant AND h.name = :name AND h.token IS NOT NULL AND {lock_lives}) AS holder,
+       (SELECT w.label FROM onward_locks w WHERE w.tenant = :tenant AND w.name = :name AND w.token IS NULL AND w.place < m.place AND {lock_ready}
+        ORDER BY w.place LIMIT 1) AS ahead
+FROM onward_locks m WHERE m.tenant = :tenant AND m.name = :name AND m.owner = :owner AND m.token IS NULL AND m.until > onward_now() + :fresh_s
+
 -- name: lock_row
 -- The row of an owner.
 SELECT token, place FROM onward_locks WHERE tenant = :tenant AND name = :name AND owner = :owner
