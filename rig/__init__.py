@@ -6,6 +6,7 @@
     pgbouncer   a real PgBouncer in front of it
     daemon      what the starters of brokers share
     valkey      a real Valkey, the open Redis
+    etcd        a real etcd
     nats        a real NATS server with JetStream
     processes   Python child processes that can be frozen and killed
     ledger      a file in which many processes note what they did to the world

@@ -219,7 +219,8 @@ class Recycled:
             self.connection.execute("GRANT SELECT ON hand_clock TO PUBLIC")
             self.connection.execute("GRANT MAINTAIN ON ALL TABLES IN SCHEMA public TO does_both")  # for ANALYZE
         tables = self.connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN ('onward_migrations', 'onward_schema')"
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' "
+            "AND tablename NOT IN ('onward_migrations', 'onward_schema', 'onward_lock_counters')"
         )
         self.tables = [name for (name,) in tables.fetchall()]
         self.connection.execute("SET session_replication_role = replica")  # the audit refuses to be emptied otherwise

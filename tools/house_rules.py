@@ -27,6 +27,7 @@ SPAWNERS = {
     "engine/background.py": 1,  # spawn(), the seam itself
     "engine/worker/lease.py": 1,  # the heartbeat of an inline store
     "engine/shift/timeout.py": 2,  # work within a time, and its alarm
+    "coordinate/leases.py": 1,  # the renewal of a lease, which ends with its block
     "engine/shift/branches.py": 1,  # branches of one handler, which ends them with itself
     "engine/shift/transaction.py": 1,  # the transaction around a block
     "store/sqlite/transaction.py": 1,  # the writer's side of one

@@ -34,6 +34,7 @@ class Settings:
     db: str = dataclasses.field(default="sqlite:///onward.db", repr=False)
     artifacts: str = "database"
     secrets: str = "environment"
+    coordinator: str = dataclasses.field(default="store", repr=False)
     lease_s: float = 10.0
     heartbeat_s: float = 2.0
     poll_s: float = 0.5

@@ -21,7 +21,9 @@
     ├── TaskFailed            raised to callers that wait for the result; TaskCancelled
     ├── ResultTimeout         no result within the time given; TaskParked: none before a person resumes the task
     ├── StepFailed            raised inside a handler when a step has failed for good; StepTimeout is its usual cause
-    ├── WaitTimeout           the message that a handler waited for did not come in time; Denied: an approval was refused
+    ├── WaitTimeout           the message that a handler waited for did not come in time; LockTimeout: nor was a lock free; Denied: an
+    │                         approval was refused
+    ├── TooManyLocks          a task holds too many locks, or too many wait for one; CoordinatorUnavailable: Redis or etcd is away
     ├── AlreadyDecided        another person was quicker to decide, or (AskExpired) its time was up
     ├── Withdrawn             the task no longer waits for this question or approval; StaleDecision: it is another one
     ├── AuditKeyMissing       the audit log is keyed, and this process has no key to write to it
@@ -542,6 +544,36 @@ class WaitTimeout(OnwardError):
     """The message that a handler waited for did not come in time."""
 
     code = "wait_timeout"
+
+
+class LockTimeout(WaitTimeout):
+    """A lock was not free in time. `holder` is the task or the program that has it."""
+
+    code = "lock_timeout"
+    status = 409
+
+    def __init__(self, name: str, timeout: float, holder: str) -> None:
+        self.name: str = name
+        self.timeout: float = timeout
+        self.holder: str = holder
+        super().__init__(
+            f"lock {name!r} was not free within {timeout:g} s: {holder} has it; `onward locks` shows who holds what, and "
+            f"`onward locks release` takes a lock from a holder that is stuck"
+        )
+
+
+class TooManyLocks(OnwardError):
+    """A task holds or awaits as many locks as one task may, or as many wait for a lock as may."""
+
+    code = "too_many_locks"
+    status = 409
+
+
+class CoordinatorUnavailable(OnwardError):
+    """The coordinator of locks (Redis or etcd) cannot be reached, or refuses."""
+
+    code = "coordinator_unavailable"
+    status = 503
 
 
 class UnfitCheckpoint(OnwardError):

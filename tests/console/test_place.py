@@ -487,6 +487,7 @@ PAGES = [
     "/system",
     "/system?tab=keys",
     "/system?tab=quotas",
+    "/system?tab=locks",
     "/system?tab=audit",
 ]
 

@@ -105,6 +105,8 @@ ROWS: dict[str, Row] = {
     "quotas": Row("/api/quotas", READ, lists=True, open=True),
     "set_quota": Row("/api/quotas/acme", ADMIN, {"streams": 50}, place=True),
     "reset_quota": Row("/api/quotas/acme", ADMIN, place=True),
+    "locks": Row("/api/locks", READ, lists=True),
+    "release_lock": Row("/api/locks/release", ADMIN, {"name": "{lock}", "reason": "stuck", "tenant": "acme"}),
     "audit": Row("/api/audit", ADMIN, lists=True),
     "prune": Row("/api/tasks/{done}", ADMIN),
 }

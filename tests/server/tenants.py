@@ -12,6 +12,7 @@ from onward.core import event
 from onward.core.caller import ADMIN, DECIDE, READ, SCOPES, SUBMIT, Caller
 from onward.core.clock import SystemClock
 from onward.core.identity import Identity
+from onward.core.lock import LockRequest
 from onward.core.state import AgentState, StatePatch
 from onward.server.access.service import AuthorizedService
 from onward.service.submission import SubmitRequest
@@ -45,6 +46,8 @@ class TenantResources:
     delivery: str
     session: str
     """The id of a session of a person."""
+    lock: str
+    """The name of a lock that a program of the tenant holds."""
 
     @property
     def names(self) -> set[str]:
@@ -63,6 +66,7 @@ GHOST = TenantResources(
     subscription="06g0000000000000000000000e",
     delivery="06g0000000000000000000000d.9.06g0000000000000000000000e",
     session="000000000001",
+    lock="a lock of nobody",
 )
 """What nobody has."""
 
@@ -118,12 +122,22 @@ async def restore(app: Onward, resources: TenantResources) -> None:
     """Restores the subscription, the session and the delivery that a faulty verb removed or sent."""
     await subscribed(app, resources.subscription, "acme")
     resources.session = await session_of(app, "acme")
+    await locked(app, "acme")
     task_id, seq, _ = resources.delivery.split(".")
     await sql(
         app.store,
         "INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at) "
         f"VALUES ('{task_id}', {seq}, '{resources.subscription}', 'task.completed', 'url:x', 0, 0) ON CONFLICT DO NOTHING",
     )
+
+
+async def locked(app: Onward, tenant: str | None) -> str:
+    """The name of a lock that a program of this tenant holds for a day."""
+    name = f"the lock of {tenant}"
+    await app.store.locks.take(
+        LockRequest(tenant or "", name, f"owner of {tenant}", f"a program of {tenant}", ttl_s=86_400.0)
+    )
+    return name
 
 
 async def session_of(app: Onward, tenant: str | None) -> str:
@@ -169,6 +183,7 @@ async def make_resources(app: Onward, tenant: str | None) -> TenantResources:
         subscription=subscription,
         delivery=delivery.id,
         session=session,
+        lock=await locked(app, tenant),
     )
 
 

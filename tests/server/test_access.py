@@ -126,6 +126,8 @@ VERBS: dict[str, Verb] = {
     "revoke_key": Verb(ADMIN, lambda d, of: d.revoke_key(of.key)),
     "sessions": Verb(ADMIN, lambda d, _: d.sessions(), lists=True),
     "revoke_session": Verb(ADMIN, lambda d, of: d.revoke_session(of.session)),
+    "locks": Verb(READ, lambda d, _: d.locks(), lists=True),
+    "release_lock": Verb(ADMIN, lambda d, of: d.release_lock(of.lock, "stuck", tenant="acme")),
     "quotas": Verb(READ, lambda d, _: d.quotas(), lists=True, open=True),
     "set_quota": Verb(ADMIN, lambda d, _: d.set_quota("acme", {"streams": 50}), place=True),
     "reset_quota": Verb(ADMIN, lambda d, _: d.reset_quota("acme"), place=True),
@@ -575,7 +577,7 @@ async def test_a_foreign_task_is_looked_up_like_an_unknown_task(app: Onward) -> 
             verb.lists
             or verb.counts
             or verb.place
-            or name in {"create_key", "revoke_key", "revoke_session", "subscribe"}
+            or name in {"create_key", "release_lock", "revoke_key", "revoke_session", "subscribe"}
         ):
             continue
         ways = []

@@ -14,6 +14,7 @@ from onward import Onward
 from onward.service import cluster as place
 from onward.service.cluster import Cluster
 from onward.service.health import Doctor
+from onward.service.locks import Locks
 from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store
 from onward.store.port.overview import Unfinished
@@ -146,7 +147,7 @@ async def test_a_caller_that_goes_away_takes_no_answer_from_the_others(clock: Ha
 
 
 def doctor(store: Store, clock: Any) -> Doctor:
-    return Doctor(store, clock, Cluster(store, clock), 1000)
+    return Doctor(store, clock, Cluster(store, clock), 1000, Locks(store))
 
 
 async def test_the_doctor_reads_no_history_unless_it_goes_deep(store: Store, clock: HandClock) -> None:

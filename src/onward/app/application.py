@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpa
 
 from onward.app.events import Events
 from onward.app.intakes import IntakeMethods
+from onward.app.locks import Coordination
 from onward.app.mcp import Mcp
 from onward.app.queries import Queries
 from onward.app.registry import Registry
@@ -22,6 +23,8 @@ from onward.app.sign_in import make_sign_in
 from onward.artifacts.keeper import Artifacts, Shelf
 from onward.brokers.connect import open_cache
 from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
+from onward.coordinate.connect import open_coordinator
+from onward.coordinate.tasks import TaskLocks
 from onward.core.approval import ApprovalRule, check_rule
 from onward.core.audit import parse_keys
 from onward.core.budget import Budget
@@ -68,7 +71,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
+class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -115,6 +118,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
             from onward.brokers.bell import make_bell  # noqa: PLC0415 -- most programs have none
 
             store.bell = make_bell(self.settings.bell, self.settings.brokers, self._clock)
+        self._coordinator = open_coordinator(self.settings.coordinator)
         self.service: Service = Service(
             store,
             self._handler_specs,
@@ -125,6 +129,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
             webhooks=lambda: self.webhooks,
             tenant_quota=self.settings.tenant_quota,
             intake_keep_s=self.settings.intake_keep_s,
+            coordinator=self._coordinator,
         )
 
     @functools.cached_property
@@ -161,6 +166,8 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
         if "_cache" in self.__dict__:
             await self._cache.close()
             del self._cache
+        if self._coordinator is not None:
+            await self._coordinator.close()
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -216,6 +223,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
             artifacts=self.service.artifacts,
             secrets=self.secrets,
             approval_rules=self.approval_rules,
+            locks=TaskLocks(self.store, self._coordinator),
             running_limit=self.service.tenant_quotas.running_limit,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
             spawn=spawn,

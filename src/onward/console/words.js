@@ -166,6 +166,7 @@ export const REASONS = {
   parked: { word: "parked", tone: "bad" },
   quarantined: { word: "quarantined", tone: "bad" },
   quota: { word: "waits for quota", tone: "warn" },
+  lock: { word: "waits for a lock", tone: "idle" },
   budget: { word: "budget spent", tone: "wait" },
 };
 

@@ -30,6 +30,9 @@ SIGNAL: Final = "signal.awaited"
 QUESTION: Final = "question.asked"
 APPROVAL: Final = "approval.requested"
 CHILD: Final = "child.awaited"
+LOCK_AWAITED: Final = "lock.awaited"
+LOCK_TAKEN: Final = "lock.taken"
+LOCK_LEFT: Final = "lock.released"
 WAITED: Final = "wait.ended"
 MESSAGE: Final = "message.received"
 HEARD: Final = "message.read"
@@ -55,8 +58,8 @@ CANCELLED: Final = "task.cancelled"
 ENDS: Final = frozenset({COMPLETED, FAILED, CANCELLED})
 ENDS_BY_STATE: Final = {"completed": COMPLETED, "failed": FAILED, "cancelled": CANCELLED}
 """The kind of the last record of a task, by the state in which it ended."""
-NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, STEP_WAITS, ARTIFACT, PROGRESS})
-"""Kinds that only report. A shift that wrote no other records made no progress."""
+NEWS: Final = frozenset({STEP_STARTED, STEP_RETRY, STEP_WAITS, ARTIFACT, LOCK_TAKEN, PROGRESS})
+"""Kinds that only report, or that every shift writes anew. A shift that wrote no other records made no progress."""
 
 DROPPED: Final = b'{"dropped":'
 """The beginning of the data of a record whose payload was dropped because a later checkpoint replaces it."""

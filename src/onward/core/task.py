@@ -52,13 +52,16 @@ class Reason(enum.StrEnum):
     QUARANTINED = "quarantined"
     QUOTA = "quota"
     BUDGET = "budget"
+    LOCK = "lock"
 
 
 PENDING_REASONS = frozenset({Reason.QUEUED, Reason.DELAYED, Reason.RETRYING, Reason.CANCELLING, Reason.QUOTA})
 NEEDS_A_PERSON = frozenset({Reason.PARKED, Reason.QUARANTINED})
 """Reasons that `resume` ends."""
 
-HEARS = frozenset({Reason.SIGNAL, Reason.QUESTION, Reason.APPROVAL, Reason.CHILD, Reason.IN_DOUBT, Reason.BUDGET})
+HEARS = frozenset(
+    {Reason.SIGNAL, Reason.QUESTION, Reason.APPROVAL, Reason.CHILD, Reason.IN_DOUBT, Reason.BUDGET, Reason.LOCK}
+)
 """Reasons that a message ends."""
 
 ASKS_A_PERSON = NEEDS_A_PERSON | {Reason.QUESTION, Reason.APPROVAL, Reason.IN_DOUBT, Reason.BUDGET}

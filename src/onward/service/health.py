@@ -15,6 +15,7 @@ from onward.core.task import ASKS_A_PERSON
 from onward.core.text import count
 from onward.core.views import Check, Health, Queue
 from onward.service.cluster import Cluster
+from onward.service.locks import Locks
 from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store
 from onward.store.port.health import Faults, Seen, unseen
@@ -32,8 +33,9 @@ that sleep for ever, and the newest."""
 class Doctor:
     """Checks the system."""
 
-    def __init__(self, store: Store, clock: Clock, cluster: Cluster, queue_limit: int) -> None:
+    def __init__(self, store: Store, clock: Clock, cluster: Cluster, queue_limit: int, locks: Locks) -> None:
         self._store, self._clock, self._cluster, self._limit = store, clock, cluster, queue_limit
+        self._locks = locks
         self._sample = SharedRead(clock, lambda: store.health.recent_census(SAMPLE_TASKS))
 
     async def look(self, settings: Mapping[str, Any], version: str) -> Health:
@@ -62,6 +64,7 @@ class Doctor:
             await self._tables(),
             await self._time(),
             await (self._whole_census(seen) if deep else self._census()),
+            *await self._locks.checks(),
             _people(queues),
             *await self._workers_and_queues(queues),
         ]

@@ -15,6 +15,7 @@ from typing import Any
 
 from onward import telemetry
 from onward.artifacts.keeper import Artifacts
+from onward.coordinate.port import Coordinator
 from onward.core import wire
 from onward.core.clock import Clock
 from onward.core.ids import Ids
@@ -53,6 +54,7 @@ from onward.service.handlers import Handlers
 from onward.service.health import Doctor
 from onward.service.keys import Keys
 from onward.service.listing import Listing, plain_id
+from onward.service.locks import Locks
 from onward.service.messages import Messages
 from onward.service.pruning import Pruner
 from onward.service.queue_room import QueueRoom
@@ -113,6 +115,7 @@ class Service(Listing):
         webhooks: Callable[[], Webhooks] = no_webhooks,
         tenant_quota: TenantQuota | None = None,
         intake_keep_s: float = 0.0,
+        coordinator: Coordinator | None = None,
     ) -> None:
         self._store, self._specs, self._clock, self._ids = store, specs, clock, ids
         self._remote: dict[str, HandlerSpec] = {}
@@ -137,7 +140,8 @@ class Service(Listing):
         self.explainer: Explainer = Explainer(store, self.handlers)
         self.pruner: Pruner = Pruner(store, self.artifacts, clock, intake_keep_s)
         self.bulk: Bulk = Bulk(self, self.pruner)
-        self.health: Doctor = Doctor(store, clock, self.cluster, queue_limit)
+        self.locks: Locks = Locks(store, coordinator)
+        self.health: Doctor = Doctor(store, clock, self.cluster, queue_limit, self.locks)
         self.encryption: Encryption = Encryption(store, clock, self.cancel, self.schedules, self.artifacts)
         self.usage_reports: UsageReports = UsageReports(store, self.is_agent)
         self.tenant_quotas: TenantQuotas = TenantQuotas(store, tenant_quota or TenantQuota(), clock, queue_limit)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 
 from onward.core.clock import Clock
 from onward.core.control import Fenced, Unheard
-from onward.core.record import Entry
+from onward.core.record import LOCK_LEFT, Entry
 from onward.errors import OnwardError, StoreUnavailable, TooSlow
 from onward.store.port.core import Batch, Content, End, Store, Wait
 from onward.store.shared.predecessor import Witness, WitnessLost
@@ -63,6 +63,8 @@ class Hold:
     lost: bool = False
     settled: bool = False
     gate: str | None = None
+    locks: bool = False
+    """Whether the task has held or awaited a lock in this shift: its end frees all of them."""
     refused: Exception | None = None
     """Why the database refused a record that had no waiter."""
     kept: dict[str, bytes] | None = None
@@ -358,10 +360,14 @@ class Writer:
             hold.at = entry[6]
             if kept is not None:
                 batch.contents += [Content(hold.id, name, data) for name, data in kept.items()]
+            if entry[3] == LOCK_LEFT:
+                batch.unlocks.append((hold.id, entry[4]))
             if ending is not None:
                 (batch.ends if isinstance(ending, End) else batch.waits).append(ending)  # type: ignore[arg-type]
                 if hold.gate is not None:
                     batch.gates[hold.id] = hold.gate
+                if hold.locks and isinstance(ending, End):
+                    batch.unlocks.append((hold.id, ""))
         return batch
 
     def _witness(self, hold: Hold, first: Entry, stood_for: set[object]) -> list[Witness]:
@@ -535,6 +541,7 @@ def _joined(parts: Iterable[Batch], witnesses: list[Witness]) -> Batch:
         whole.ends += part.ends
         whole.waits += part.waits
         whole.gates |= part.gates
+        whole.unlocks += part.unlocks
         whole.contents += part.contents
         whole.known |= part.known
     return whole

@@ -185,6 +185,29 @@ def quotas(commands: Commands) -> None:
     reset.add_argument("tenant", metavar="TENANT", help="the name of the tenant")
 
 
+def locks(commands: Commands) -> None:
+    """`onward locks`."""
+    parser = commands.add(
+        "locks",
+        "commands.locks:list_locks",
+        "list the locks of tasks and programs, and take one from its holder",
+        "A lock is listed while a task or a program holds it, or waits for it.\n\n"
+        "examples:\n  onward locks\n  onward locks release deploy:web --reason 'the deploy hangs'",
+    )
+    verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    verbs.add("list", "commands.locks:list_locks", "list the locks that are held or waited for")
+    release = verbs.add(
+        "release",
+        "commands.locks:release",
+        "take a lock from its holder, and let the next one in",
+        "The holder is not stopped; its token stays smaller than that of the next one.\n"
+        "Cancel or pause its task first. The audit log has the reason.",
+    )
+    release.add_argument("name", metavar="NAME", help="the name of the lock")
+    release.add_argument("--reason", required=True, metavar="TEXT", help="why; the audit log keeps it")
+    release.add_argument("--tenant", metavar="NAME", help="the tenant whose lock it is")
+
+
 def audit(commands: Commands) -> None:
     """`onward audit`."""
     parser = commands.add(

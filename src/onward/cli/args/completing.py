@@ -15,7 +15,7 @@ from onward.cli.args import parser as arguments
 STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
 REASONS = (
     "queued", "delayed", "running", "retrying", "cancelling", "asleep", "signal", "question", "approval", "child", "in_doubt",
-    "paused", "parked", "quarantined", "quota", "budget",
+    "paused", "parked", "quarantined", "quota", "budget", "lock",
 )  # fmt: skip
 """The reasons of core/task.py, repeated here to save its import; a test compares them."""
 

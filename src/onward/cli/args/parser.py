@@ -84,6 +84,7 @@ def build() -> Parser:
         cluster.keys,
         cluster.sessions,
         cluster.quotas,
+        cluster.locks,
         cluster.audit,
         encryption.encryption,
         encryption.erase,

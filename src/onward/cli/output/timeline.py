@@ -87,6 +87,11 @@ class LineRenderer:
             r.QUESTION: _awaited,
             r.APPROVAL: _awaited,
             r.CHILD: _awaited,
+            r.LOCK_AWAITED: _awaited,
+            r.LOCK_TAKEN: lambda event: Line(
+                event.at, Mark.NOTE, f"{placed_key(event.key)} taken", detail=f"token {event.fields.get('token', '?')}"
+            ),
+            r.LOCK_LEFT: _lock_left,
             r.WAITED: self._waited,
             r.MESSAGE: self._message,
             r.HEARD: lambda _: None,
@@ -279,9 +284,16 @@ def _awaited(event: Event) -> Line:
             text = f"asks for approval: {fields.get('what', '')}"
         case r.SIGNAL:
             text = f"waits for signal {fields.get('signal', '')}"
+        case r.LOCK_AWAITED:
+            text = f"waits for lock {fields.get('lock', '')}"
         case _:
             text = f"waits for child {child_name(event.key)}"
-    parts = [fields.get("risk"), fields.get("child"), None if until is None else f"until {clock(until)}"]
+    parts = [
+        fields.get("risk"),
+        fields.get("child"),
+        fields.get("holder") and f"held by {fields['holder']}",
+        None if until is None else f"until {clock(until)}",
+    ]
     return Line(
         event.at,
         Mark.PERSON if event.kind in {r.QUESTION, r.APPROVAL} else Mark.ASLEEP,
@@ -289,6 +301,12 @@ def _awaited(event: Event) -> Line:
         detail=", ".join(safe(part) for part in parts if part),
         key=event.key,
     )
+
+
+def _lock_left(event: Event) -> Line:
+    if "expired" in event.fields:
+        return Line(event.at, Mark.AGAIN, f"{placed_key(event.key)} was not free in time")
+    return Line(event.at, Mark.NOTE, f"{placed_key(event.key)} released")
 
 
 def _doubted(event: Event) -> Line:

@@ -22,7 +22,7 @@ from onward.core.usage import Usage, of_call, restored
 SILENT = frozenset({r.SUBMITTED, r.SHIFT, r.HANDED_BACK, r.PATCHED, r.HEARD, r.CHECKPOINT, r.VERSION})
 """Records that change no node."""
 
-WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD})
+WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD, r.LOCK_AWAITED})
 RUNS = frozenset({r.STEP_STARTED, r.ANNOUNCED})
 ID_LENGTH = 26
 
@@ -131,7 +131,7 @@ class Tree:
             self._shift(line)
         elif record.kind == r.PROGRESS:
             self._progress(event)
-        elif record.kind in {r.SLEPT, r.WAITED}:
+        elif record.kind in {r.SLEPT, r.WAITED, r.LOCK_TAKEN, r.LOCK_LEFT}:
             self._waited(event, line)
         elif line is not None:
             self._update(event, line)
@@ -213,7 +213,7 @@ class Tree:
 
     def _waited(self, event: Event, line: Line | None) -> None:
         node = self._by_key.get(event.key)
-        if node is None:
+        if node is None or (event.kind == r.LOCK_LEFT and not node.open):
             return
         expired = line is not None and line.mark is Mark.AGAIN
         detail = node.line.detail if event.kind == r.WAITED else ""

@@ -11,7 +11,7 @@ import { about, compact, count, line, number, REASONS, safe, short } from "../wo
 
 const SAMPLES = 40;
 const HELD = 12; // tasks of a worker that are shown
-const NOUNS = { approval: "for approval", question: "for an answer", budget: "for budget", child: "for a child", signal: "for a signal", quota: "for quota" };
+const NOUNS = { approval: "for approval", question: "for an answer", budget: "for budget", child: "for a child", signal: "for a signal", quota: "for quota", lock: "for a lock" };
 const TONES = { queued: "run", cancelling: "idle", delayed: "idle", quota: "warn", retrying: "warn", running: "good" };
 
 export async function show(root, { signal }) {

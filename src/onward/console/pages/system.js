@@ -1,4 +1,4 @@
-// System: health, keys, sessions of people, quotas of tenants, and the audit log.
+// System: health, keys, sessions of people, quotas of tenants, locks, and the audit log.
 
 import { get, part, post } from "../api.js";
 import { attempt, dialog, toast } from "../dialog.js";
@@ -29,10 +29,11 @@ export async function show(root, place) {
     { id: "keys", name: "Keys", show: (panel, stop) => shown(panel, stop, keys) },
     me.person && { id: "sessions", name: "Sessions", show: (panel, stop) => shown(panel, stop, sessions) },
     may("read") && { id: "quotas", name: "Quotas", show: (panel, stop) => shown(panel, stop, quotas) },
+    may("read") && { id: "locks", name: "Locks", show: (panel, stop) => shown(panel, stop, locks) },
     { id: "audit", name: "Audit", show: (panel, stop) => shown(panel, stop, audit) },
   ].filter(Boolean);
   const parts = tabs(all, { label: "System", chosen: (id) => go("/system", { tab: id === all[0].id ? null : id }, { replace: true }) });
-  add(root, heading("System", "Health, keys, quotas and the audit log"), parts.element);
+  add(root, heading("System", "Health, keys, quotas, locks and the audit log"), parts.element);
   signal.addEventListener("abort", parts.stop, { once: true });
 
   async function shown(panel, stop, tab) {
@@ -228,6 +229,32 @@ function tenant(use) {
     { name: "", class: "tight", cell: (quota) => (quota.limit && quota.used >= quota.limit && quota.name !== "priority" ? badge("used up", "bad") : null) },
   ];
   return h("div", { class: "stacked quota-tenant" }, h("h2", null, `Tenant ${line(use.tenant, 60)}`), table(columns, use.quotas, { label: `Quotas of ${line(use.tenant, 60)}`, none: empty("No quotas", "") }));
+}
+
+// ── locks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+async function locks(box, signal, place) {
+  const cursor = place().one("cursor") || null;
+  const page = await get("/api/locks", { cursor, limit: PAGE }, { signal });
+  redraw(box, [page.locks, cursor], () => [
+    h("p", { class: "faint bar-row" }, "Locks that tasks and programs hold or wait for. A holder that is stuck loses its lock with ", h("code", null, "onward locks release NAME"), "; cancel or pause its task first."),
+    h("div", { class: "stacked" }, table(LOCKS, page.locks, { label: "Locks", none: empty("No locks are held", "A handler takes one with ctx.lock, a program with app.lock.") })),
+    (page.next || cursor) && pager({ next: Boolean(page.next), before: cursor, onnext: () => go("/system", { tab: "locks", cursor: page.next }), onbefore: () => history.back(), text: "by name" }),
+  ]);
+}
+
+const LOCKS = [
+  { name: "Lock", cell: (lock) => h("span", { class: "two" }, h("b", null, line(lock.name, 60)), lock.tenant && h("span", { class: "faint" }, line(lock.tenant, 60))) },
+  { name: "Token", class: "end", cell: (lock) => (lock.token === null ? h("span", { class: "faint" }, "–") : number(lock.token)) },
+  { name: "Holder", cell: (lock) => (lock.holder ? contender(lock.holder) : badge("free", "good")) },
+  { name: "Since", class: "tight", cell: (lock) => (lock.holder ? age(lock.holder.since) : h("span", { class: "faint" }, "–")) },
+  { name: "Waiting", class: "end", cell: (lock) => (lock.waiting ? number(lock.waiting) : h("span", { class: "faint" }, "–")) },
+  { name: "Next", cell: (lock) => (lock.waiters.length ? contender(lock.waiters[0]) : h("span", { class: "faint" }, "–")) },
+  { name: "Coordinator", cell: (lock) => h("span", { class: "faint" }, line(lock.coordinator, 20)) },
+];
+
+function contender(holder) {
+  return holder.task_id ? taskLink(holder.task_id, short(holder.task_id)) : h("span", { class: "mono" }, line(holder.holder, 60));
 }
 
 // ── the audit ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 A fork begins with records 1…N of another task, its origin. It inherits the steps, and never has to undo them. So a journal cannot be cut
 where something is open that belongs to the origin: an effect whose end is not known, a question to a person, a child, a saga that may have
-to be undone, a cancel.
+to be undone, a lock, a cancel.
 """
 
 from __future__ import annotations
@@ -125,8 +125,10 @@ class Cuts:
                     running.pop(record.value["name"], None)
                 case r.SAGA:
                     sagas[key] = f"it is inside the saga {name}"
-                case r.SAGA_DONE | r.UNDONE:
+                case r.SAGA_DONE | r.UNDONE | r.LOCK_LEFT:
                     sagas.pop(key, None)
+                case r.LOCK_AWAITED | r.LOCK_TAKEN:
+                    sagas[key] = f"it is inside the block of {name}"
                 case r.CANCEL | r.DEADLINE:
                     waits[""] = "it was being ended"
                 case r.RESUMED | r.FORKED:

@@ -205,6 +205,8 @@ def _wait_parts(wait: Open) -> tuple[str, str, str]:
             return f"asks: {wait.text}", "", wait.text
         case r.SIGNAL:
             return f"waits for signal {wait.text}", wait.text, ""
+        case r.LOCK_AWAITED:
+            return f"waits for lock {wait.text}", str(wait.payload.get("lock", "")), ""
         case r.CHILD:
             name = child_name(wait.key)
             return f"waits for child {name}", name, ""
@@ -234,6 +236,7 @@ _WITHOUT_RECORDS: dict[str, str] = {
     Reason.QUESTION: "waits for an answer",
     Reason.SIGNAL: "waits for a signal",
     Reason.CHILD: "waits for a child",
+    Reason.LOCK: "waits for a lock",
 }
 
 

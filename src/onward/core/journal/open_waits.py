@@ -15,14 +15,24 @@ from onward.core.task import Reason
 from onward.core.text import clock, iso, safe
 from onward.errors import BUDGET_OPTIONS
 
-WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD, r.STEP_WAITS})
-_ORDER = {r.DOUBTED: 0, r.APPROVAL: 1, r.QUESTION: 2, r.STEP_WAITS: 3, r.SIGNAL: 4, r.CHILD: 5, r.SLEEP: 6}
+WAITS = frozenset({r.SLEEP, r.SIGNAL, r.QUESTION, r.APPROVAL, r.CHILD, r.LOCK_AWAITED, r.STEP_WAITS})
+_ORDER = {
+    r.DOUBTED: 0,
+    r.APPROVAL: 1,
+    r.QUESTION: 2,
+    r.STEP_WAITS: 3,
+    r.SIGNAL: 4,
+    r.LOCK_AWAITED: 5,
+    r.CHILD: 6,
+    r.SLEEP: 7,
+}
 _REASONS = {
     r.DOUBTED: Reason.IN_DOUBT,
     r.APPROVAL: Reason.APPROVAL,
     r.QUESTION: Reason.QUESTION,
     r.SIGNAL: Reason.SIGNAL,
     r.CHILD: Reason.CHILD,
+    r.LOCK_AWAITED: Reason.LOCK,
     r.SLEEP: Reason.ASLEEP,
 }
 _NUMBER = re.compile(r"#\d+$")
@@ -60,6 +70,9 @@ class Open:
                 return question(self.payload.get("question", ""), self.payload.get("choices"))
             case r.SIGNAL:
                 return str(self.payload.get("signal", ""))
+            case r.LOCK_AWAITED:
+                holder = self.payload.get("holder")
+                return str(self.payload.get("lock", "")) + (f", held by {holder}" if holder else "")
             case r.CHILD:
                 return f"{child_name(self.key)} {self.payload.get('child', '')}".strip()
             case r.STEP_WAITS:
@@ -74,7 +87,7 @@ class Open:
     def words(self) -> str:
         """One line for people."""
         name = "in doubt" if self.kind == r.DOUBTED else self.reason
-        joint = " " if self.kind in {r.DOUBTED, r.SLEEP, r.CHILD, r.SIGNAL} else ": "
+        joint = " " if self.kind in {r.DOUBTED, r.SLEEP, r.CHILD, r.SIGNAL, r.LOCK_AWAITED} else ": "
         return safe(f"{name}{joint}{self.text}")
 
     @property
@@ -90,6 +103,8 @@ class Open:
                 return f"onward signal {task} {_quoted(self.text)}"
             case r.CHILD:
                 return f"onward show {safe(self.payload.get('child', ''))[-8:]}"
+            case r.LOCK_AWAITED:
+                return "onward locks"
             case r.DOUBTED:
                 return f"onward resolve {task}"
             case r.STEP_WAITS if self.reason == Reason.BUDGET:
@@ -157,7 +172,7 @@ class OpenWaits:
             self.waits[key] = Open(self._task_id, record.seq, record.kind, key, fields, record.at)
             if record.kind == r.STEP_WAITS:  # the step could not begin, so its effect did not happen
                 self._unsettled.pop(key, None)
-        elif record.kind in {r.SLEPT, r.WAITED}:
+        elif record.kind in {r.SLEPT, r.WAITED, r.LOCK_TAKEN, r.LOCK_LEFT}:
             self.waits.pop(key, None)
         elif record.kind == r.ANNOUNCED:
             self._announced[key], self._unsettled[key] = record.seq, None

@@ -298,6 +298,8 @@ _SUMMARIES: Final[dict[str, Callable[[Event], Summary]]] = {
     r.APPROVAL: _asked,
     r.SIGNAL: _awaited,
     r.CHILD: _awaited,
+    r.LOCK_AWAITED: lambda event: (WAITING, "", f"waits for lock {event.string('lock')}"),
+    r.LOCK_TAKEN: lambda event: (THINKING, "", f"took lock {event.string('lock')}"),
     r.MESSAGE: _message,
     r.DOUBTED: lambda event: (WAITING, step_name(event.string("step")), f"in doubt: {event.string('reason')}"),
     r.UNDOING: lambda event: (UNDO, "", f"given up: {event.error}"),

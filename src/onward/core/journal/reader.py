@@ -189,6 +189,8 @@ def message_words(event: Event) -> str:
             return decision_words(value)
         case "vote":
             return f"a vote: {decision_words(value)}"
+        case "lock":
+            return f"lock {event.string('name')} may be free"
         case "expired":
             return "the time for an answer is up"
         case "child":

@@ -100,6 +100,9 @@ class Waterfall:
             r.QUESTION: self._waits,
             r.APPROVAL: self._waits,
             r.CHILD: self._child_awaited,
+            r.LOCK_AWAITED: self._waits,
+            r.LOCK_TAKEN: self._waited,
+            r.LOCK_LEFT: self._waited,
             r.SLEPT: self._waited,
             r.WAITED: self._waited,
             r.MESSAGE: self._message,
@@ -339,6 +342,7 @@ class Waterfall:
         kind, name, text = {
             r.SLEEP: ("sleep", "", ""),
             r.SIGNAL: ("wait", fields.get("signal", ""), ""),
+            r.LOCK_AWAITED: ("wait", fields.get("lock", ""), ""),
             r.QUESTION: ("question", "", question(fields.get("question", ""), fields.get("choices"))),
             r.APPROVAL: ("approval", event.object("data").get("tool", ""), fields.get("what", "")),
         }.get(event.kind, ("wait", fields.get("reason", ""), fields.get("why", "")))
@@ -354,7 +358,7 @@ class Waterfall:
         bar = self._open.pop(event.key, None)
         if bar is None:
             return
-        expired = event.fields.get("expired") is True
+        expired = bool(event.fields.get("expired"))
         state = self._decisions.get(bar.seq, "denied" if bar.kind == "approval" else "failed") if expired else "ok"
         self._close(bar, event, self._decisions.get(bar.seq, state))
 

@@ -191,7 +191,7 @@ class DryRun(Shift):
 class _DryRunServices:
     """The services of a shift without a worker: a clock, threads, and read access to the store."""
 
-    store = writer = lease = None
+    store = writer = lease = locks = None
 
     def __init__(self, threads: Threads, clock: Clock, access: StoreAccess) -> None:
         self.threads, self.clock, self.rng = threads, clock, random.Random(0)  # noqa: S311 -- nothing is drawn
@@ -203,6 +203,8 @@ class _DryRunServices:
 
 class _ReadOnlyJournal(ShiftJournal):
     """Reads, and ends the shift where it would have to write."""
+
+    writes = False
 
     def __init__(self, services: WorkerServices, hold: Hold) -> None:
         super().__init__(services, hold)

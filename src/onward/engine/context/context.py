@@ -18,6 +18,7 @@ from onward.core import record as r
 from onward.core import secret, wire
 from onward.core.approval import decision_of
 from onward.core.durations import Duration, seconds
+from onward.core.lock import without_fences
 from onward.core.retry import Retry, as_retry
 from onward.engine.context.call import Call
 from onward.engine.context.child import Child
@@ -30,6 +31,7 @@ from onward.errors import ArtifactTooLarge, BadSetting, Denied, InvalidInput, Us
 if TYPE_CHECKING:
     from onward.core.budget import Budget
     from onward.core.state import AgentState, ArtifactRef, StatePatch
+    from onward.engine.shift.locks import HeldLock
     from onward.engine.shift.spending import Spending
 
 T = TypeVar("T")
@@ -168,6 +170,16 @@ class Context:
         """`async with ctx.saga():` When the block fails, is cancelled or runs out of time, its finished steps with an `undo`
         are undone, the last first. Sagas can be nested."""
         block: AbstractAsyncContextManager[Any, None] = self._host.saga(name)
+        return block
+
+    def lock(self, name: str, *, timeout: Duration | None = None) -> AbstractAsyncContextManager[HeldLock, None]:
+        """`async with ctx.lock("deploy:web") as lock:` One task at a time is in the block. Waiting for the lock frees the slot, and lasts
+        at most `timeout`: then it raises LockTimeout, which names the holder.
+
+        A worker that was wrongly taken for dead may still run a step of the block while its successor is in it. So give `lock.token` to
+        each step that writes, and let the resource refuse a token that is smaller than one that it has seen. After a crash the
+        block has a new token."""
+        block: AbstractAsyncContextManager[HeldLock, None] = self._host.lock(name, _timeout(timeout))
         return block
 
     @overload
@@ -535,7 +547,7 @@ def _check_child_options(options: Mapping[str, Any]) -> None:
 
 def _mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     try:
-        return wire.fingerprint([args, kwargs])
+        return wire.fingerprint([without_fences(args), without_fences(kwargs)])
     except InvalidInput:  # arguments that are not JSON are allowed, and not compared in a replay
         return ""
 

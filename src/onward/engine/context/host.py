@@ -64,6 +64,10 @@ class Host(TaskEnvironment, Protocol):
         """Whether this task is a fork that has saved no checkpoint of its own."""
         ...
 
+    def lock(self, name: str, timeout: float | None) -> Any:
+        """A block that one task at a time is in."""
+        ...
+
     def saga(self, name: str, *, whole: bool = False) -> Any:
         """A block that is undone when it fails. Only the completion of the task completes a `whole` one."""
         ...

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
     from onward.engine.context.host import Host
     from onward.engine.context.signatures import ChildOptions, JsonObject, StepOptions, TransactionOptions, Untyped
+    from onward.engine.shift.locks import HeldLock
     from onward.engine.shift.spending import Spending
 
 T = TypeVar("T")
@@ -82,6 +83,7 @@ class SyncContext:
         def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
         def step(self, *args: Any, **kwargs: Any) -> Any: ...  # type: ignore[misc]
         def saga(self, name: str = "saga") -> AbstractContextManager[Any, None]: ...
+        def lock(self, name: str, *, timeout: Duration | None = None) -> AbstractContextManager[HeldLock, None]: ...
         @overload
         def transaction(self, function: None = None, /, *, name: str | None = None) -> AbstractContextManager[Any, None]: ...
         @overload

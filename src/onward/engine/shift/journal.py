@@ -33,6 +33,8 @@ MAX_IDLE_TURNS = 100
 class ShiftJournal:
     """The journal of one shift: the only object that appends records for it."""
 
+    writes: bool = True
+    """Whether records can be written at all; a dry run only reads."""
     fast_path: bool = True
     """Whether the next step is new and may begin, by all fields below: the one flag that every step checks."""
     interruption: Control | OnwardError | None = None
@@ -155,6 +157,17 @@ class ShiftJournal:
         if self.hold.unsaved > MAX_UNSAVED_BYTES:
             await self.flush()
             await self.ensure_may_continue()
+
+    async def ensure_may_reenter(self) -> None:
+        """The same for a block that an earlier shift was in: the records of the block are still to be replayed, and steps of it may have to
+        be undone."""
+        if self.ended_by is not None:
+            raise self.ended_by
+        if self.interruption is not None:
+            raise self.end(self.interruption) if isinstance(self.interruption, Control) else self.interruption
+        if not self.lease.holds():
+            await self.lease.until_held()
+            await self.ensure_may_reenter()
 
     async def wait_for_replay(self) -> None:
         """Wait until no branch reads the journal any more: nothing new begins before, because a branch may still find that the

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from onward.core.approval import VOTE
+from onward.core.lock import MESSAGE as LOCK
 from onward.core.task import SAID
 
 Message = dict[str, Any]
@@ -27,7 +28,7 @@ _EMPTY: dict[Any, Any] = {}
 class Mail:
     """The messages that have arrived and were not taken."""
 
-    __slots__ = ("_by_address", "_copies", "_messages", "last", "last_raise")
+    __slots__ = ("_by_address", "_copies", "_messages", "last", "last_call", "last_raise")
 
     def __init__(self, messages: Iterable[Message] = (), last: int = 0) -> None:
         self._messages: dict[int, Message] = _EMPTY
@@ -39,6 +40,8 @@ class Mail:
         """The number of the last message that was copied into the journal."""
         self.last_raise: int = 0
         """The number of the last message about a raised budget. No wait takes such a message: it is for all of them."""
+        self.last_call: int = 0
+        """The number of the last message that a lock may be free. All waits for a lock look again then."""
         for message in messages:
             self._put(message)
 
@@ -60,6 +63,9 @@ class Mail:
         number = message["n"]
         if message["kind"] == BUDGET:
             self.last_raise = max(self.last_raise, number)
+            return
+        if message["kind"] == LOCK:
+            self.last_call = max(self.last_call, number)
             return
         if message["kind"] == VOTE:  # only the decision that follows from the votes ends a wait
             return

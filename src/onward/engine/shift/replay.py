@@ -100,6 +100,8 @@ class Replay:
         self._rounds: dict[str, int] = {} if records else _EMPTY
         self._announced: dict[int, Known] = {} if records else _EMPTY
         """Effects whose end the journal does not have, by the number of the record that announced them."""
+        self._locks: dict[str, Known] = {} if records else _EMPTY
+        """Blocks under a lock that the journal does not leave, by their keys."""
         for record in records:
             self._read(record)
 
@@ -202,6 +204,11 @@ class Replay:
         """Whether the handler has asked for all records: from here on each call is new."""
         return not (self.unread or self._retries)
 
+    @property
+    def in_lock(self) -> bool:
+        """Whether the task was in a block under a lock, or waited for one, when the last shift ended."""
+        return bool(self._locks)
+
     def first_unread(self) -> str | None:
         """The key of a record that the code has not asked for, now that the handler has ended."""
         return next((queue[0].key for queue in self._queues.values() if queue), None)
@@ -216,6 +223,10 @@ class Replay:
                 self.asked_again[record.key] = Known(record.key, record.kind, record.value, record.seq, over=False)
             case r.SLEEP | r.SIGNAL | r.QUESTION | r.APPROVAL | r.CHILD:
                 self._add(record, over=False)
+            case r.LOCK_AWAITED | r.LOCK_TAKEN:
+                self._add_lock(record)
+            case r.LOCK_LEFT:
+                self._leave_lock(record)
             case r.SLEPT | r.WAITED:
                 self._finish_wait(record)
             case r.VERSION:
@@ -261,7 +272,7 @@ class Replay:
     def _restore(self, record: Record) -> None:
         """Begin anew at a checkpoint: it stands for all records before it."""
         saved, self.fresh_at = checkpoint.read(record), record.at
-        for table in (self._queues, self._unread, self._retries, self._rounds, self._announced):
+        for table in (self._queues, self._unread, self._retries, self._rounds, self._announced, self._locks):
             table.clear()
         self.unread, self.open_sagas = 0, frozenset()
         self.checkpoint_seq = record.seq
@@ -299,6 +310,29 @@ class Replay:
         self._retries.pop(record.key, None)
         if self.undoing and record.kind == r.STEP_FAILED:  # the only record of a step that such a fork writes
             self.undone = record.key
+
+    def _add_lock(self, record: Record) -> None:
+        """A block begins, or a later shift has come into it again. Its last token counts."""
+        if (known := self._locks.get(record.key)) is None:
+            self._add(record, over=False)
+            known = self._locks[record.key] = self._queue_of(record.key)[-1]
+        known.data = {**known.data, **record.value}
+        known.over = known.over or record.kind == r.LOCK_TAKEN
+
+    def _leave_lock(self, record: Record) -> None:
+        """A block was left, or (without a token) never entered."""
+        if (known := self._locks.pop(record.key, None)) is None:
+            return
+        known.data, known.over = {**known.data, **record.value}, True
+        if "token" in known.data:
+            known.data["left"] = True
+            self._add(record)
+
+    def _reopen_lock(self, path: str, left: Known) -> None:
+        """A block that an error left is entered again."""
+        known = next(known for known in reversed(self._queues[path]) if known.key == left.key)
+        known.data = {name: value for name, value in known.data.items() if name not in {"left", "failed"}}
+        self._locks[known.key] = known
 
     def _drop_announcement(self, key: str) -> None:
         """An attempt ended without an effect: its announcement is not in doubt."""
@@ -338,14 +372,12 @@ class Replay:
         inner = self._last_seq_inside()
         for path in sorted(self._queues):  # a scope comes before its inner scopes
             queue = self._queues.get(path)
-            while (
-                queue
-                and queue[-1].kind in {r.STEP_FAILED, r.UNDONE}
-                and not self._continued_after(path, queue[-1].seq, inner)
-            ):
+            while queue and _is_failure(queue[-1]) and not self._continued_after(path, queue[-1].seq, inner):
                 known = self._drop_last(path)
                 if known.kind == r.UNDONE:
                     self._drop_saga(known.key, path)
+                elif known.kind == r.LOCK_LEFT:
+                    self._reopen_lock(path, known)
 
     def _continued_after(self, path: str, seq: int, inner: Mapping[str, int]) -> bool:
         """Whether the handler went on after that record: in a scope around this one, or in a branch or saga in it."""
@@ -369,6 +401,15 @@ class Replay:
             self._count(below, -len(self._queues[below]))
             del self._queues[below]
         self._rounds[key] = self.round(key) + 1
+
+
+def _is_failure(known: Known) -> bool:
+    """Whether a call has failed: a retry of the task makes it again."""
+    if known.kind == r.LOCK_LEFT:
+        return "failed" in known.data
+    if known.kind in {r.LOCK_AWAITED, r.LOCK_TAKEN}:
+        return "expired" in known.data or "refused" in known.data
+    return known.kind in {r.STEP_FAILED, r.UNDONE}
 
 
 def with_name(names: AbstractSet[str], name: str) -> set[str]:

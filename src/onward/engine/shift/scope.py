@@ -28,6 +28,7 @@ class Scope:
         "announced",
         "key",
         "last_name",
+        "locks",
         "outer",
         "path",
         "prefix",
@@ -55,6 +56,8 @@ class Scope:
         """Whether the journal says that the running step was about to begin."""
         self.resumed: bool = False
         """Whether the next new step may have been begun by an earlier shift."""
+        self.locks: tuple[str, ...] = ()
+        """The names of the locks whose blocks are open here."""
         self._counts: dict[str, int] = {}
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from onward.artifacts.keeper import Artifacts
+from onward.coordinate.tasks import TaskLocks
 from onward.core.approval import ApprovalRule
 from onward.core.clock import Clock
 from onward.engine.context.secrets import Secrets
@@ -26,6 +27,7 @@ class WorkerServices(Protocol):
     rng: random.Random
     threads: Threads
     lease: Lease
+    locks: TaskLocks
     secrets: Secrets
     approval_rules: Sequence[ApprovalRule]
 

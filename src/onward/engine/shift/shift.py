@@ -22,6 +22,7 @@ from onward.core import secret, wire
 from onward.core.approval import decision_of
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend, Unheard
 from onward.core.journal.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
+from onward.core.lock import without_fences
 from onward.core.sealed import ENCRYPTED_TEXT, NO_KEY
 from onward.core.task import NEVER, SAID, Reason, State
 from onward.engine.context.arguments import is_async
@@ -32,6 +33,7 @@ from onward.engine.handlers import Handler
 from onward.engine.shift.branches import Branches
 from onward.engine.shift.environment import LAST_ANSWER_SHARE
 from onward.engine.shift.journal import ShiftJournal
+from onward.engine.shift.locks import LockBlock
 from onward.engine.shift.reads import DeferringSteps
 from onward.engine.shift.replay import Replay
 from onward.engine.shift.resources import JOURNAL_PAGE_SIZE, TaskResources
@@ -202,6 +204,7 @@ class Shift(TaskResources):
         self.effects_of = replay.origin or self.task_id
         replay.started_at = replay.started_at or self._claimed.claimed_at
         self._journal.load(replay, self._allowed)
+        self.hold.locks = replay.in_lock
         self._waits.deadline = self._deadline_at()
         if self._handler.agent:
             self._waits.cut_at = self._time_of(LAST_ANSWER_SHARE)
@@ -416,6 +419,8 @@ class Shift(TaskResources):
             self._services.due(ending.due_at)
         elif kind == r.DEADLINE:
             self._services.store.nudge("ready", [self.task_id])
+        if self.hold.locks and isinstance(ending, End):
+            await self._services.locks.call_next()
         if self.hold.gate is not None:  # a task under the same limit may start now
             self._services.store.nudge("ready")
 
@@ -441,6 +446,9 @@ class Shift(TaskResources):
 
     def transaction(self, call: Call) -> Transaction:
         return Transaction(self._services, self._journal, self._steps, self._waits, call)
+
+    def lock(self, name: str, timeout: float | None) -> LockBlock:
+        return LockBlock(self._services, self._journal, self._waits, self.task_id, name, timeout)
 
     def saga(self, name: str, *, whole: bool = False) -> Saga:
         return Saga(self._journal, self.run, name, whole=whole)
@@ -500,7 +508,7 @@ class Shift(TaskResources):
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         call = Call(f"submit {name}", functools.partial(self._submit_child, name, value, options))
-        call.mark = wire.fingerprint([value, options])
+        call.mark = wire.fingerprint([without_fences(value), options])
         return str(await self.run(call))
 
     async def _submit_child(self, name: str, value: Any, options: dict[str, Any]) -> str:
@@ -530,9 +538,9 @@ class Shift(TaskResources):
 
     async def checkpoint(self, value: Any) -> None:
         scope, journal = SCOPE.get(), self._journal
-        if scope is not self._root or scope.key is not None:
+        if scope is not self._root or scope.key is not None or scope.locks:
             raise UsageError(
-                "a checkpoint stands in the handler's own line: outside of steps, sagas and branches, where nothing is open"
+                "a checkpoint stands in the handler's own line: outside of steps, sagas, locks and branches, where nothing is open"
             )
         await journal.ensure_may_continue()
         journal.run_check(journal.replay.check_last, f"{scope.prefix}checkpoint")

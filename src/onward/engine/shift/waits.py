@@ -20,6 +20,7 @@ from onward.core import record as r
 from onward.core.approval import first_match
 from onward.core.control import Control, Suspend
 from onward.core.journal.cuts import ASKED_AGAIN
+from onward.core.lock import MESSAGE as LOCK
 from onward.core.record import Record
 from onward.core.task import HEARS, NEVER, Reason
 from onward.core.task import Message as InboxMessage
@@ -52,9 +53,10 @@ REASONS = {
     r.QUESTION: Reason.QUESTION,
     r.APPROVAL: Reason.APPROVAL,
     r.CHILD: Reason.CHILD,
+    r.LOCK_AWAITED: Reason.LOCK,
 }
 _REASON_PRIORITY = [
-    *(Reason.APPROVAL, Reason.QUESTION, Reason.BUDGET, Reason.SIGNAL, Reason.CHILD),
+    *(Reason.APPROVAL, Reason.QUESTION, Reason.BUDGET, Reason.SIGNAL, Reason.LOCK, Reason.CHILD),
     *(Reason.QUOTA, Reason.ASLEEP, Reason.RETRYING),
 ]
 """Of several waits at once, the first of these is the reason that the task shows."""
@@ -269,6 +271,18 @@ class Waits:
         self._raises_seen = {} if self._raises_seen is _EMPTY else self._raises_seen
         self._raises_seen[key] = self._journal.replay.mail.last_raise
 
+    async def until_called(self, seq: int, until: float, calls: int) -> None:
+        """Wait until a message says that a lock may be free, or until that time. `calls` is the number of the last such message before
+        the caller tried to take its lock: with a newer one it need not wait."""
+        if self._journal.replay.mail.last_call > calls:
+            return
+        open_wait = _OpenWait(WaitRequest(r.LOCK_AWAITED, "lock"), seq, until, Reason.LOCK, address=LOCK)
+        self._enqueue(open_wait)
+        try:
+            await self._wait_until_over(open_wait)
+        finally:
+            self._close(open_wait)
+
     # ── which wait gets which message ───────────────────────────────────────────────────────────────────────────
 
     def _open(self, request: WaitRequest, key: str, seq: int, until: float, rule: Any = None) -> _OpenWait:
@@ -305,9 +319,9 @@ class Waits:
             self._close(open_wait)
             self._wake(open_wait)
 
-    def _end_pauses(self) -> None:
-        """Wake all steps that wait for budget: it was raised."""
-        for _, _, open_wait in self._queues.pop(BUDGET, []):
+    def _end_all(self, address: Hashable) -> None:
+        """Wake all waits at an address: the steps that wait for budget when it was raised, the waits for locks when one may be free."""
+        for _, _, open_wait in self._queues.pop(address, []):
             open_wait.over = True
             self._wake(open_wait)
 
@@ -359,8 +373,8 @@ class Waits:
         self._journal.replay.receive(record)
         self._stay_until = self._services.clock.monotonic() + self._replay_seconds()
         if self._queues:
-            if message.kind == BUDGET:
-                self._end_pauses()
+            if message.kind in {BUDGET, LOCK}:
+                self._end_all(message.kind)
             else:
                 self._deliver(address_of(record))
 

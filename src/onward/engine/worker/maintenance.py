@@ -1,5 +1,5 @@
-"""Maintenance: what a worker does for other workers. It frees the tasks of workers that died, and ends tasks whose cancelled parent
-did not come to them.
+"""Maintenance: what a worker does for other workers. It frees the tasks of workers that died, ends tasks whose cancelled parent
+did not come to them, and wakes tasks whose lock is free where another process did not come to it.
 
 Maintenance sends no query by itself while all is well: each look of the worker says whether there is something to do. No worker is
 in charge. Where workers run on several machines, they take turns at looking for one whose presence lock is free: one of them every
@@ -14,9 +14,10 @@ import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from onward.coordinate.tasks import RENEW_INTERVAL_S
 from onward.engine.worker.presence import CONFIRM_ABSENCE_S, PresenceWatch
 from onward.engine.worker.services import ChoreServices
-from onward.errors import OnwardError, StoreUnavailable
+from onward.errors import CoordinatorUnavailable, OnwardError, StoreUnavailable
 from onward.store.port.core import Outlook
 
 log = logging.getLogger("onward.worker")
@@ -29,6 +30,9 @@ MIN_TURN_INTERVAL_S = 1.0
 
 ORPHANS_INTERVAL_S = 2.0
 """Seconds between two looks for orphans, of one worker; longer where there are many workers."""
+
+LOCKS_INTERVAL_S = 1.0
+"""Seconds between two looks for tasks whose lock is free, of one worker; longer where there are many workers."""
 
 CancelChildren = Callable[[Sequence[str]], Coroutine[Any, Any, int]]
 
@@ -47,6 +51,7 @@ class Maintenance:
         self._turn_at = math.inf
         self._rank, self._workers = 0, 1
         self._next_orphans = worker.clock.monotonic()
+        self._next_locks, self._next_renewal = worker.clock.monotonic(), worker.clock.monotonic()
         # A new worker cannot know yet which of the others died and which are cut off.
         self._next_sweep = worker.clock.monotonic() + worker.lease.duration
 
@@ -64,6 +69,7 @@ class Maintenance:
             try:
                 await self._check_workers(self._outlook)
                 await self._check_orphans(self._outlook)
+                await self._check_locks(self._outlook)
                 if self._outlook.lost and self._clock.monotonic() >= self._next_sweep and self._lease.may_judge():
                     self._next_sweep = self._clock.monotonic() + self._lease.duration / 4 * self._rng.uniform(0.8, 1.2)
                     await self._rescue([], self._lease.duration)
@@ -124,6 +130,21 @@ class Maintenance:
             for orphan in orphans:
                 await self._store.cancel(orphan)
             await self._cancel_children(orphans)
+
+    async def _check_locks(self, outlook: Outlook) -> None:
+        """Wake tasks whose lock is free: the process that freed it may have died on the way. And renew what tasks hold in a coordinator
+        outside of the store."""
+        now = self._clock.monotonic()
+        if not outlook.locks or now < self._next_locks:
+            return
+        self._next_locks = now + max(LOCKS_INTERVAL_S, WATCH_INTERVAL_S * self._workers)
+        await self._worker.locks.call_next()
+        if now >= self._next_renewal:
+            self._next_renewal = now + RENEW_INTERVAL_S
+            try:
+                await self._worker.locks.renew()
+            except CoordinatorUnavailable as error:
+                log.warning("the locks of tasks were not renewed: %s", error)
 
     async def hand_back(self, worker: str, task_ids: list[str]) -> None:
         """Release tasks of a claim that was answered after this worker began to stop. They were not begun."""

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
+from onward.coordinate.tasks import TaskLocks
 from onward.core.clock import Clock
 from onward.engine.worker.lease import Lease
 from onward.engine.worker.shares import TenantShares
@@ -21,6 +22,7 @@ class ChoreServices(Protocol):
     clock: Clock
     rng: random.Random
     lease: Lease
+    locks: TaskLocks
     id: str
     """The id with which the worker joined the store; another one after it was declared dead."""
 

@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from onward.artifacts.keeper import Artifacts
+from onward.coordinate.tasks import TaskLocks
 from onward.core.approval import ApprovalRule
 from onward.core.clock import Clock
 from onward.core.control import Fenced, HandBack
@@ -98,10 +99,12 @@ class Worker:
         artifacts: Artifacts | None = None,
         secrets: Secrets | None = None,
         approval_rules: Sequence[ApprovalRule] = (),
+        locks: TaskLocks | None = None,
         running_limit: RunningLimit = no_limit,
         spawn: Spawn = spawn,
     ) -> None:
         self.store: Store = store
+        self.locks: TaskLocks = locks or TaskLocks(store)
         self.clock: Clock = clock
         self.rng: random.Random = rng
         self.threads: Threads = Threads()

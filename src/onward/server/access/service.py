@@ -21,6 +21,7 @@ from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
 from onward.core.page import Page
+from onward.core.lock import Lock
 from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import (
@@ -43,6 +44,7 @@ from onward.server.access.base import reads_for_its_tenant
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
 from onward.service.keys import KeyList, NewKey
+from onward.service.locks import LockList
 from onward.service.sessions import SessionList
 from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
@@ -403,6 +405,20 @@ class AuthorizedService(Queries):
     async def sign_out(self) -> None:
         """End the caller's own session. For a caller with a key there is nothing to end."""
         await self.service.sessions.sign_out(self.caller)
+
+    async def locks(self, limit: int = 100, cursor: str | None = None) -> tuple[LockList, str | None]:
+        """Locks that are held or waited for, and the cursor for the next page; for a caller with a tenant, those of that tenant."""
+        self.need(READ)
+        return await self.service.locks.list(self.caller.sees, limit=limit, cursor=cursor)
+
+    async def release_lock(self, name: str, reason: str, tenant: str | None = None) -> Lock:
+        """Take a lock from its holder, and let the next one in. A caller with a tenant releases locks of that tenant only. Raises
+        NotFound."""
+        self.need(ADMIN)
+        own_tenant = self.caller.tenant
+        if own_tenant is not None and tenant not in {None, own_tenant}:
+            raise self._beyond_tenant(f"a lock of tenant {tenant!r:.80}", own_tenant)
+        return await self.service.locks.release(name, reason=reason, tenant=own_tenant or tenant, by=self.caller)
 
     async def quotas(self, after: str = "", limit: int = 100) -> TenantUses:
         """The quotas of each tenant and its use of them, by name; for a caller with a tenant, of that tenant."""

@@ -36,6 +36,7 @@ from onward.server.http.routes import (
     hooks,
     introspection,
     keys,
+    locks,
     quotas,
     sessions,
     streams,
@@ -62,6 +63,7 @@ ROUTES: Sequence[ApiRoute] = (
     *keys.routes,
     *sessions.routes,
     *quotas.routes,
+    *locks.routes,
     *hooks.routes,
 )
 

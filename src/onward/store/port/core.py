@@ -54,6 +54,7 @@ from onward.store.shared.health import Health
 from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
+from onward.store.shared.locks import Locks
 from onward.store.shared.outbox import Outbox
 from onward.store.shared.overview import Overview
 from onward.store.shared.pruning import Pruning
@@ -120,6 +121,7 @@ class Store(Protocol):
     intakes: Intakes
     keys: Keys
     listing: Listing
+    locks: Locks
     overview: Overview
     pruning: Pruning
     queues: Queues

@@ -119,6 +119,8 @@ class Batch:
     waits: list[Wait] = dataclasses.field(default_factory=list)
     gates: dict[str, str] = dataclasses.field(default_factory=dict)
     """The tasks that end or wait and were held under a limit, with its key: another task may take their place."""
+    unlocks: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    """Blocks under a lock that tasks leave, by task and key; with an empty key, all blocks of a task that ends."""
     contents: list[Content] = dataclasses.field(default_factory=list)
     """Contents that records of this batch, or of later ones, refer to."""
     known: dict[str, float | None] = dataclasses.field(default_factory=dict)
@@ -146,6 +148,8 @@ class Batch:
             parts[wait.id].waits.append(wait)
         for task_id, gate in self.gates.items():
             parts[task_id].gates[task_id] = gate
+        for task_id, key in self.unlocks:
+            parts[task_id].unlocks.append((task_id, key))
         for task_id in parts.keys() & self.known.keys():
             parts[task_id].known[task_id] = self.known[task_id]
         for part in parts.values() if self.child_ends is not None else ():
@@ -174,5 +178,7 @@ class Outlook:
     """Whether an unfinished task has a parent."""
     next_tick_in: float | None = None
     """Seconds until a schedule is due."""
+    locks: bool = False
+    """Whether there is a lock that is held, or waited for."""
     absent: frozenset[str] = frozenset()
     """Workers whose presence lock is free although they should hold it, when the caller asked for them (see `Workers.absent`)."""

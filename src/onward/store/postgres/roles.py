@@ -87,6 +87,8 @@ TABLES: dict[str, Rights] = {
     "onward_tenant_quotas": Rights(CHANGES, READS, BY_COLUMN),
     "onward_dead_letters": Rights(CHANGES, CHANGES, BY_COLUMN),
     "onward_intakes": Rights(CHANGES, CHANGES, BY_COLUMN),
+    "onward_locks": Rights(CHANGES, CHANGES, BY_COLUMN),
+    "onward_lock_counters": Rights("SELECT, UPDATE", "SELECT, UPDATE"),
     "onward_schedules": Rights(CHANGES, CHANGES),
     "onward_limits": Rights(CHANGES, CHANGES),
     "onward_buckets": Rights(CHANGES, CHANGES),

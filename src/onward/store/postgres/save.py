@@ -25,7 +25,7 @@ async def write(connection: Any, batch: Batch) -> None:
     statement, values = _statement(batch)
     child_ends = rows.child_ends(batch)
     with_inbox = [end for end in sorted(batch.ends, key=_by_id) if end.inbox is not None]
-    if not (child_ends or batch.gates or with_inbox):
+    if not (child_ends or batch.gates or with_inbox or batch.unlocks):
         await connection.execute(statement.sql, *statement(**values), timeout=seconds)
         return
     async with connection.transaction():
@@ -36,6 +36,10 @@ async def write(connection: Any, batch: Batch) -> None:
         if child_ends:
             await tell_parents(connection, child_ends)
         await limits.release(connection, batch.gates.values())
+        if batch.unlocks:
+            await run(connection, "lock_buckets_of", ids=[task_id for task_id, _ in batch.unlocks])
+            for task_id, key in batch.unlocks:
+                await run(connection, "drop_locks_of", id=task_id, key=key)
 
 
 def _statement(batch: Batch) -> tuple[Statement, dict[str, Any]]:

@@ -327,6 +327,7 @@ class PostgresStore(SharedStore):
             row["lost"],
             row["children"],
             row["next_tick_in"],
+            row["locks"],
             frozenset(row["absent"]),
         )
 

@@ -10,6 +10,7 @@ from onward.store.shared.database import Database
 from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
+from onward.store.shared.locks import Locks
 from onward.store.shared.overview import Overview
 from onward.store.shared.pruning import Pruning
 from onward.store.shared.queues import Queues
@@ -33,6 +34,7 @@ class SharedStore(CoreVerbs):
         self.intakes = Intakes(database, self.audit)
         self.keys = Keys(database, self.audit)
         self.listing = Listing(database)
+        self.locks = Locks(database, self.audit)
         self.overview = Overview(database)
         self.pruning = Pruning(database)
         self.queues = Queues(database)

@@ -251,6 +251,8 @@ async def _cancel(connection: Connection, task_id: str) -> Stopped:
         await connection.tell_parents([(parent, rows.child_end_id(task_id, head + 2), task_id, data)])
     if gate is not None:
         await connection.release_limits([gate])
+    await connection.lock("lock_buckets_of", ids=[task_id])
+    await connection.run("drop_locks_of", id=task_id, key="")
     return Stopped(True, held=held)
 
 

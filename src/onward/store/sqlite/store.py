@@ -246,7 +246,9 @@ class SqliteStore(SharedStore):
             self._write_batch(connection, batch)
 
         try:
-            alone = not (batch.ends or batch.waits or batch.contents) and len(batch.entries) <= SIZES[-1]
+            alone = (
+                not (batch.ends or batch.waits or batch.contents or batch.unlocks) and len(batch.entries) <= SIZES[-1]
+            )
             await self._db.writing(job, single=alone)
         except apsw.ConstraintError:
             refused = await self._db.writing(lambda c: self._save_parts(c, batch))
@@ -288,6 +290,8 @@ class SqliteStore(SharedStore):
             finish(SqliteConnection(connection).tell_parents(ends))
         if batch.gates:
             limits.release(connection, batch.gates.values())
+        for task_id, key in batch.unlocks:
+            run(connection, "drop_locks_of", id=task_id, key=key)
 
     async def _journal(
         self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
@@ -336,5 +340,6 @@ def _look(connection: apsw.Connection, names: Sequence[str] | None, *, woken: bo
     wanted = None if names is None else set(names)
     queues = sorted({queue for queue, task in run(connection, "ready_pairs") if wanted is None or task in wanted})
     suspects = tuple(queue for (queue,) in run(connection, "suspects"))
-    ((workers, newest, lost, children, tick),) = run(connection, "place")
-    return Outlook(woken, tuple(queues), due, suspects, (workers, newest), bool(lost), bool(children), tick)
+    ((workers, newest, lost, children, tick, locks),) = run(connection, "place")
+    crew = (workers, newest)
+    return Outlook(woken, tuple(queues), due, suspects, crew, bool(lost), bool(children), tick, bool(locks))

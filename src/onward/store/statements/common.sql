@@ -148,7 +148,7 @@ FROM onward_queue q WHERE q.task_id AMONG (:ids) AND q.worker IS NULL AND q.due_
 -- name: lately
 -- The last records of unfinished tasks. Records that only a replay reads, and long ones, come without their data.
 SELECT j.task_id, j.seq, j.shift, j.kind, j.key,
-       CASE WHEN j.kind IN ('sleep.started', 'signal.awaited', 'question.asked', 'approval.requested', 'child.awaited', 'step.waits', 'effect.in_doubt',
+       CASE WHEN j.kind IN ('sleep.started', 'signal.awaited', 'question.asked', 'approval.requested', 'child.awaited', 'lock.awaited', 'step.waits', 'effect.in_doubt',
                             'message.received', 'task.retry', 'step.retry', 'task.parked', 'task.quarantined', 'shift.ended') AND length(j.data) <= :most
             THEN j.data ELSE substr(j.data, 1, 0) END AS data, j.at
 FROM onward_queue q JOIN onward_journal j ON j.task_id = q.task_id
@@ -361,8 +361,8 @@ SELECT NULL, id FROM parents WHERE number = :most AND id IS NOT NULL
 -- name: bump
 -- Count a new message, and wake the task when it waits for messages.
 UPDATE onward_queue SET inbox = inbox + 1,
-    due_at = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN NULL ELSE due_at END,
-    reason = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN 'queued' ELSE reason END
+    due_at = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget', 'lock') THEN NULL ELSE due_at END,
+    reason = CASE WHEN worker IS NULL AND reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget', 'lock') THEN 'queued' ELSE reason END
 WHERE task_id = :id RETURNING inbox
 
 -- name: bump_quietly
@@ -894,7 +894,7 @@ SELECT t.id, 'is a child of a task that is not there' FROM onward_tasks t
 
 -- name: moved_by_others
 -- Reasons of tasks that sleep until a person, another task or a limit wakes them.
-'parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused', 'quota', 'budget'
+'parked', 'quarantined', 'signal', 'question', 'approval', 'child', 'in_doubt', 'paused', 'quota', 'budget', 'lock'
 
 -- name: census_bound
 -- The last task of a slice that begins after an id and has about so many records.
@@ -1317,3 +1317,115 @@ DELETE FROM onward_intakes WHERE seen_at < onward_now() - :age
 -- What processes say about their intakes.
 SELECT name, process, source, target, tenant, state, detail, taken, dead, rate, lag, started_at, seen_at FROM onward_intakes
 WHERE (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY name, process LIMIT :limit
+
+-- name: lock_lives
+-- Whether the holder `h` of a lock lives: an unfinished task, or a program whose lease has not ended.
+CASE WHEN h.task_id IS NULL THEN h.until > onward_now() ELSE EXISTS (SELECT 1 FROM onward_queue q WHERE q.task_id = h.task_id) END
+
+-- name: lock_ready
+-- Whether the waiter `w` could take a lock now. A task that is paused, or waits for a person, keeps its place in the line and is passed over.
+CASE WHEN w.task_id IS NULL THEN w.until > onward_now()
+     ELSE EXISTS (SELECT 1 FROM onward_queue q WHERE q.task_id = w.task_id AND NOT q.paused
+                  AND (q.worker IS NOT NULL OR q.reason NOT IN ('parked', 'quarantined', 'in_doubt'))) END
+
+-- name: lock_holder
+-- The row of the holder of a lock.
+SELECT h.owner, h.label, h.since, {lock_lives} AS lives FROM onward_locks h WHERE h.tenant = :tenant AND h.name = :name AND h.token IS NOT NULL
+
+-- name: lock_ahead
+-- The first that waits for a lock before this owner, and could take it now.
+SELECT w.label, w.since FROM onward_locks w
+WHERE w.tenant = :tenant AND w.name = :name AND w.token IS NULL AND w.owner <> :owner AND {lock_ready}
+  AND w.place < COALESCE((SELECT o.place FROM onward_locks o WHERE o.tenant = :tenant AND o.name = :name AND o.owner = :owner), 9223372036854775807)
+ORDER BY w.place LIMIT 1
+
+-- name: lock_still
+-- Who has a lock, or comes first in its line, while this owner waits for it; no row when it does not wait, or has to say soon that it still does.
+SELECT (SELECT h.label FROM onward_locks h WHERE h.tenant = :tenant AND h.name = :name AND h.token IS NOT NULL AND {lock_lives}) AS holder,
+       (SELECT w.label FROM onward_locks w WHERE w.tenant = :tenant AND w.name = :name AND w.token IS NULL AND w.place < m.place AND {lock_ready}
+        ORDER BY w.place LIMIT 1) AS ahead
+FROM onward_locks m WHERE m.tenant = :tenant AND m.name = :name AND m.owner = :owner AND m.token IS NULL AND m.until > onward_now() + :fresh_s
+
+-- name: lock_row
+-- The row of an owner.
+SELECT token, place FROM onward_locks WHERE tenant = :tenant AND name = :name AND owner = :owner
+
+-- name: lock_line
+-- How many wait for a lock, and the last place in the line.
+SELECT count(*), COALESCE(max(place), 0) FROM onward_locks WHERE tenant = :tenant AND name = :name AND token IS NULL
+
+-- name: locks_of_task
+-- How many locks a task holds or waits for.
+SELECT count(*) FROM onward_locks WHERE task_id = :id
+
+-- name: lock_count
+-- The next token of a bucket.
+UPDATE onward_lock_counters SET token = token + 1 WHERE bucket = :bucket RETURNING token
+
+-- name: lock_hold
+-- The owner holds the lock from now on. One that held it already has held it since then.
+INSERT INTO onward_locks (tenant, name, owner, label, task_id, key, token, place, since, until, bucket, outside)
+VALUES (:tenant, :name, :owner, :label, :task_id, :key, :token, 0, onward_now(), onward_now() + CAST(:ttl_s AS float8), :bucket, :outside)
+ON CONFLICT (tenant, name, owner) DO UPDATE SET token = excluded.token, until = excluded.until, woken = NULL, outside = excluded.outside,
+    since = CASE WHEN onward_locks.token IS NULL THEN excluded.since ELSE onward_locks.since END
+
+-- name: lock_wait
+-- The owner waits, in the place that it has in the line, or in a new one at the end. A row that is up to date is not written again.
+INSERT INTO onward_locks (tenant, name, owner, label, task_id, key, token, place, since, until, bucket, outside)
+VALUES (:tenant, :name, :owner, :label, :task_id, :key, NULL, :place, onward_now(), onward_now() + CAST(:ttl_s AS float8), :bucket, :outside)
+ON CONFLICT (tenant, name, owner) DO UPDATE SET until = excluded.until, woken = NULL
+WHERE onward_locks.woken IS NOT NULL OR onward_locks.until < excluded.until - 1
+
+-- name: lock_renew
+-- Renew the lease of a program, unless it has ended or the lock was taken from it.
+UPDATE onward_locks SET until = onward_now() + CAST(:ttl_s AS float8)
+WHERE tenant = :tenant AND name = :name AND owner = :owner AND token = :token AND until > onward_now() RETURNING token
+
+-- name: lock_drop
+-- The owner neither holds the lock nor waits for it any more.
+DELETE FROM onward_locks WHERE tenant = :tenant AND name = :name AND owner = :owner AND (:any_token OR token = :token) RETURNING token
+
+-- name: lock_release
+-- Take a lock from its holder.
+DELETE FROM onward_locks WHERE tenant = :tenant AND name = :name AND token IS NOT NULL RETURNING label, token, outside, owner
+
+-- name: drop_locks_of
+-- A task leaves a block, or (with an empty key) ends: it neither holds nor waits for the lock, or any lock.
+DELETE FROM onward_locks WHERE task_id = :id AND (:key = '' OR key = :key)
+
+-- name: locks_of_the_dead
+-- Delete what ended tasks and programs without a lease have left. Those of programs stay a minute longer, for readers.
+DELETE FROM onward_locks WHERE (task_id IS NULL AND until < onward_now() - 60)
+    OR (task_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_queue q WHERE q.task_id = onward_locks.task_id))
+
+-- name: lock_lines
+-- Locks that some wait for, and that no one holds who lives.
+SELECT DISTINCT n.tenant, n.name FROM onward_locks n WHERE n.token IS NULL
+  AND NOT EXISTS (SELECT 1 FROM onward_locks h WHERE h.tenant = n.tenant AND h.name = n.name AND h.token IS NOT NULL AND {lock_lives}) LIMIT :limit
+
+-- name: lock_first
+-- The first in the line of a lock that could take it now.
+SELECT w.owner, w.task_id, w.place FROM onward_locks w WHERE w.tenant = :tenant AND w.name = :name AND w.token IS NULL AND {lock_ready}
+ORDER BY w.place LIMIT 1
+
+-- name: lock_woken
+-- Note that a waiting task was told that it is its turn.
+UPDATE onward_locks SET woken = onward_now() WHERE tenant = :tenant AND name = :name AND owner = :owner AND token IS NULL
+  AND (woken IS NULL OR woken < onward_now() - :again_s) RETURNING woken
+
+-- name: lock_names
+-- Locks after a name that a reader may see, by tenant and name.
+SELECT tenant, name, count(*) - count(token) AS waiting FROM onward_locks
+WHERE (:of_all OR tenant = :tenant) AND (tenant > :after_tenant OR (tenant = :after_tenant AND name > :after_name))
+GROUP BY tenant, name ORDER BY tenant, name LIMIT :limit
+
+-- name: lock_contenders
+-- The holder of a lock, and the first of its line.
+SELECT label, task_id, token, since, until, outside FROM onward_locks WHERE tenant = :tenant AND name = :name
+ORDER BY CASE WHEN token IS NULL THEN 1 ELSE 0 END, place LIMIT :limit
+
+-- name: locks_outside
+-- Locks that tasks hold with a coordinator outside of this database.
+SELECT tenant, name, owner, label FROM onward_locks
+WHERE outside <> '' AND token IS NOT NULL AND task_id IS NOT NULL AND (tenant > :after_tenant OR (tenant = :after_tenant AND name > :after_name))
+ORDER BY tenant, name LIMIT :limit

@@ -507,8 +507,8 @@ WITH told AS (
     SELECT parent, count(*)::int AS several FROM told GROUP BY parent
 ), bumped AS (
     UPDATE onward_queue q SET inbox = q.inbox + c.several,
-        due_at = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN NULL ELSE q.due_at END,
-        reason = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget') THEN 'queued' ELSE q.reason END
+        due_at = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget', 'lock') THEN NULL ELSE q.due_at END,
+        reason = CASE WHEN q.worker IS NULL AND q.reason IN ('signal', 'question', 'approval', 'child', 'in_doubt', 'budget', 'lock') THEN 'queued' ELSE q.reason END
     FROM counted c WHERE q.task_id = c.parent AND q.task_id = ANY(:parents::text[]) RETURNING q.task_id, q.inbox - c.several AS base
 )
 INSERT INTO onward_inbox (task_id, number, id, kind, name, data, at)
@@ -534,6 +534,7 @@ SELECT ARRAY(SELECT DISTINCT p.queue FROM ({ready_pairs}) p WHERE :any_name OR p
        EXISTS (SELECT 1 FROM onward_workers w WHERE w.lease_until < onward_now()) OR EXISTS ({lost_holders}) AS lost,
        EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL) AS children,
        (SELECT min(next_at) FROM onward_schedules WHERE next_at IS NOT NULL) - onward_now() AS next_tick_in,
+       EXISTS (SELECT 1 FROM onward_locks) AS locks,
        CASE WHEN :lease::float8 IS NULL THEN '{}' ELSE ARRAY({absent}) END AS absent
 
 -- name: ready_pairs
@@ -595,7 +596,7 @@ WITH lost AS MATERIALIZED (
 UPDATE onward_queue q SET worker = NULL,
     due_at = CASE WHEN q.paused THEN 'Infinity'::float8 END, reason = CASE WHEN q.paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN EXISTS (
-        SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'step.waits', 'artifact.kept', 'progress')
+        SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'step.waits', 'artifact.kept', 'lock.taken', 'progress')
           AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = q.task_id ORDER BY h.seq DESC LIMIT 1)
     ) THEN 0 ELSE q.crashes + 1 END
 WHERE q.worker IS NOT NULL AND q.task_id = ANY(ARRAY(SELECT task_id FROM lost))
@@ -781,3 +782,11 @@ UPDATE onward_dead_letters SET held_until = onward_now() + :lease WHERE id IN (
   SELECT id FROM onward_dead_letters WHERE intake = :intake AND redrive_at IS NOT NULL AND (held_until IS NULL OR held_until < onward_now())
   ORDER BY redrive_at, id LIMIT :limit FOR UPDATE SKIP LOCKED)
 RETURNING id, identity, position, sent_id, size, data
+
+-- name: lock_bucket
+-- One transaction at a time takes or frees a lock of a bucket.
+SELECT 1 FROM onward_lock_counters WHERE bucket = :bucket FOR UPDATE
+
+-- name: lock_buckets_of
+-- The same for all locks of these tasks, in the order of the buckets.
+SELECT 1 FROM onward_lock_counters WHERE bucket IN (SELECT l.bucket FROM onward_locks l WHERE l.task_id = ANY(:ids::text[])) ORDER BY bucket FOR UPDATE

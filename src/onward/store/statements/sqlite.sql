@@ -228,7 +228,7 @@ SELECT queue, task FROM pairs
 
 -- name: place
 -- What a worker has to know beside the tasks: the workers, whether the lease of one has ended or a task is held by a worker that is gone
--- (hopping from holder to holder through the index), whether there are children, and when a schedule is due.
+-- (hopping from holder to holder through the index), whether there are children, when a schedule is due, and whether a lock is held.
 WITH RECURSIVE holders(worker) AS (
     SELECT * FROM (SELECT worker FROM onward_queue WHERE worker IS NOT NULL ORDER BY worker LIMIT 1)
     UNION ALL
@@ -239,7 +239,8 @@ SELECT (SELECT count(*) FROM onward_workers), (SELECT COALESCE(max(started_at), 
        EXISTS (SELECT 1 FROM onward_workers w WHERE w.lease_until < onward_now())
            OR EXISTS (SELECT 1 FROM holders h WHERE h.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = h.worker)),
        EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL),
-       (SELECT min(next_at) FROM onward_schedules WHERE next_at IS NOT NULL) - onward_now()
+       (SELECT min(next_at) FROM onward_schedules WHERE next_at IS NOT NULL) - onward_now(),
+       EXISTS (SELECT 1 FROM onward_locks)
 
 -- name: suspects
 -- Queues in which suspects wait and may be started.
@@ -349,7 +350,7 @@ DELETE FROM onward_workers WHERE (:sweep AND lease_until < :asked) OR id IN (SEL
 UPDATE onward_queue SET worker = NULL,
     due_at = CASE WHEN paused THEN 9e999 END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END,
     crashes = CASE WHEN EXISTS (
-        SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'step.waits', 'artifact.kept', 'progress')
+        SELECT 1 FROM onward_journal j WHERE j.task_id = onward_queue.task_id AND j.kind NOT IN ('step.started', 'step.retry', 'step.waits', 'artifact.kept', 'lock.taken', 'progress')
           AND j.seq > (SELECT h.shift FROM onward_journal h WHERE h.task_id = onward_queue.task_id ORDER BY h.seq DESC LIMIT 1)
     ) THEN 0 ELSE crashes + 1 END
 WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = onward_queue.worker)
