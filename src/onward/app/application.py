@@ -21,7 +21,6 @@ from onward.app.queries import Queries
 from onward.app.registry import Registry
 from onward.app.sign_in import make_sign_in
 from onward.artifacts.keeper import Artifacts, Shelf
-from onward.brokers.connect import open_cache
 from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
 from onward.coordinate.connect import open_coordinator
 from onward.coordinate.tasks import TaskLocks
@@ -57,7 +56,6 @@ from onward.store.sqlite.file import MEMORY
 from onward.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
-    from onward.agent.cache import ToolCache
     from onward.core.state import AgentState, ArtifactRef
 
 VERSION = "0.1.0"
@@ -114,10 +112,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
             refuse = self.settings.encryption_plain == "refuse"
             label = self.settings.encryption_label
             store.data_keys.use(self._master_keys, label=label, refuse_plain=refuse, inline=store.inline)
-        if self.settings.bell and not store.one_machine:
-            from onward.brokers.bell import make_bell  # noqa: PLC0415 -- most programs have none
-
-            store.bell = make_bell(self.settings.bell, self.settings.brokers, self._clock)
+        self._hang_bell(store)
         self._coordinator = open_coordinator(self.settings.coordinator)
         self.service: Service = Service(
             store,
@@ -131,19 +126,6 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
             intake_keep_s=self.settings.intake_keep_s,
             coordinator=self._coordinator,
         )
-
-    @functools.cached_property
-    def _cache(self) -> ToolCache:
-        from onward.agent.cache import MemoryCache, ToolCache  # noqa: PLC0415 -- agents alone have one
-
-        broker = self.settings.cache
-        if broker == "memory":
-            return ToolCache(MemoryCache(self._clock), self._clock)
-        return ToolCache(open_cache(broker, self.settings.brokers), self._clock)
-
-    def _open_tool_cache(self) -> ToolCache:
-        """The cache of tools. Raises BadSetting for a broker that cannot be one."""
-        return self._cache
 
     def move(self, db: str) -> None:
         """Use another database. Raises UsageError while the app is open."""
@@ -163,9 +145,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
         """Close the connections to the database and those of the models of agents."""
         for model in self._models:
             await model.close()
-        if "_cache" in self.__dict__:
-            await self._cache.close()
-            del self._cache
+        await self._close_cache()
         if self._coordinator is not None:
             await self._coordinator.close()
         await self.store.close()

@@ -1,4 +1,4 @@
-"""Intakes of an app: messages of brokers become tasks, or calls of a function. Part of `Onward`."""
+"""Brokers of an app: messages become tasks, or calls of a function; a bell; the cache of tools. Part of `Onward`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from onward.brokers.connect import open_source, split_place
+from onward.brokers.connect import open_cache, open_source, split_place
 from onward.brokers.intake import Intake, Intakes, IntakeSpec
 from onward.brokers.message import Message
 from onward.config import Settings
@@ -21,6 +21,7 @@ from onward.service.service import Service
 from onward.store.port.core import Store
 
 if TYPE_CHECKING:
+    from onward.agent.cache import ToolCache
     from onward.brokers.port import Source
 
 IntakeF = TypeVar("IntakeF", bound=Callable[[Message], Any])
@@ -142,3 +143,30 @@ class IntakeMethods:
     def _source(self, spec: IntakeSpec) -> Source:
         url = self.settings.brokers[spec.broker]
         return open_source(spec.broker, url, spec.place, f"onward-{spec.name}", self._ids(), self._clock)
+
+    # ── bell and cache ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hang_bell(self, store: Store) -> None:
+        """Let a broker carry the nudges of the store, where a setting says so. SQLite needs none."""
+        if self.settings.bell and not store.one_machine:
+            from onward.brokers.bell import make_bell  # noqa: PLC0415 -- most programs have none
+
+            store.bell = make_bell(self.settings.bell, self.settings.brokers, self._clock)
+
+    @functools.cached_property
+    def _cache(self) -> ToolCache:
+        from onward.agent.cache import MemoryCache, ToolCache  # noqa: PLC0415 -- agents alone have one
+
+        broker = self.settings.cache
+        if broker == "memory":
+            return ToolCache(MemoryCache(self._clock), self._clock)
+        return ToolCache(open_cache(broker, self.settings.brokers), self._clock)
+
+    def _open_tool_cache(self) -> ToolCache:
+        """The cache of tools. Raises BadSetting for a broker that cannot be one."""
+        return self._cache
+
+    async def _close_cache(self) -> None:
+        if "_cache" in self.__dict__:
+            await self._cache.close()
+            del self._cache

@@ -20,8 +20,8 @@ from onward.artifacts.keeper import BeforeLoad
 from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
-from onward.core.page import Page
 from onward.core.lock import Lock
+from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import (
