@@ -86,6 +86,26 @@ class RabbitMQ(Daemon):
             return connection.recv(1) == b"\x01"
         return False
 
+    def messages(self, queue: str) -> int:
+        """How many messages a quorum queue has, with those that consumers hold. AMQP does not tell it: this asks the node, which takes some 20 ms."""
+        assert self._root is not None
+        question = (
+            f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
+            "{ok, {_, N}, _} = ra:leader_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1), N.\n"
+        )
+        cookie = (self.folder / ".erlang.cookie").read_text().strip()
+        program = next(self._root.glob("usr/lib/erlang/erts-*/bin/erl_call"))
+        asked = subprocess.run(
+            [program, "-c", cookie, "-n", f"rig{self.port}@localhost", "-e"],
+            input=question,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=self.environment(),
+            timeout=20,
+        )
+        return int(asked.stdout.strip().removeprefix("{ok, ").removesuffix("}"))
+
     def close(self) -> None:
         super().close()
         if self._epmd is not None:
