@@ -75,6 +75,8 @@ class Settings:
     encryption_label: str = ""
     encryption_plain: str = "accept"
     brokers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    bell: str = ""
+    cache: str = "memory"
     intake_keep_s: float = 604_800.0
     quota_requests: int = _QUOTA.requests
     quota_key_requests: int = _QUOTA.key_requests

@@ -26,7 +26,7 @@ from onward.core.crash import crashpoint
 from onward.core.durations import Duration
 from onward.core.ids import Ids
 from onward.core.shutdown import end_tasks
-from onward.engine.background import Spawn
+from onward.engine.background import Spawn, spawn
 from onward.engine.context.arguments import is_async
 from onward.errors import BrokerUnavailable, OnwardError, QueueFull, QuotaExceeded, StoreUnavailable, UnknownTask
 from onward.service.service import Service
@@ -333,7 +333,7 @@ class Intake:
             async with turns:
                 return await self._call(item)
 
-        calls = [asyncio.ensure_future(call(item)) for item in items]
+        calls = [spawn(call(item), "onward-intake-call") for item in items]
         try:
             return [await future for future in calls]
         finally:
