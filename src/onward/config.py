@@ -205,8 +205,8 @@ def is_own_url(url: str) -> bool:
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
-    return f"ONWARD_{name.upper()}"
+    """The environment variable of a setting. Each broker has its own."""
+    return f"{_BROKER_VARIABLE}NAME" if name == "brokers" else f"ONWARD_{name.upper()}"
 
 
 def to_display(settings: Settings, where: str) -> dict[str, Any]:

@@ -58,3 +58,19 @@ def _param(kind: str, test: str) -> Any:
 def producer(broker: str) -> Producer:
     """A program that sends messages to a place of its own at a broker, with the client of the broker alone."""
     return KINDS[broker][1](_started(broker))
+
+
+def _redis_producer() -> RedisProducer:
+    server = _started("redis")
+    assert isinstance(server, Valkey)
+    return RedisProducer(server)
+
+
+@pytest.fixture
+def redis_producer() -> RedisProducer:
+    return _redis_producer()
+
+
+@pytest.fixture
+def second_redis_producer() -> RedisProducer:
+    return _redis_producer()

@@ -146,6 +146,8 @@ class KafkaProducer:
                 low, high = client.get_watermark_offsets(committed, timeout=30)
                 left += high - max(low, committed.offset)
             return left
+        except confluent_kafka.KafkaException:
+            return UNKNOWN  # the broker has just started, and does not know its groups yet
         finally:
             client.close()
 
@@ -156,6 +158,7 @@ class KafkaProducer:
         self._server.start()
 
 
+UNKNOWN = 1_000_000
 GROUPS = ("onward-orders", "onward-mail")
 """The consumer groups of the intakes of the tests. Each test has one of them."""
 

@@ -13,23 +13,14 @@ import concurrent.futures
 import dataclasses
 import functools
 import logging
+import math
 import queue
 import threading
 import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from onward.brokers.message import Received
 from onward.brokers.options import Options
@@ -47,6 +38,9 @@ CLOSE_TIMEOUT_S = 10.0
 
 KEEP_POLLING_S = 1.0
 """Seconds without a request of the intake after which the thread polls by itself, with its partitions paused."""
+
+POLL_S = 0.05
+"""Seconds of one call of the client for messages: a commit waits for its end."""
 
 AWAY_S = 10.0
 """Seconds without any broker after which the source asks whether the cluster answers. Until then the client connects again by itself."""
@@ -76,9 +70,6 @@ REBALANCE_ERRORS = frozenset(
 )
 """Errors of a commit while the group shares out its partitions anew. What is not committed is committed later, or comes again."""
 
-_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-
 Answer = TypeVar("Answer")
 
 
@@ -101,9 +92,7 @@ class KafkaSource:
         options = Options(broker, url)
         self._session_s = options.seconds("session_timeout", SESSION_TIMEOUT_S, 1.0, 1800.0)
         self._client_settings = _client_settings(options, consumer)
-        self._topic_id = ""
         self._consumer: Consumer | None = None
-        self._admin: AdminClient | None = None
         self._commands: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
         )
@@ -133,10 +122,7 @@ class KafkaSource:
 
     async def lag(self) -> int | None:
         """Messages behind the committed offsets, in all partitions of the topic."""
-        try:
-            return await asyncio.to_thread(self._lag)
-        except KafkaException as error:
-            raise self._unavailable(error) from None
+        return await self._call(self._lag)
 
     async def close(self) -> None:
         """Leave the group."""
@@ -187,9 +173,6 @@ class KafkaSource:
                 log.info("broker %s: the consumer did not leave its group: %s", self._broker, error)
 
     def _open(self) -> None:
-        self._admin = AdminClient(self._client_settings, logger=log)
-        described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_TIMEOUT_S)
-        self._topic_id = str(described[self._topic].result(ANSWER_TIMEOUT_S * 2).topic_id)
         self._consumer = Consumer(
             {
                 **self._client_settings,
@@ -208,6 +191,7 @@ class KafkaSource:
             },
             logger=log,
         )
+        self._partition_numbers()
         self._consumer.subscribe(
             [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
@@ -220,11 +204,19 @@ class KafkaSource:
             self._consumer.resume(self._consumer.assignment())
             self._paused = False
         messages, self._spare = self._spare[:most], self._spare[most:]
-        if not messages and (first := self._consumer.poll(wait)) is not None:
+        if not messages and (first := self._poll(wait)) is not None:
             messages.append(first)
         if messages and len(messages) < most:
             messages += self._consumer.consume(most - len(messages), timeout=0)
         return [received for message in messages if (received := self._received(message)) is not None]
+
+    def _poll(self, wait: float) -> Message | None:
+        """The first message that comes. None after so many seconds, and when the intake wants something else meanwhile."""
+        assert self._consumer is not None
+        for _ in range(max(1, math.ceil(wait / POLL_S))):
+            if (message := self._consumer.poll(min(wait, POLL_S))) is not None or not self._commands.empty():
+                return message
+        return None
 
     def _received(self, message: Message) -> Received | None:
         """None for a message of a partition that is no longer ours."""
@@ -239,7 +231,8 @@ class KafkaSource:
         self._away_since = None
         partition.progress.deliver(offset)
         headers = {header[0].lower(): _text(header[1]) for header in message.headers() or []}
-        position = f"{self._topic}/{self._topic_id}/{number}/{offset}"
+        # With the time of the message: in a topic that was deleted and made again, offsets begin anew.
+        position = f"{self._topic}/{number}/{offset}@{message.timestamp()[1]}"
         return Received(headers, message.value() or b"", position, token=(partition, offset))
 
     def _acknowledge(self, tokens: Sequence[tuple[_Partition, int]]) -> None:
@@ -303,35 +296,33 @@ class KafkaSource:
         if self._fatal:
             raise BrokerUnavailable(self._broker, self._fatal)
         if self._away_since is not None and self._clock.monotonic() - self._away_since > AWAY_S:
-            self._consumer.list_topics(self._topic, timeout=ANSWER_TIMEOUT_S)
+            self._partition_numbers()
             self._away_since = None
 
-    # ── beside the thread ────────────────────────────────────────────────────────────────────────────────────────
-
     def _lag(self) -> int | None:
-        if (admin := self._admin) is None:
+        if self._consumer is None or self._away_since is not None:
             return None
-        timeout = {"request_timeout": ANSWER_TIMEOUT_S}
-        group = ConsumerGroupTopicPartitions(self._group)
-        answer = admin.list_consumer_group_offsets([group], **timeout)[self._group].result()
-        committed: dict[int, int] = {
-            place.partition: place.offset for place in answer.topic_partitions if place.topic == self._topic
-        }
-        described = admin.describe_topics(TopicCollection([self._topic]), **timeout)[self._topic].result()
-        places = [TopicPartition(self._topic, partition.id) for partition in described.partitions]
-        ends = self._offsets(admin, places, _LATEST)
-        starts = self._offsets(admin, places, _EARLIEST)
-        behind = [end - max(starts[number], committed.get(number, 0)) for number, end in ends.items()]
-        return sum(behind)
+        numbers = self._partition_numbers()
+        committed = self._consumer.committed(self._places(numbers), timeout=ANSWER_TIMEOUT_S)
+        ends, starts = self._offsets(numbers, OFFSET_END), self._offsets(numbers, OFFSET_BEGINNING)
+        done = {place.partition: place.offset for place in committed}
+        return sum(max(0, ends[number] - max(starts[number], done[number])) for number in numbers)
 
-    @staticmethod
-    def _offsets(admin: AdminClient, places: Sequence[TopicPartition], spec: Any) -> dict[int, int]:
-        answers = admin.list_offsets(
-            dict.fromkeys(places, spec),
-            isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=ANSWER_TIMEOUT_S,
-        )
-        return {place.partition: answer.result().offset for place, answer in answers.items()}
+    def _offsets(self, numbers: Sequence[int], which: int) -> dict[int, int]:
+        assert self._consumer is not None
+        places = self._consumer.offsets_for_times(self._places(numbers, which), timeout=ANSWER_TIMEOUT_S)
+        return {place.partition: place.offset for place in places}
+
+    def _partition_numbers(self) -> list[int]:
+        """The partitions of the topic. Raises KafkaException when it is missing, or no broker answers."""
+        assert self._consumer is not None
+        topic = self._consumer.list_topics(self._topic, timeout=ANSWER_TIMEOUT_S).topics[self._topic]
+        if topic.error is not None:
+            raise KafkaException(topic.error)
+        return list(topic.partitions)
+
+    def _places(self, numbers: Sequence[int], offset: int = 0) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, number, offset) for number in numbers]
 
 
 def _client_settings(options: Options, consumer: str) -> dict[str, Any]:

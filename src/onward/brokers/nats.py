@@ -62,7 +62,6 @@ class NatsSource:
         self._durable = group.replace(
             ".", "="
         )  # a dot is not allowed, and an equals sign is not in the name of an intake
-        self._created = ""
         self._client: Client | None = None
         self._inbox = ""
         self._arrived: collections.deque[Msg] = collections.deque()
@@ -92,7 +91,6 @@ class NatsSource:
                 closed_cb=self._closed,
             )
             jetstream = client.jetstream(timeout=ANSWER_TIMEOUT_S)
-            self._created = f"{(await jetstream.stream_info(self._stream)).created:%Y%m%d%H%M%S%f}"
             await jetstream.add_consumer(
                 self._stream,
                 ConsumerConfig(
@@ -188,7 +186,7 @@ class NatsSource:
 
     def _received(self, message: Msg) -> Received:
         headers = {name.lower(): value for name, value in (message.headers or {}).items()}
-        position = f"{self._stream}/{self._created}/{_sequence(message.reply)}"
+        position = f"{self._stream}/{_position(message.reply)}"
         return Received(headers, message.data, position, headers.get("nats-msg-id", ""), message.reply)
 
     async def _failed(self, error: Exception) -> None:
@@ -234,8 +232,10 @@ def _servers(url: str) -> list[str]:
     return [f"{scheme}://{login}{at}{host}" for host in hosts.split(",")]
 
 
-def _sequence(reply: str) -> str:
-    """The sequence in the stream, from the subject for the acknowledgement: `$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE…` with 9 parts,
-    or with a domain and an account before the stream."""
+def _position(reply: str) -> str:
+    """The sequence of a message in its stream, and its time: in a stream that was deleted and made again, sequences begin anew. Both are in
+    the subject for the acknowledgement: `$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.NUMBER.TIME…` with 9 parts, or with a domain and an account
+    before the stream."""
     parts = reply.split(".")
-    return parts[5] if len(parts) == 9 else parts[7]
+    skipped = 0 if len(parts) == 9 else 2
+    return f"{parts[5 + skipped]}@{parts[7 + skipped]}"
