@@ -104,7 +104,10 @@ class RabbitMQ(Daemon):
             env=self.environment(),
             timeout=20,
         )
-        return int(asked.stdout.strip().removeprefix("{ok, ").removesuffix("}"))
+        answer = asked.stdout.strip().removeprefix("{ok, ").removesuffix("}")
+        if not answer.isdecimal():  # the queue is being recovered
+            raise RuntimeError(f"{self.name} does not say how many messages {queue} has: {answer[:300]}")
+        return int(answer)
 
     def close(self) -> None:
         super().close()

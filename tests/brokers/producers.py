@@ -22,6 +22,8 @@ from rig.rabbitmq import RabbitMQ
 from rig.valkey import Valkey
 
 _NUMBERS = itertools.count(1)
+UNKNOWN = 1_000_000
+"""How many messages are left at a broker that has just started, and does not say it yet."""
 
 
 def fresh_place() -> str:
@@ -147,7 +149,7 @@ class KafkaProducer:
                 left += high - max(low, committed.offset)
             return left
         except confluent_kafka.KafkaException:
-            return UNKNOWN  # the broker has just started, and does not know its groups yet
+            return UNKNOWN
         finally:
             client.close()
 
@@ -158,7 +160,6 @@ class KafkaProducer:
         self._server.start()
 
 
-UNKNOWN = 1_000_000
 GROUPS = ("onward-orders", "onward-mail")
 """The consumer groups of the intakes of the tests. Each test has one of them."""
 
@@ -190,7 +191,10 @@ class RabbitProducer:
 
     async def unacknowledged(self) -> int:
         """Also those that a consumer holds, which AMQP does not tell."""
-        return await asyncio.to_thread(self._server.messages, self.place)
+        try:
+            return await asyncio.to_thread(self._server.messages, self.place)
+        except RuntimeError:
+            return UNKNOWN
 
     def kill9(self) -> None:
         self._server.kill9()

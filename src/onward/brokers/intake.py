@@ -64,8 +64,8 @@ HOLD_INTERVAL_S = 5.0
 MIN_DELAY_S, MAX_DELAY_S = 0.1, 5.0
 """The shortest and the longest pause before something is tried again. It doubles each time."""
 
-REPORT_INTERVAL_S = 5.0
-"""Seconds between two reports of an intake to the store."""
+REPORT_INTERVAL_S = 5
+"""Seconds between two reports of an intake to the store, as long as its state is the same."""
 
 REDRIVE_INTERVAL_S = 1.0
 """Seconds between two looks for dead letters that are to be tried again."""
@@ -286,7 +286,8 @@ class Intake:
                 await asyncio.wait([task], timeout=wait)
             )[0]:
                 self._next_hold = self._clock.monotonic() + HOLD_INTERVAL_S
-                await source.hold([*[item.received for item in items if not item.letter], *self._fetched_ahead()])
+                with contextlib.suppress(BrokerUnavailable):  # the acknowledgement will say it
+                    await source.hold([*[item.received for item in items if not item.letter], *self._fetched_ahead()])
             answer: Answer = task.result()
             return answer
         finally:
@@ -489,10 +490,14 @@ class Intake:
         self._state, self._detail = state, detail
 
     async def keep_reporting(self) -> None:
-        """Report to the store, for ever."""
+        """Report to the store, for ever: now and then, and soon after the state changed."""
         while True:
+            state = self._state
             await self.report()
-            await self._clock.sleep(REPORT_INTERVAL_S)
+            for _ in range(REPORT_INTERVAL_S):
+                await self._clock.sleep(1.0)
+                if self._state != state:
+                    break
 
     async def report(self) -> None:
         """Report to the store how this intake does."""
