@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import bare, growth, hostile, idle, report
+from bench import bare, growth, hostile, idle, intake, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
@@ -88,6 +88,12 @@ def _hostile(words: list[str]) -> int:
         return hostile.run(options, ground.empty)
 
 
+def _intake(words: list[str]) -> int:
+    options = intake.parse(words)
+    with _ground(options.store) as ground:
+        return intake.run(options, ground.empty)
+
+
 def main() -> int:
     if sys.argv[1:2] == ["hostile"]:
         return _hostile(sys.argv[2:])
@@ -95,6 +101,8 @@ def main() -> int:
         return _growth(sys.argv[2:])
     if sys.argv[1:2] == ["idle"]:
         return _idle(sys.argv[2:])
+    if sys.argv[1:2] == ["intake"]:
+        return _intake(sys.argv[2:])
     options = _options()
     with _ground(options.store) as ground:
         peers = [peer for peer in host.PEERS if options.peers and peer.stores & set(options.store)]

@@ -3,44 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from rig.daemon import Daemon
+from rig.kafka import Kafka
+from rig.nats import Nats
+from rig.rabbitmq import RabbitMQ
 from rig.server import Unavailable
 from rig.valkey import Valkey
-from tests.brokers.producers import Producer, RedisProducer
+from tests.brokers.producers import KafkaProducer, NatsProducer, Producer, RabbitProducer, RedisProducer
 
-_STARTED: dict[str, Valkey] = {}
+KAFKA_SETTINGS = {"group.min.session.timeout.ms": "500"}
+"""Settings of the Kafka of the tests: the partitions of a killed consumer are free after a second or two."""
+
+KINDS: dict[str, tuple[Callable[[], Daemon], Callable[[Any], Producer]]] = {
+    "redis": (Valkey, RedisProducer),
+    "nats": (Nats, NatsProducer),
+    "kafka": (lambda: Kafka(settings=KAFKA_SETTINGS), KafkaProducer),
+    "rabbitmq": (RabbitMQ, RabbitProducer),
+}
+SLOW_TO_START = frozenset({"kafka", "rabbitmq"})
+QUICK = frozenset({"test_each_message_is_one_task", "test_poison_becomes_dead_letters_with_the_reason"})
+"""Tests that are quick on every broker. The other quick tests are slow on brokers that start slowly."""
+
+_STARTED: dict[str, Daemon] = {}
 
 
-def _started(kind: str, make: Callable[[], Valkey]) -> Valkey:
+def _started(kind: str) -> Daemon:
     """The server of this process; the test is skipped where it cannot be had."""
-    if kind not in _STARTED:
-        try:
-            _STARTED[kind] = make()
-        except Unavailable as why:
-            pytest.skip(str(why))
-    return _STARTED[kind].start()
+    try:
+        if kind not in _STARTED:
+            _STARTED[kind] = KINDS[kind][0]()
+        return _STARTED[kind].start()
+    except Unavailable as why:
+        pytest.skip(str(why))
 
 
-@pytest.fixture(params=["redis"])
-def broker(request: pytest.FixtureRequest) -> str:
-    """The kind of broker."""
-    kind: str = request.param
-    return kind
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test with a producer runs on each broker. Tests of a broker that starts slowly run in one process, so that it starts once."""
+    if "broker" in metafunc.fixturenames:
+        metafunc.parametrize("broker", [_param(kind, metafunc.definition.originalname) for kind in KINDS])
+
+
+def _param(kind: str, test: str) -> Any:
+    if kind not in SLOW_TO_START:
+        return kind
+    marks = [pytest.mark.xdist_group(kind)]
+    return pytest.param(kind, marks=marks if test in QUICK else [*marks, pytest.mark.slow])
 
 
 @pytest.fixture
 def producer(broker: str) -> Producer:
     """A program that sends messages to a place of its own at a broker, with the client of the broker alone."""
-    return RedisProducer(_started(broker, Valkey))
+    return KINDS[broker][1](_started(broker))
+
+
+def _redis_producer() -> RedisProducer:
+    server = _started("redis")
+    assert isinstance(server, Valkey)
+    return RedisProducer(server)
 
 
 @pytest.fixture
 def redis_producer() -> RedisProducer:
-    return RedisProducer(_started("redis", Valkey))
+    return _redis_producer()
 
 
 @pytest.fixture
 def second_redis_producer() -> RedisProducer:
-    return RedisProducer(_started("redis", Valkey))
+    return _redis_producer()

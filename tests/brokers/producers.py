@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import aio_pika
+import confluent_kafka
+import nats
+import nats.js.errors
 import redis.asyncio
+from nats.js.api import StreamConfig
 
+from rig.kafka import Kafka
+from rig.nats import Nats
+from rig.rabbitmq import RabbitMQ
 from rig.valkey import Valkey
 
 _NUMBERS = itertools.count(1)
+UNKNOWN = 1_000_000
+"""How many messages are left at a broker that has just started, and does not say it yet."""
 
 
 def fresh_place() -> str:
@@ -25,6 +36,8 @@ class Producer(Protocol):
     url: str
     place: str
     """As `BROKER/PLACE` of an intake has it, without the broker."""
+    identity: str
+    """How the identity of a plain message begins: `at` for its position, `id` for the id of its sender."""
 
     async def send(self, bodies: Sequence[bytes], headers: Mapping[str, str] = ...) -> None:
         """Send messages. They are safe when this returns."""
@@ -41,7 +54,7 @@ class Producer(Protocol):
 
 class RedisProducer:
     def __init__(self, server: Valkey) -> None:
-        self._server = server
+        self._server, self.identity = server, "at"
         self.place = fresh_place()
         self.url = f"{server.url}?claim_after=1"
 
@@ -59,6 +72,129 @@ class RedisProducer:
             if not groups:
                 return int(await client.xlen(self.place))
             return sum(group["pending"] + (group["lag"] or 0) for group in groups)
+
+    def kill9(self) -> None:
+        self._server.kill9()
+
+    def start(self) -> None:
+        self._server.start()
+
+
+class NatsProducer:
+    def __init__(self, server: Nats) -> None:
+        self._server, self.identity = server, "at"
+        self.place = fresh_place()
+        self.url = f"{server.url}?ack_wait=1"
+
+    async def send(self, bodies: Sequence[bytes], headers: Mapping[str, str] = {}) -> None:
+        async with await nats.connect(self._server.url) as client:
+            jetstream = client.jetstream(publish_async_max_pending=1000)
+            await jetstream.add_stream(StreamConfig(name=self.place, subjects=[f"{self.place}.>"]))
+            sent = [
+                await jetstream.publish_async(
+                    f"{self.place}.orders", body, wait_stall=30, headers=dict(headers) or None
+                )
+                for body in bodies
+            ]
+            for future in sent:
+                await future
+
+    async def unacknowledged(self) -> int:
+        async with await nats.connect(self._server.url) as client:
+            jetstream = client.jetstream()
+            consumers = await jetstream.consumers_info(self.place)
+            if not consumers:
+                return (await jetstream.stream_info(self.place)).state.messages
+            return sum((info.num_pending or 0) + (info.num_ack_pending or 0) for info in consumers)
+
+    def kill9(self) -> None:
+        self._server.kill9()
+
+    def start(self) -> None:
+        self._server.start()
+
+
+class KafkaProducer:
+    """A topic with four partitions."""
+
+    def __init__(self, server: Kafka) -> None:
+        self._server, self.identity = server, "at"
+        self.place = server.topic(fresh_place())
+        self.url = f"{server.url}?session_timeout=2"
+
+    async def send(self, bodies: Sequence[bytes], headers: Mapping[str, str] = {}) -> None:
+        await asyncio.to_thread(self._send, bodies, headers)
+
+    def _send(self, bodies: Sequence[bytes], headers: Mapping[str, str]) -> None:
+        settings = {"bootstrap.servers": self._server.servers, "acks": "all", "linger.ms": 5, "log_level": 0}
+        client = confluent_kafka.Producer({**settings, "sticky.partitioning.linger.ms": 0})
+        for body in bodies:
+            client.produce(self.place, body, headers=list(headers.items()))
+        assert client.flush(60) == 0
+
+    async def unacknowledged(self) -> int:
+        return await asyncio.to_thread(self._unacknowledged)
+
+    def _unacknowledged(self) -> int:
+        return min(self._behind(group) for group in GROUPS)
+
+    def _behind(self, group: str) -> int:
+        settings = {"bootstrap.servers": self._server.servers, "group.id": group, "log_level": 0}
+        client = confluent_kafka.Consumer(settings)
+        try:
+            places = [confluent_kafka.TopicPartition(self.place, number) for number in range(4)]
+            left = 0
+            for committed in client.committed(places, timeout=30):
+                low, high = client.get_watermark_offsets(committed, timeout=30)
+                left += high - max(low, committed.offset)
+            return left
+        except confluent_kafka.KafkaException:
+            return UNKNOWN
+        finally:
+            client.close()
+
+    def kill9(self) -> None:
+        self._server.kill9()
+
+    def start(self) -> None:
+        self._server.start()
+
+
+GROUPS = ("onward-orders", "onward-mail")
+"""The consumer groups of the intakes of the tests. Each test has one of them."""
+
+
+class RabbitProducer:
+    """A durable quorum queue. Each message has an id of its own, since a queue has no positions."""
+
+    def __init__(self, server: RabbitMQ) -> None:
+        self._server, self.identity = server, "id"
+        self.place = fresh_place()
+        self.url = server.url
+
+    async def send(self, bodies: Sequence[bytes], headers: Mapping[str, str] = {}) -> None:
+        async with await aio_pika.connect(self._server.url) as connection:
+            channel = await connection.channel(publisher_confirms=True)
+            await channel.declare_queue(self.place, durable=True, arguments={"x-queue-type": "quorum"})
+            for start in range(0, len(bodies), 500):
+                await asyncio.gather(*[self._publish(channel, body, headers) for body in bodies[start : start + 500]])
+
+    async def _publish(self, channel: Any, body: bytes, headers: Mapping[str, str]) -> None:
+        message = aio_pika.Message(
+            body,
+            headers=dict(headers),
+            content_type=headers.get("content-type"),
+            message_id=f"m{next(_NUMBERS)}",
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        )
+        await channel.default_exchange.publish(message, self.place, mandatory=True)
+
+    async def unacknowledged(self) -> int:
+        """Also those that a consumer holds, which AMQP does not tell."""
+        try:
+            return await asyncio.to_thread(self._server.messages, self.place)
+        except RuntimeError:
+            return UNKNOWN
 
     def kill9(self) -> None:
         self._server.kill9()

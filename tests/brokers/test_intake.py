@@ -56,7 +56,7 @@ async def test_each_message_is_one_task(url: str, producer: Producer) -> None:
         assert await inputs(app) == list(range(450))
         task = (await app.list(limit=1))[0][0]
         assert task.key is not None
-        assert task.key.startswith("orders:at:")
+        assert task.key.startswith(f"orders:{producer.identity}:")
 
 
 @not_memory

@@ -57,7 +57,17 @@ def open_source(broker: str, url: str, place: str, group: str, consumer: str, cl
             from onward.brokers.redis import RedisSource  # noqa: PLC0415 -- an extra
 
             return RedisSource(broker, url.replace("valkey://", "redis://", 1), place, group, consumer, clock)
-        raise UsageError(f"broker {broker}: there is no way in over {scheme}:// yet")
+        if extra == "nats":
+            from onward.brokers.nats import NatsSource  # noqa: PLC0415 -- an extra
+
+            return NatsSource(broker, url, place, group, consumer, clock)
+        if extra == "kafka":
+            from onward.brokers.kafka import KafkaSource  # noqa: PLC0415 -- an extra
+
+            return KafkaSource(broker, url, place, group, consumer, clock)
+        from onward.brokers.rabbitmq import RabbitSource  # noqa: PLC0415 -- an extra
+
+        return RabbitSource(broker, url, place, consumer)
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed; pip install 'onward[{extra}]'") from None
 

@@ -13,8 +13,8 @@ import dataclasses
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from onward import telemetry
 from onward.brokers import message as messages
@@ -35,6 +35,7 @@ from onward.store.port.core import Store
 from onward.store.shared.intakes import IntakeReport, NewLetter
 
 log = logging.getLogger("onward.intake")
+Answer = TypeVar("Answer")
 
 FETCH_WAIT_S = 1.0
 """Seconds that a fetch waits for the first message."""
@@ -63,8 +64,8 @@ HOLD_INTERVAL_S = 5.0
 MIN_DELAY_S, MAX_DELAY_S = 0.1, 5.0
 """The shortest and the longest pause before something is tried again. It doubles each time."""
 
-REPORT_INTERVAL_S = 5.0
-"""Seconds between two reports of an intake to the store."""
+REPORT_INTERVAL_S = 5
+"""Seconds between two reports of an intake to the store, as long as its state is the same."""
 
 REDRIVE_INTERVAL_S = 1.0
 """Seconds between two looks for dead letters that are to be tried again."""
@@ -154,9 +155,12 @@ class Intake:
         self._reported_at = clock.monotonic()
         self._mean_bytes = 0.0
         self._no_handler_since: dict[str, float] = {}
-        self._next_redrive = 0.0
+        self._next_redrive = self._next_hold = 0.0
         self._letters: int | None = None
+        self._some_letters = True
         self._source: Source | None = None
+        self._ahead: asyncio.Task[Sequence[Received]] | None = None
+        """The fetch of the next batch."""
         self.stopping: bool = False
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,22 +191,36 @@ class Intake:
         self._become(STOPPED)
 
     async def _consume(self, source: Source) -> None:
-        while not self.stopping:
-            await self._redrive()
-            received = await source.fetch(self._batch_size(), FETCH_WAIT_S)
-            if not received:
-                continue
-            crashpoint("intake.fetched")
-            size = sum([len(item.body) for item in received])
-            self._mean_bytes = size / len(received)
-            items = await self._read_all(received, size)
-            crashpoint("intake.read")
-            if not await self._settle(items, source):
-                return  # stopped: what is not acknowledged comes again
-            crashpoint("intake.committed")
-            await source.acknowledge(received)
-            crashpoint("intake.acknowledged")
-            self._taken += len(received)
+        """Commit one batch while the next is fetched. A stop fetches no more, and commits what was fetched."""
+        try:
+            while not self.stopping or self._ahead is not None:
+                if self._ahead is None:
+                    await self._redrive(source)
+                    self._ahead = self._fetch(source)
+                received: Sequence[Received] = await self._ahead
+                self._ahead = None
+                if not received:
+                    continue
+                crashpoint("intake.fetched")
+                size = sum([len(item.body) for item in received])
+                self._mean_bytes = size / len(received)
+                items = await self._read_all(received, size)
+                crashpoint("intake.read")
+                if not self.stopping and self._clock.monotonic() < self._next_redrive:
+                    self._ahead = self._fetch(source)
+                if not await self._settle(items, source):
+                    return  # stopped: what is not acknowledged comes again
+                crashpoint("intake.committed")
+                await source.acknowledge(received)
+                crashpoint("intake.acknowledged")
+                self._taken += len(received)
+        finally:
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None:
+                await end_tasks([ahead], CANCEL_TIMEOUT_S, log, "an intake")
+
+    def _fetch(self, source: Source) -> asyncio.Task[Sequence[Received]]:
+        return spawn(source.fetch(self._batch_size(), FETCH_WAIT_S), "onward-intake-fetch")
 
     def _batch_size(self) -> int:
         return max(
@@ -236,10 +254,10 @@ class Intake:
     async def _settle(self, items: Sequence[_Item], source: Source) -> bool:
         """Make each of these messages a task or a dead letter. False when the intake was stopped before."""
         waiting, size, delay = list(items), len(items), MIN_DELAY_S
-        next_hold = self._clock.monotonic() + HOLD_INTERVAL_S
+        self._next_hold = self._clock.monotonic() + HOLD_INTERVAL_S
         while waiting:
             try:
-                kept, why = await self._attempt(waiting[:size])
+                kept, why = await self._holding(self._attempt(waiting[:size]), items, source)
             except (QueueFull, QuotaExceeded) as error:
                 if size > 1:  # there may be room for some of them
                     size = size // 2
@@ -255,13 +273,31 @@ class Intake:
             if self.stopping:
                 return False
             self._become(WAITING, why)
-            await self._clock.sleep(delay)
+            await self._holding(self._clock.sleep(delay), items, source)
             delay = min(delay * 2, MAX_DELAY_S)
-            if self._clock.monotonic() >= next_hold:
-                await source.hold([item.received for item in items if not item.letter])
-                next_hold = self._clock.monotonic() + HOLD_INTERVAL_S
         self._become(RUNNING)
         return True
+
+    async def _holding(self, work: Coroutine[Any, Any, Answer], items: Sequence[_Item], source: Source) -> Answer:
+        """The answer of the work. While it goes on, the broker is told now and then that these messages are not done yet."""
+        task = spawn(work, "onward-intake-settle")
+        try:
+            while (wait := self._next_hold - self._clock.monotonic()) <= 0 or not (
+                await asyncio.wait([task], timeout=wait)
+            )[0]:
+                self._next_hold = self._clock.monotonic() + HOLD_INTERVAL_S
+                with contextlib.suppress(BrokerUnavailable):  # the acknowledgement will say it
+                    await source.hold([*[item.received for item in items if not item.letter], *self._fetched_ahead()])
+            answer: Answer = task.result()
+            return answer
+        finally:
+            if not task.done():
+                await end_tasks([task], CANCEL_TIMEOUT_S, log, "an intake")
+
+    def _fetched_ahead(self) -> Sequence[Received]:
+        ahead = self._ahead
+        done = ahead is not None and ahead.done() and not ahead.cancelled() and ahead.exception() is None
+        return ahead.result() if ahead is not None and done else []
 
     async def _attempt(self, items: Sequence[_Item]) -> tuple[list[_Item], str]:
         """Commit what can be committed; returns the messages that wait for a handler, and why. Raises QueueFull, QuotaExceeded and
@@ -378,6 +414,7 @@ class Intake:
                 f"intake {self.spec.name} has {self._letters:,} dead letters and takes no more messages; look at them with "
                 f"`onward dead {self.spec.name}`, then redrive or drop them"
             )
+        self._some_letters = True
         await self._store.intakes.bury([self._letter(item) for item in fresh])
         self._letters += len(fresh)
         self._dead += len(fresh)
@@ -402,17 +439,31 @@ class Intake:
     async def _forget_letters(self, items: Sequence[_Item]) -> None:
         """Delete the dead letters of messages that are tasks now: of those that were tried again, and of those that came again."""
         letters = [item.letter for item in items if item.letter]
-        if fresh := [item.identity for item in items if not item.letter]:
+        if self._some_letters and (fresh := [item.identity for item in items if not item.letter]):
             letters += await self._store.intakes.of_messages(self.spec.name, fresh)
         if letters:
             await self._store.intakes.remove(letters)
             self._letters = None
 
-    async def _redrive(self) -> None:
-        """Try dead letters again for which an operator asked."""
-        if self._clock.monotonic() < self._next_redrive or self._source is None:
-            return
-        letters = await self._store.intakes.take(self.spec.name, REDRIVE_BATCH, REDRIVE_LEASE_S)
+    async def _redrive(self, source: Source) -> None:
+        """Try dead letters again for which an operator asked. While the store is away this waits, with the broker connected: a queue of
+        RabbitMQ counts how often a message is delivered."""
+        delay = MIN_DELAY_S
+        while not self.stopping and self._clock.monotonic() >= self._next_redrive:
+            try:
+                await self._redrive_some(source)
+            except StoreUnavailable as error:
+                self._become(WAITING, str(error))
+                await self._holding(self._clock.sleep(delay), [], source)
+                delay = min(delay * 2, MAX_DELAY_S)
+            else:
+                self._become(RUNNING)
+
+    async def _redrive_some(self, source: Source) -> None:
+        self._some_letters = await self._store.intakes.count(self.spec.name, 1) > 0
+        letters = (
+            await self._store.intakes.take(self.spec.name, REDRIVE_BATCH, REDRIVE_LEASE_S) if self._some_letters else []
+        )
         if len(letters) < REDRIVE_BATCH:
             self._next_redrive = self._clock.monotonic() + REDRIVE_INTERVAL_S
         items = []
@@ -425,7 +476,7 @@ class Intake:
                 )
             items.append(item)
         if items:
-            await self._settle(items, self._source)
+            await self._settle(items, source)
 
     # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -439,10 +490,14 @@ class Intake:
         self._state, self._detail = state, detail
 
     async def keep_reporting(self) -> None:
-        """Report to the store, for ever."""
+        """Report to the store, for ever: now and then, and soon after the state changed."""
         while True:
+            state = self._state
             await self.report()
-            await self._clock.sleep(REPORT_INTERVAL_S)
+            for _ in range(REPORT_INTERVAL_S):
+                await self._clock.sleep(1.0)
+                if self._state != state:
+                    break
 
     async def report(self) -> None:
         """Report to the store how this intake does."""

@@ -69,9 +69,9 @@ def read(received: Received, own_id: Callable[[Message], str] | None = None) -> 
     message = _read_content(received)
     if own_id is not None:
         return dataclasses.replace(message, id=_checked_id(own_id, message))
-    if not message.id and not (where := identity_of(received)):
+    if not message.id:
         raise Unreadable("it has no identity: the queue has no positions, and the message has no id (message_id)")
-    return message if message.id else dataclasses.replace(message, id=where)
+    return message
 
 
 def identity_of(received: Received) -> str:
@@ -117,7 +117,7 @@ def _read_content(received: Received) -> Message:
     data = _data(received.body, content_type)
     if not content_type and _is_event(data):
         return _structured(received, data)
-    return Message("", data, headers, body=received.body, position=received.position)
+    return Message(identity_of(received), data, headers, body=received.body, position=received.position)
 
 
 def _attributes(headers: Mapping[str, str]) -> dict[str, str]:

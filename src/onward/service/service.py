@@ -221,28 +221,43 @@ class Service(Listing):
         received before has its task, whatever the request is now. Raises QueueFull, QuotaExceeded, PriorityTooHigh and StoreUnavailable;
         then none was submitted."""
         keys = [stored_key(request) for request in requests]
-        known = await self._store.by_key(keys) if keys else {}
-        outcomes: dict[str, str | OnwardError] = {key: row.id for key, row in known.items()}
+        for tenant, priority in {(request.tenant, request.priority) for request in requests}:
+            await self.tenant_quotas.check_priority(tenant, priority)
+        outcomes: dict[str, str | OnwardError] = {}
         new: dict[str, NewTask] = {}
         for key, request in zip(keys, requests, strict=True):
-            if key in outcomes or key in new:
-                continue
-            await self.tenant_quotas.check_priority(request.tenant, request.priority)
-            try:
-                new[key] = await self._new_task_of_message(request)
-            except (UnknownTask, UsageError) as error:
-                outcomes[key] = error
+            if key not in outcomes and key not in new:
+                try:
+                    new[key] = await self._new_task_of_message(request)
+                except (UnknownTask, UsageError) as error:
+                    outcomes[key] = error
+        if outcomes:
+            outcomes |= await self._ids_by_key(list(outcomes))
+        try:
+            await self._check_new_room(list(new.values()))
+        except (QueueFull, QuotaExceeded):
+            known = await self._ids_by_key(list(new))
+            if not known:
+                raise
+            outcomes |= known
+            new = {key: task for key, task in new.items() if key not in known}
+            await self._check_new_room(list(new.values()))
         if new:
-            tasks = list(new.values())
-            await self.tenant_quotas.check_room(tasks)
-            await self._queue_room.check(tasks)
-            submitted = await self._store.submit(tasks)
-            for key, task, row in zip(new, tasks, submitted, strict=True):
+            submitted = await self._store.submit(list(new.values()))
+            for (key, task), row in zip(new.items(), submitted, strict=True):
                 outcomes[key] = row.id
                 if telemetry.counters.on and row.created:
                     telemetry.counters.add(telemetry.SUBMITTED, task.task)
             self._store.nudge("ready", [row.id for row in submitted])
         return [outcomes[key] for key in keys]
+
+    async def _ids_by_key(self, keys: Sequence[str]) -> dict[str, str]:
+        return {key: row.id for key, row in (await self._store.by_key(keys)).items()}
+
+    async def _check_new_room(self, new: Sequence[NewTask]) -> None:
+        if new:
+            await self.tenant_quotas.check_room(new)
+            await self._queue_room.check(new)
 
     async def received(self, intake: str, identities: Sequence[str], tenant: str | None) -> set[str]:
         """Which of these messages of an intake have a task."""

@@ -123,14 +123,14 @@ def to_new_task(request: SubmitRequest, spec: HandlerSpec, task_id: str) -> NewT
     delay = 0.0 if request.delay is None else seconds(request.delay, "delay")
     group = _group(request, spec)
     key, fingerprint = None, ""
-    if request.key is not None:
+    if request.intake is not None:
+        key, fingerprint = stored_key(request), INTAKE_FINGERPRINT
+    elif request.key is not None:
         own = {name: value for name, value in options.items() if name not in _NOT_IN_FINGERPRINT}
         content = {"task": request.task, "options": own, "queue": queue, "priority": request.priority, "delay": delay}
         content |= {"group": group} if group is not None else {}
         content |= {"webhook": request.webhook} if request.webhook is not None else {}
         key, fingerprint = stored_key(request), wire.fingerprint([content, wire.decode(data)])
-    if request.intake is not None:
-        fingerprint = INTAKE_FINGERPRINT
     return NewTask(
         id=task_id,
         task=named("task", request.task),

@@ -1,0 +1,190 @@
+"""RabbitMQ as a way in: a classic or quorum queue.
+
+All processes of an intake consume the same queue. The broker sends messages ahead, up to `prefetch`, and gives the messages of a process
+that ends to the others. A queue has no positions, so each message needs an id (`message_id`, or the id of a CloudEvent). This source never
+returns a message to the queue by itself: quorum queues count deliveries, and drop a message that was returned too often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import datetime
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import aio_pika
+import aiormq.exceptions
+from aio_pika.abc import AbstractConnection
+from aiormq.abc import AbstractChannel, DeliveredMessage
+
+from onward.brokers.message import Received
+from onward.brokers.options import Options
+from onward.brokers.progress import Progress
+from onward.errors import BrokerUnavailable
+
+PREFETCH = 500
+"""Messages that the broker sends ahead."""
+
+CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 5.0, 10.0
+"""Seconds for a connection, and for an answer."""
+
+HEARTBEAT_S = 20
+"""Seconds between two heartbeats of the connection."""
+
+UNLIMITED_DELIVERIES = -1
+"""How often a quorum queue delivers a message before it drops it, for queues that this source makes. RabbitMQ 4 has 20 without it, which
+consumers that come and go may reach."""
+
+FIRST_VERSION_WITH_LIMIT = 4
+
+_ERRORS = (aiormq.exceptions.AMQPException, aiormq.exceptions.ChannelInvalidStateError, OSError, TimeoutError)
+
+
+class RabbitSource:
+    """One queue. `url` may have `?prefetch=MESSAGES`, and options of the client such as `heartbeat=SECONDS`."""
+
+    def __init__(self, broker: str, url: str, queue: str, consumer: str) -> None:
+        options = Options(broker, url)
+        self._prefetch = options.number("prefetch", PREFETCH, 1, 65_535)
+        self._url = options.url_with_rest(heartbeat=str(HEARTBEAT_S))
+        self._broker, self._queue, self._name = broker, queue, consumer
+        self._connection: AbstractConnection | None = None
+        self._channel: AbstractChannel | None = None
+        self._tag = ""
+        self._arrived: collections.deque[DeliveredMessage] = collections.deque()
+        self._progress = Progress(last=0)
+        self._told = 0
+        """The last delivery for which the broker was told."""
+        self._news = asyncio.Event()
+        self._problem = ""
+
+    async def open(self) -> None:
+        """Connect, make the queue where it is missing, and consume it."""
+        async with self._answers():
+            self._connection = connection = await aio_pika.connect(
+                self._url, timeout=CONNECT_TIMEOUT_S, client_properties={"connection_name": f"onward {self._name}"}
+            )
+            connection.close_callbacks.add(self._closed)
+            await self._declare(connection)
+            channel = await connection.channel(publisher_confirms=False)
+            channel.close_callbacks.add(self._closed)
+            await channel.set_qos(prefetch_count=self._prefetch, timeout=ANSWER_TIMEOUT_S)
+            # The channel below that of aio-pika: it calls with each message once, and starts one asyncio task less for it.
+            self._channel = await channel.get_underlay_channel()
+            consumed = await self._channel.basic_consume(self._queue, self._take, timeout=ANSWER_TIMEOUT_S)
+            self._tag = consumed.consumer_tag or ""
+
+    async def fetch(self, most: int, wait: float) -> Sequence[Received]:
+        """The messages that arrived."""
+        async with self._answers() as channel:
+            if not self._arrived:
+                self._news.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._news.wait()
+            if not self._arrived:
+                self._check(channel)
+            taken = [self._arrived.popleft() for _ in range(min(most, len(self._arrived)))]
+        return [_received(message) for message in taken]
+
+    async def acknowledge(self, received: Sequence[Received]) -> None:
+        """Acknowledge all deliveries up to the last before which all are done."""
+        for item in received:
+            self._progress.finish(item.token)
+        if self._progress.last > self._told:
+            async with self._answers() as channel:
+                await channel.basic_ack(self._progress.last, multiple=True)
+                self._told = self._progress.last
+
+    async def hold(self, _received: Sequence[Received]) -> None:
+        """The broker waits as long as the connection lives."""
+        async with self._answers() as channel:
+            self._check(channel)
+
+    async def lag(self) -> int | None:
+        """Messages that wait in the queue, and those that this process holds."""
+        async with self._answers():
+            assert self._connection is not None
+            async with self._connection.channel() as channel:
+                queue = await channel.declare_queue(self._queue, passive=True, timeout=ANSWER_TIMEOUT_S)
+                return (queue.declaration_result.message_count or 0) + len(self._progress)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._connection is not None:
+            with contextlib.suppress(*_ERRORS):
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await self._connection.close()
+
+    async def _declare(self, connection: AbstractConnection) -> None:
+        """Make the queue, unless there is one. A queue that exists keeps its kind and its arguments."""
+        channel = await connection.channel()
+        try:
+            await channel.declare_queue(self._queue, passive=True, timeout=ANSWER_TIMEOUT_S)
+        except aiormq.exceptions.ChannelNotFoundEntity:  # which closes the channel
+            channel = await connection.channel()
+            arguments: dict[str, Any] = {"x-queue-type": "quorum"}
+            if _version(connection) >= FIRST_VERSION_WITH_LIMIT:
+                arguments["x-delivery-limit"] = UNLIMITED_DELIVERIES
+            await channel.declare_queue(self._queue, durable=True, arguments=arguments, timeout=ANSWER_TIMEOUT_S)
+        await channel.close()
+
+    async def _take(self, message: DeliveredMessage) -> None:
+        assert message.delivery_tag is not None
+        self._progress.deliver(message.delivery_tag)
+        self._arrived.append(message)
+        if "x-stream-offset" in (message.header.properties.headers or {}):
+            self._problem = f"{self._queue} is a stream, which has no consumer groups; name a queue"
+            self._arrived.clear()
+        self._news.set()
+
+    def _closed(self, _sender: object, error: BaseException | None = None) -> None:
+        self._problem = self._problem or f"the connection was closed: {error}"
+        self._news.set()
+
+    def _check(self, channel: AbstractChannel) -> None:
+        if self._problem or channel.is_closed:
+            raise BrokerUnavailable(self._broker, self._problem or "the channel is closed")
+        if self._tag not in getattr(channel, "consumers", {self._tag}):
+            raise BrokerUnavailable(self._broker, f"the queue {self._queue} was deleted")
+
+    @contextlib.asynccontextmanager
+    async def _answers(self) -> AsyncIterator[Any]:
+        """The channel; its errors as BrokerUnavailable."""
+        try:
+            yield self._channel
+        except _ERRORS as error:
+            why = self._problem or f"{type(error).__name__}: {error}"
+            raise BrokerUnavailable(self._broker, why) from None
+
+
+def _version(connection: AbstractConnection) -> int:
+    """The major version of the broker; 0 where it does not say."""
+    transport = connection.transport
+    properties = transport.connection.server_properties if transport is not None else {}
+    major = _text(properties.get("version", "")).partition(".")[0]
+    return int(major) if major.isdecimal() else 0
+
+
+def _received(message: DeliveredMessage) -> Received:
+    properties = message.header.properties
+    headers = {name.lower(): _text(value) for name, value in (properties.headers or {}).items()}
+    if properties.content_type:
+        headers["content-type"] = properties.content_type
+    return Received(headers, message.body, "", properties.message_id or "", message.delivery_tag)
+
+
+def _text(value: Any) -> str:
+    """The value of a header, which may have one of many types."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping | list):
+        return json.dumps(value, default=str)
+    return str(value)
