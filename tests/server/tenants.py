@@ -17,6 +17,7 @@ from onward.server.access.service import AuthorizedService
 from onward.service.submission import SubmitRequest
 from onward.sinks.webhook import Webhooks
 from onward.store.port.outbox import SubscriptionRow
+from onward.store.shared.intakes import IntakeReport, NewLetter
 from onward.store.sqlite.store import SqliteStore
 from tests.kit import eventually, sql
 
@@ -45,6 +46,9 @@ class Belongings:
     delivery: str
     session: str
     """The id of a session of a person."""
+    intake: str
+    letter: str
+    """A dead letter of that intake."""
 
     @property
     def names(self) -> set[str]:
@@ -63,6 +67,8 @@ GHOST = Belongings(
     subscription="06g0000000000000000000000e",
     delivery="06g0000000000000000000000d.9.06g0000000000000000000000e",
     session="000000000001",
+    intake="mail-of-nobody",
+    letter="06g0000000000000000000000f",
 )
 """What nobody has."""
 
@@ -118,12 +124,24 @@ async def subscribed_again(app: Onward, of: Belongings) -> None:
     """What somebody removed, or sent, who should not have been able to."""
     await subscribed(app, of.subscription, "acme")
     of.session = await session_of(app, "acme")
+    await buried(app, of.letter, "acme")
     task_id, seq, _ = of.delivery.split(".")
     await sql(
         app.store,
         "INSERT INTO onward_outbox (task_id, seq, subscription, kind, lane, at, due_at) "
         f"VALUES ('{task_id}', {seq}, '{of.subscription}', 'task.completed', 'url:x', 0, 0) ON CONFLICT DO NOTHING",
     )
+
+
+async def buried(app: Onward, letter_id: str, tenant: str | None) -> str:
+    """A dead letter of this tenant, and a report about its intake; the name of the intake."""
+    intake = f"mail-of-{tenant}"
+    letter = NewLetter(letter_id, intake, "id:1", tenant, f"no task for {tenant}", "1-0", "", 2, {"a": "b"}, b"{}")
+    await app.store.intakes.bury([letter])
+    await app.store.intakes.report(
+        IntakeReport(intake, "host:1", "shop/mail", "quick", tenant, "running", "", 1, 1, 0.5, 3)
+    )
+    return intake
 
 
 async def session_of(app: Onward, tenant: str | None) -> str:
@@ -157,6 +175,8 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
     ((told,), _) = await app.deliveries(task=done)
     key = (await app.keys.create(f"of {tenant}", ["read"], tenant=tenant)).key.id
     session = await session_of(app, tenant)
+    letter = app._ids()
+    intake = await buried(app, letter, tenant)
     return Belongings(
         asker=asker,
         fixer=child["fixer"],
@@ -169,6 +189,8 @@ async def settle(app: Onward, tenant: str | None) -> Belongings:
         subscription=subscription,
         delivery=told.id,
         session=session,
+        intake=intake,
+        letter=letter,
     )
 
 
