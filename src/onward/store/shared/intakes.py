@@ -160,20 +160,22 @@ class Intakes(OverDatabase):
     ) -> list[str]:
         """Ask for dead letters with ids from `first` to `last` to be tried again, at most `MAX_CHANGED`, the oldest first; their ids, in
         order."""
-        return await self._change("letters_redrive", event, first, last, intake, whose)
+        statement = "letters_redrive" if intake is None else "letters_redrive_in"
+        return await self._change(statement, event, first, last, intake, whose)
 
     async def drop(
         self, event: AuditEvent, first: str, last: str, *, intake: str | None = None, whose: str | None = None
     ) -> list[str]:
         """Delete dead letters, chosen as for `redrive`; their ids, in order."""
-        return await self._change("letters_drop", event, first, last, intake, whose)
+        statement = "letters_drop" if intake is None else "letters_drop_in"
+        return await self._change(statement, event, first, last, intake, whose)
 
     async def _change(
         self, statement: str, event: AuditEvent, first: str, last: str, intake: str | None, whose: str | None
     ) -> list[str]:
         values: dict[str, Any] = {"first": first, "last": last, "limit": MAX_CHANGED} | seen_by(whose)
         if intake is not None:
-            statement, values = f"{statement}_in", values | {"intake": intake}
+            values["intake"] = intake
 
         async def job(connection: Connection) -> list[str]:
             rows = await connection.fetch(statement, **values)
