@@ -75,6 +75,8 @@ class Settings:
     encryption_label: str = ""
     encryption_plain: str = "accept"
     brokers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    bell: str = ""
+    cache: str = "memory"
     intake_keep_s: float = 604_800.0
     quota_requests: int = _QUOTA.requests
     quota_key_requests: int = _QUOTA.key_requests
@@ -203,8 +205,8 @@ def is_own_url(url: str) -> bool:
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
-    return f"ONWARD_{name.upper()}"
+    """The environment variable of a setting. Each broker has its own."""
+    return f"{_BROKER_VARIABLE}NAME" if name == "brokers" else f"ONWARD_{name.upper()}"
 
 
 def to_display(settings: Settings, where: str) -> dict[str, Any]:

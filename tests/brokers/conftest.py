@@ -34,3 +34,13 @@ def broker(request: pytest.FixtureRequest) -> str:
 def producer(broker: str) -> Producer:
     """A program that sends messages to a place of its own at a broker, with the client of the broker alone."""
     return RedisProducer(_started(broker, Valkey))
+
+
+@pytest.fixture
+def redis_producer() -> RedisProducer:
+    return RedisProducer(_started("redis", Valkey))
+
+
+@pytest.fixture
+def second_redis_producer() -> RedisProducer:
+    return RedisProducer(_started("redis", Valkey))

@@ -444,12 +444,25 @@ def test_settings_that_make_no_sense(
 
 def test_every_setting_has_a_variable() -> None:
     for field in dataclasses.fields(Settings):
+        if field.name == "brokers":
+            continue  # each has its own: test_brokers_have_names
         assert variable(field.name) == f"ONWARD_{field.name.upper()}"
         given = {"log": "json", "public_url": "https://a.example", "encryption_plain": "refuse"}.get(field.name, "4")
         if field.name == "oidc_issuer":
             continue  # it needs others beside it: tests/core/test_identity.py
         settings = load({}, {variable(field.name): given} | {"ONWARD_LEASE_S": "9"}, pathlib.Path("/nonexistent"))
         assert getattr(settings, field.name) in {4, given, 9.0}
+
+
+def test_brokers_have_names(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "onward.toml").write_text('[brokers]\norders = "nats://file"\n')
+    settings = load({"brokers": {"mail": "redis://here"}}, {"ONWARD_BROKER_EVENTS": "kafka://there"}, tmp_path)
+    assert settings.brokers == {"mail": "redis://here", "events": "kafka://there"}
+    assert load({}, {}, tmp_path).brokers == {"orders": "nats://file"}
+    assert "there" not in repr(settings)
+    for wrong in ({"a b": "nats://x"}, {"x": "host:4222"}, {"": "nats://x"}, "nats://x"):
+        with pytest.raises(BadSetting):
+            load({"brokers": wrong}, {}, tmp_path / "none")
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

@@ -11,13 +11,17 @@ import pytest
 
 from onward import Onward, State
 from onward.app.application import open_store
+from onward.brokers.bell import make_bell
 from onward.core import record as r
+from onward.core.clock import SystemClock
 from onward.core.limit import Limit, LimitRow
 from onward.store.port.core import Batch, Store
 from onward.store.postgres.session import SESSION
+from rig.nats import Nats
 from rig.pgbouncer import PgBouncer, obtain
 from rig.postgres import Postgres
 from rig.server import Unavailable
+from rig.valkey import Valkey
 from tests.kit import begun, claim, completion, entry, eventually, join, kinds, new, sql, submit, waiting
 from tests.store.test_store_migrate import NEXT, open_and_close, plus_one
 
@@ -178,3 +182,67 @@ async def test_a_migration_with_an_index(bouncer: PgBouncer, fresh_url: str) -> 
             (True,)
         ]
         await store.close()
+
+
+@pytest.fixture(params=["redis", "nats"])
+def ringer(request: pytest.FixtureRequest) -> Iterator[Valkey | Nats]:
+    """A broker that carries nudges."""
+    try:
+        broker = (Valkey() if request.param == "redis" else Nats()).start()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    yield broker
+    broker.close()
+
+
+async def test_a_bell_carries_nudges_past_the_pooler(pooled: Any, ringer: Valkey | Nats) -> None:
+    other: Any = open_store(pooled.url)
+    for store in (pooled, other):
+        store.bell = make_bell("shop", {"shop": ringer.url}, SystemClock())
+    await other.open()
+    heard: list[str] = []
+    try:
+        assert not pooled.receives_nudges
+        pooled.listen("ready", lambda *_: heard.append("ready"))
+        pooled.listen("ended", lambda *_: heard.append("ended"))
+        await eventually(lambda: _now(pooled.receives_nudges), 10)
+        await asyncio.sleep(0.1)
+        heard.clear()
+        other.nudge("ready", ["t1"])
+        other.nudge("ended")
+        await eventually(lambda: _now({"ready", "ended"} <= set(heard)), 10)
+        await asyncio.to_thread(ringer.kill9)
+        await eventually(lambda: _now(not pooled.receives_nudges), 10)
+        await asyncio.to_thread(ringer.start)
+        heard.clear()
+        await eventually(lambda: _now(pooled.receives_nudges), 20)
+        assert "ready" in heard, "a nudge may have been missed"
+    finally:
+        await other.close()
+
+
+async def test_a_follower_sees_records_by_the_bell(pooled: Any, ringer: Valkey | Nats) -> None:
+    other: Any = open_store(pooled.url)
+    for store in (pooled, other):
+        store.bell = make_bell("shop", {"shop": ringer.url}, SystemClock())
+    await other.open()
+    news: list[int] = []
+    try:
+        other.listen("ready", lambda *_: None)  # as a worker does
+        stop = pooled.tails.follow(lambda: news.append(1))
+        await eventually(lambda: _now(other.receives_nudges and pooled.receives_nudges), 10)
+
+        async def announced() -> bool:
+            news.clear()
+            other.tails.announce()
+            await asyncio.sleep(0.05)
+            return bool(news)
+
+        await eventually(announced, 10)
+        stop()
+    finally:
+        await other.close()
+
+
+async def _now(value: Any) -> Any:
+    return value

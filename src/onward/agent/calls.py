@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 from onward.agent import tracing
+from onward.agent.cache import ToolCache
 from onward.agent.conversation import Ref, excerpt, result_message
 from onward.agent.model import Message, ToolCall
 from onward.agent.reader import binary
@@ -83,6 +84,13 @@ class Approvals:
     default: str = "deny"
 
 
+Bind = Callable[[dict[str, Any]], tuple[list[Any], dict[str, Any]]]
+"""Makes the positional and named arguments of a function from those of a call."""
+
+Record = Callable[[Any], Coroutine[Any, Any, dict[str, Any]]]
+"""Makes the record of an output."""
+
+
 class Calls:
     """Checks and runs the calls of one task."""
 
@@ -97,6 +105,7 @@ class Calls:
         brief: bool = False,
         secrets: frozenset[str] = frozenset(),
         undoes: bool = False,
+        cache: Callable[[], ToolCache] | None = None,
     ) -> None:
         self._ctx, self._tools, self._approvals, self._write = ctx, tools, approvals, write
         self._shown_bytes = shown_bytes
@@ -110,6 +119,7 @@ class Calls:
         """The secrets that the model may name."""
         self.undoes = undoes
         """Whether finished calls are undone when the task fails."""
+        self._cache = cache
         self.made_secrets: dict[str, list[Any]] = {}
         """Secrets that tools of this task made, each with the tool, its arguments and the step, to make it again."""
 
@@ -260,9 +270,12 @@ class Calls:
         has_secrets = tool.makes is not None or tool.takes.secrets or _has_secrets(allowed.arguments)
         bind = self._binder(tool)
         record = functools.partial(self._record_output, call_id, tool.name, whole=self._undo_takes_result(tool))
+        cache = None if tool.cache is None or self._cache is None or has_secrets else self._cache()
 
         async def run(arguments: dict[str, Any]) -> dict[str, Any]:
             with tracing.tool_span(tool.name, call_id, arguments) as span:
+                if cache is not None:
+                    return await self._run_cached(cache, tool, arguments, bind, record, span)
                 if has_secrets:
                     output = await self._call_with_secrets(tool, arguments)
                 else:
@@ -278,9 +291,28 @@ class Calls:
                 tracing.record_output(span, output)
             return _Deferred(record, tool.observed(output))
 
-        return run if has_secrets or is_async(tool.function) else run_plain
+        return run if has_secrets or cache is not None or is_async(tool.function) else run_plain
 
-    def _binder(self, tool: Tool) -> Callable[[dict[str, Any]], tuple[list[Any], dict[str, Any]]]:
+    async def _run_cached(
+        self, cache: ToolCache, tool: Tool, arguments: dict[str, Any], bind: Bind, record: Record, span: Any
+    ) -> dict[str, Any]:
+        """Take the output of a tool from the cache, or call it and keep its output. The record says which."""
+        tenant = self._ctx.host.keyring.tenant
+        cached = await cache.get(tool, arguments, tenant)
+        if cached is None:
+            args, kwargs = bind(arguments)
+            if is_async(tool.function):
+                output = await tool.function(*args, **kwargs)
+            else:
+                output = await asyncio.to_thread(tool.function, *args, **kwargs)
+            await cache.put(tool, arguments, tenant, output)
+        else:
+            output = cached.output
+        tracing.record_output(span, output)
+        recorded = await record(tool.observed(output))
+        return recorded if cached is None else {**recorded, "cached": {"in": cache.name, "at": cached.at}}
+
+    def _binder(self, tool: Tool) -> Bind:
         """A function that makes the positional and named arguments of the tool's function, with the context where it wants one."""
         ctx = self._ctx if is_async(tool.function) else SyncContext(self._ctx, asyncio.get_running_loop())
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from onward.agent import compaction
 from onward.agent.account import Account
 from onward.agent.builtin import ASK_USER, builtin_tools
+from onward.agent.cache import ToolCache
 from onward.agent.calls import MIN_SHOWN_BYTES, SHOWN_BYTES, Approvals, CallResult, Calls
 from onward.agent.checkpoint import checkpoint_value, state_of_checkpoint
 from onward.agent.conversation import Conversation, Ref, Turn, decode_page, encode_page, excerpt, result_message
@@ -89,6 +90,8 @@ class Agent:
     """MCP servers whose tools it may use."""
     undo: bool = False
     """Whether its finished calls are undone when it fails, is cancelled or runs out of time."""
+    cache: Callable[[], ToolCache] | None = None
+    """The cache of tools that have one."""
 
     def __post_init__(self) -> None:
         if self.context_bytes < MIN_CONTEXT_BYTES:
@@ -166,7 +169,15 @@ class _Run:
         approvals = Approvals(agent.approve, agent.approval_timeout, agent.approval_default)
         brief = self._artifact_bytes is not None
         self._calls = Calls(
-            ctx, self._tools, approvals, self._write, shown_bytes, brief=brief, secrets=agent.secrets, undoes=agent.undo
+            ctx,
+            self._tools,
+            approvals,
+            self._write,
+            shown_bytes,
+            brief=brief,
+            secrets=agent.secrets,
+            undoes=agent.undo,
+            cache=agent.cache,
         )
         self._server_lists: dict[str, str] = {}
         """The name under which the task keeps the list of tools of each MCP server."""

@@ -57,6 +57,8 @@ class Tool:
     """How long a person has, and the decision after that time; None leaves it to the agent."""
     makes: str | None = None
     """The name of the secret that it returns: the model sees only the name."""
+    cache: float | None = None
+    """Seconds for which an output may be used again for the same arguments, also by other tasks."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -67,6 +69,11 @@ class Tool:
             check_default(self.approval_default)
         if self.makes is not None:
             self._check_makes_secret(check_name(self.makes))
+        if self.cache is not None and (self.effect != "read" or self.makes is not None or self.wants_context):
+            raise UsageError(
+                f"tool {self.name!r} cannot be cached: only a tool that reads can be (risk='read'), without `makes`, and without `ctx`, "
+                "which is another one in each task"
+            )
         self.__dict__.update(__doc__=self.description, __name__=self.name, __wrapped__=self.function)
 
     def _check_makes_secret(self, name: str) -> None:
@@ -193,6 +200,7 @@ def tool(
     approval_timeout: Duration | None = None,
     approval_default: str | None = None,
     makes: str | None = None,
+    cache: Duration | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -210,6 +218,7 @@ def tool(
     approval_timeout: Duration | None = None,
     approval_default: str | None = None,
     makes: str | None = None,
+    cache: Duration | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool. The model sees its name, docstring and annotations; a first parameter named `ctx` gets the context.
 
@@ -222,6 +231,9 @@ def tool(
 
     A parameter with a secret as its default (`key: SecretStr = app.secret("STRIPE_KEY")`) is not shown to the model. `makes` says that
     the output is a secret, and names it: the model gets the name, and can pass it on to other tools.
+
+    `cache` is for a tool that only reads: for so long its output is used again for the same arguments, by all tasks of the tenant
+    (setting `cache`). The record of the call says where the output came from. Calls with secrets are not cached.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
@@ -240,6 +252,7 @@ def tool(
             approval_timeout=None if approval_timeout is None else seconds(approval_timeout, "approval_timeout"),
             approval_default=approval_default,
             makes=makes,
+            cache=None if cache is None else seconds(cache, "cache"),
         )
 
     return make if function is None else make(function)

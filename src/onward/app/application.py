@@ -20,6 +20,7 @@ from onward.app.queries import Queries
 from onward.app.registry import Registry
 from onward.app.sign_in import make_sign_in
 from onward.artifacts.keeper import Artifacts, Shelf
+from onward.brokers.connect import open_cache
 from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
 from onward.core.approval import ApprovalRule, check_rule
 from onward.core.audit import parse_keys
@@ -53,6 +54,7 @@ from onward.store.sqlite.file import MEMORY
 from onward.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
+    from onward.agent.cache import ToolCache
     from onward.core.state import AgentState, ArtifactRef
 
 VERSION = "0.1.0"
@@ -99,6 +101,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
             check_rule(rule)
         self._master_keys = encryption or _master_keys(self.settings)
         self.secrets.source(self.settings.secrets if secrets is None else secrets)
+        self._tool_cache = self._open_tool_cache
         self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
 
     def _join(self, store: Store) -> None:
@@ -109,6 +112,10 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
             refuse = self.settings.encryption_plain == "refuse"
             label = self.settings.encryption_label
             store.data_keys.use(self._master_keys, label=label, refuse_plain=refuse, inline=store.inline)
+        if self.settings.bell and not store.one_machine:
+            from onward.brokers.bell import make_bell  # noqa: PLC0415 -- most programs have none
+
+            store.bell = make_bell(self.settings.bell, self.settings.brokers, self._clock)
         self.service: Service = Service(
             store,
             self._handler_specs,
@@ -121,6 +128,19 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
             intake_keep_s=self.settings.intake_keep_s,
             broker_checks=self._check_brokers,
         )
+
+    @functools.cached_property
+    def _cache(self) -> ToolCache:
+        from onward.agent.cache import MemoryCache, ToolCache  # noqa: PLC0415 -- agents alone have one
+
+        broker = self.settings.cache
+        if broker == "memory":
+            return ToolCache(MemoryCache(self._clock), self._clock)
+        return ToolCache(open_cache(broker, self.settings.brokers), self._clock)
+
+    def _open_tool_cache(self) -> ToolCache:
+        """The cache of tools. Raises BadSetting for a broker that cannot be one."""
+        return self._cache
 
     def move(self, db: str) -> None:
         """Use another database. Raises UsageError while the app is open."""
@@ -140,6 +160,9 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries):
         """Close the connections to the database and those of the models of agents."""
         for model in self._models:
             await model.close()
+        if "_cache" in self.__dict__:
+            await self._cache.close()
+            del self._cache
         await self.store.close()
 
     async def __aenter__(self) -> Self:

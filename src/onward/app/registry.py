@@ -23,6 +23,7 @@ from onward.service.submission import HandlerSpec, ScheduleSpec, SubmitRequest
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from onward.agent.cache import ToolCache
     from onward.agent.mcp import McpServer
     from onward.agent.model import Model
     from onward.agent.models import LazyModel
@@ -52,6 +53,7 @@ class Registry:
         self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
         """The event functions by name, with the event types that each gets."""
         self.hooks: dict[str, Hook] = {}
+        self._tool_cache: Callable[[], ToolCache] | None = None
         self._intakes: dict[str, IntakeSpec] = {}
 
     @overload
@@ -211,6 +213,7 @@ class Registry:
             frozenset(self.secrets.known(declared) for declared in check_list("secrets", secrets)),
             servers,
             undo,
+            self._tool_cache,
         )
 
         async def handler(ctx: Context, goal: str, after: str | None = None, depth: int = 0, **state: Any) -> Any:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from onward.brokers.port import Source
 from onward.core.clock import Clock
 from onward.errors import BadSetting, UsageError
+
+if TYPE_CHECKING:
+    from onward.brokers.redis_cache import RedisCache
 
 EXTRAS = {
     "redis": "redis",
@@ -56,3 +60,14 @@ def open_source(broker: str, url: str, place: str, group: str, consumer: str, cl
         raise UsageError(f"broker {broker}: there is no way in over {scheme}:// yet")
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed; pip install 'onward[{extra}]'") from None
+
+
+def open_cache(broker: str, brokers: Mapping[str, str]) -> RedisCache:
+    """The cache at a broker. Raises BadSetting for a broker that cannot be one, and UsageError when its client is not installed."""
+    if broker not in brokers or EXTRAS[scheme_of(broker, brokers[broker])] != "redis":
+        raise BadSetting("cache", broker, "memory, or the name of a broker of redis://")
+    try:
+        from onward.brokers.redis_cache import RedisCache  # noqa: PLC0415 -- an extra
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed; pip install 'onward[redis]'") from None
+    return RedisCache(broker, brokers[broker].replace("valkey://", "redis://", 1))

@@ -17,6 +17,7 @@ import hmac
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 SEND_EVERY_S = 0.02
 """Seconds between two messages to other processes."""
@@ -100,37 +101,43 @@ class News:
             self._out.close()
 
 
+class Bell(Protocol):
+    """A way for nudges between processes beside that of the database: a broker, where a pooler stands before PostgreSQL."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether nudges of other processes arrive now."""
+        ...
+
+    def ring(self, topics: Sequence[str]) -> None:
+        """Send nudges soon. They may be lost."""
+        ...
+
+    def listen(self, heard: Callable[[str], None]) -> None:
+        """Call `heard` with each nudge from now on, and for what may have been missed when the connection was broken."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
 MAX_PENDING = 100
 """Different messages that a process keeps until the next look; with more of them it looks at all queues."""
 
 
-class Datagrams(asyncio.DatagramProtocol):
-    """Nudges between processes of one machine: datagrams on the loopback interface. Any program on the machine can send one. So each begins
-    with a token, which is in the address and so in the database: others are ignored. And messages lead to one look in `SEND_EVERY_S` at
-    most: the first at once, those of the next moment together."""
+class Gathered:
+    """Messages from outside, as few calls: the first at once, those of the next `SEND_EVERY_S` together."""
 
     def __init__(self, heard: Callable[[str], None]) -> None:
         self._heard = heard
-        self._token = secrets.token_hex(8)
-        self._transport: asyncio.BaseTransport | None = None
         self._pending: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def open(self) -> str:
-        loop = asyncio.get_running_loop()
-        try:
-            self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("127.0.0.1", 0))
-        except OSError:  # no loopback here: polling is enough
-            return ""
-        return f"udp:{self._transport.get_extra_info('sockname')[1]}:{self._token}"
-
-    def datagram_received(self, data: bytes, addr: object) -> None:  # noqa: ARG002 -- the protocol's signature
-        token, _, message = data.partition(b" ")
-        if not hmac.compare_digest(token, self._token.encode()):
-            return
+    def add(self, message: str) -> None:
         if len(self._pending) >= MAX_PENDING:
-            message = message.partition(b" ")[0]  # the topic alone: all queues
-        self._pending.add(message.decode("utf-8", "ignore"))
+            message = message.partition(" ")[0]  # the topic alone: all queues
+        self._pending.add(message)
         if self._timer is None:
             self._flush()
 
@@ -142,11 +149,39 @@ class Datagrams(asyncio.DatagramProtocol):
             for message in sorted(pending):
                 self._heard(message)
 
-    def error_received(self, exc: Exception) -> None: ...
-
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+
+
+class Datagrams(asyncio.DatagramProtocol):
+    """Nudges between processes of one machine: datagrams on the loopback interface. Any program on the machine can send one. So each begins
+    with a token, which is in the address and so in the database: others are ignored. And messages lead to one look in `SEND_EVERY_S` at
+    most: the first at once, those of the next moment together."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        self._gathered = Gathered(heard)
+        self._token = secrets.token_hex(8)
+        self._transport: asyncio.BaseTransport | None = None
+
+    async def open(self) -> str:
+        loop = asyncio.get_running_loop()
+        try:
+            self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("127.0.0.1", 0))
+        except OSError:  # no loopback here: polling is enough
+            return ""
+        return f"udp:{self._transport.get_extra_info('sockname')[1]}:{self._token}"
+
+    def datagram_received(self, data: bytes, addr: object) -> None:  # noqa: ARG002 -- the protocol's signature
+        token, _, message = data.partition(b" ")
+        if hmac.compare_digest(token, self._token.encode()):
+            self._gathered.add(message.decode("utf-8", "ignore"))
+
+    def error_received(self, exc: Exception) -> None: ...
+
+    def close(self) -> None:
+        self._gathered.close()
         if self._transport is not None:
             self._transport.close()
 

@@ -205,7 +205,8 @@ class Keyring:
     def __init__(
         self, secrets: Secrets, threads: Threads, end: Callable[[Control], Control], tenant: str | None
     ) -> None:
-        self._secrets, self._threads, self._end, self._tenant = secrets, threads, end, tenant
+        self._secrets, self._threads, self._end = secrets, threads, end
+        self.tenant: str | None = tenant
         self._made: dict[str, str | None] = {}
         """The values that steps of this task made, by name; None for a value from an earlier shift."""
         self._remake: dict[str, Callable[[], Awaitable[Any]]] = {}
@@ -226,7 +227,7 @@ class Keyring:
 
     def declared_value(self, name: str) -> str:
         """The value of a secret of the app, for the tenant of this task. Raises SecretMissing."""
-        return self._secrets.value_for(name, self._tenant)
+        return self._secrets.value_for(name, self.tenant)
 
     async def given(self, value: Any) -> Any:
         """A JSON value with a SecretStr in place of each reference. The check of a function's annotations then refuses it where

@@ -27,6 +27,7 @@ from onward.core.audit import AuditEvent
 from onward.core.record import Entry, Record
 from onward.core.task import Message, NewTask, Task
 from onward.store.migrate import Tell, silent
+from onward.store.nudge import Bell
 from onward.store.port.follow import Tails
 from onward.store.port.listing import MAX_BYTES
 from onward.store.port.values import (
@@ -94,6 +95,9 @@ class Store(Protocol):
 
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
+
+    bell: Bell | None
+    """Carries nudges between processes where the database cannot: behind a pooler. SQLite needs none."""
 
     @property
     def codec(self) -> Codec | None:

@@ -1,4 +1,4 @@
-"""Nudges on PostgreSQL: NOTIFY and LISTEN, where no transaction pooler stands in between."""
+"""Nudges on PostgreSQL: NOTIFY and LISTEN. Where a transaction pooler stands in between, a broker can carry them (`Bell`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import asyncpg
 
 from onward.core.shutdown import end_tasks
 from onward.errors import StoreUnavailable
-from onward.store.nudge import ENDED, FOLLOW, NEWS, READY, SPARE, WHO, Hub, News, Waiting
+from onward.store.nudge import ENDED, FOLLOW, NEWS, READY, SPARE, WHO, Bell, Hub, News, Waiting
 from onward.store.postgres.database import PostgresDatabase
 from onward.store.postgres.listener import CHANNEL, ENDED_CHANNEL, NEWS_CHANNEL, OWN_CHANNEL, Listener
 from onward.store.postgres.marks import Marks
@@ -41,6 +41,8 @@ class PostgresNudges:
         self.news = News(self.hub, self._send_news)
         self.submitted: frozenset[str] = frozenset()
         """The tasks of the last submit: they stand behind no mark."""
+        self.bell: Bell | None = None
+        """Carries nudges where there is a pooler."""
         self._listener: Listener | None = None
         self._running: set[asyncio.Task[None]] = set()
 
@@ -63,7 +65,14 @@ class PostgresNudges:
             self._listener = self._listener or Listener(self._db.url, self._receive)
             if topic == ENDED:  # this process may wait for a task again soon, so it goes on to listen
                 self._listener.hear(ENDED_CHANNEL)
+        elif self.bell is not None:
+            self.bell.listen(self._receive)
         return self.hub.listen(topic, callback)
+
+    @property
+    def received(self) -> bool:
+        """Whether nudges of other processes arrive."""
+        return not self._db.pooled or (self.bell is not None and self.bell.listening)
 
     async def attend(self, worker: str) -> str:
         if self._db.pooled:
@@ -83,6 +92,8 @@ class PostgresNudges:
         if self._listener is not None:
             await self._listener.stop()
             self._listener = None
+        if self.bell is not None:
+            await self.bell.close()
 
     def announce(self) -> None:
         self.news.tell()
@@ -116,13 +127,22 @@ class PostgresNudges:
             await listener.stop()
 
     async def _look_often(self, stopped: asyncio.Event) -> None:
+        """Where no process can tell this one; with a bell, only while it is broken."""
         while not stopped.is_set():
-            self.hub.heard(NEWS)
+            pause = FOLLOW_PAUSE_S
+            if self.bell is not None and self.bell.listening:
+                self.bell.ring([FOLLOW])
+                pause = FOLLOW_EVERY_S
+            else:
+                self.hub.heard(NEWS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), FOLLOW_PAUSE_S)
+                await asyncio.wait_for(stopped.wait(), pause)
 
     def _send(self, waiting: Waiting) -> None:
         pooled = self._db.pooled
+        if pooled and self.bell is not None:
+            self.bell.ring(list(waiting))
+            return
         if ENDED in waiting:
             self._spawn(self._notify(ENDED_CHANNEL, [ENDED]))
         if topics := [
@@ -133,6 +153,9 @@ class PostgresNudges:
             self._spawn(self._notify_workers(tasks))
 
     def _send_news(self, waiting: Waiting) -> None:
+        if self._db.pooled and self.bell is not None:
+            self.bell.ring(list(waiting))
+            return
         self._spawn(self._notify(NEWS_CHANNEL, list(waiting)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -22,6 +22,7 @@ from onward.core.tenant_quota import turn_groups
 from onward.errors import TaskNotFound
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
+from onward.store.nudge import Bell
 from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Submitted
 from onward.store.port.listing import MAX_BYTES
 from onward.store.postgres import limits
@@ -78,7 +79,15 @@ class PostgresStore(SharedStore):
 
     @property
     def receives_nudges(self) -> bool:
-        return not self._db.pooled
+        return self._nudges.received
+
+    @property
+    def bell(self) -> Bell | None:
+        return self._nudges.bell
+
+    @bell.setter
+    def bell(self, bell: Bell | None) -> None:
+        self._nudges.bell = bell
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -22,6 +22,7 @@ from onward.core.tenant_quota import turn_groups
 from onward.errors import TaskNotFound, UsageError
 from onward.store import migrate
 from onward.store.migrate import State, Tell, silent
+from onward.store.nudge import Bell
 from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Submitted
 from onward.store.port.listing import MAX_BYTES
 from onward.store.shared import limits as shared_limits
@@ -51,6 +52,7 @@ class SqliteStore(SharedStore):
     one_machine = True
     libraries = ON_SQLITE
     receives_nudges = False
+    bell: Bell | None = None
 
     _db: SqliteDatabase
 
