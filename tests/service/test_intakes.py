@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +67,7 @@ async def test_the_doctor_names_intakes_that_no_process_receives(app: Onward) ->
     assert checks["intake orders"].fine is False
     assert "1 process died or cannot report" in checks["intake orders"].detail
     assert checks["intake mail"].fine is None
-    assert (checks["intake bills"].fine, checks["intake bills"].detail[:26]) == (False, "waiting: the queue is full")
+    assert (checks["intake bills"].fine, checks["intake bills"].detail[:26]) == (None, "waiting: the queue is full")
 
 
 async def test_old_reports_go_but_the_last_one_of_an_intake_stays_for_a_week(app: Onward) -> None:
@@ -203,3 +205,12 @@ async def test_letters_are_kept_for_thirty_days(app: Onward, monkeypatch: pytest
     assert await app.dead_letters.prune() == 4
     assert await left(app) == [*fresh, old[0]], "one was asked for only now"
     assert await app.dead_letters.prune() == 0
+
+
+async def test_the_code_of_the_guide_runs(app: Onward) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "dead-letters.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/guides/dead-letters.md", "exec"), names)
+    await bury(app, b"{}", b"{}")
+    assert await names["retry_orders"](app) == 2

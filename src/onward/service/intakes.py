@@ -224,7 +224,7 @@ def _check(intake: Intake) -> Check:
     waiting = "" if intake.lag is None else f", {count(intake.lag, 'message')} waiting at {intake.source}"
     if intake.state == "running":
         return Check(name, True, f"received by {_processes(_living(intake))}{waiting}")
-    return Check(name, False, f"{intake.state}: {intake.detail}{waiting}")
+    return Check(name, None if intake.state == "waiting" else False, f"{intake.state}: {intake.detail}{waiting}")
 
 
 def _living(intake: Intake) -> int:
