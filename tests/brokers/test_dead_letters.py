@@ -65,6 +65,7 @@ async def test_the_doctor_looks_at_brokers_and_places(url: str, producer: Produc
         found = (await checks(app))["broker away"]
         assert found.fine is False
         assert "broker away" in found.detail
+        assert "ONWARD_BROKER_AWAY" in found.detail
 
 
 @only_file

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from onward.brokers.port import Finding, Source
 from onward.core.views import Check
-from onward.errors import OnwardError
+from onward.errors import BrokerUnavailable, OnwardError
 
 CHECK_TIMEOUT_S = 3.0
 """Seconds for the check of one place."""
@@ -33,13 +33,19 @@ async def _check(source: OpenSource, broker: str, place: str) -> Check:
     try:
         findings = await _look(source(broker, place))
     except TimeoutError:
-        return Check(name, False, f"no answer within {CHECK_TIMEOUT_S:g} seconds")
+        return Check(name, False, f"no answer within {CHECK_TIMEOUT_S:g} seconds; {_advice(broker)}")
+    except BrokerUnavailable as error:
+        return Check(name, False, f"{error}; {_advice(broker)}")
     except OnwardError as error:
         return Check(name, False, str(error))
     if not findings:
         return Check(name, True, "reachable")
     fine = False if any(finding.fine is False for finding in findings) else None
     return Check(name, fine, "; ".join(finding.detail for finding in findings))
+
+
+def _advice(broker: str) -> str:
+    return f"see that it runs, and that ONWARD_BROKER_{broker.upper()} is its URL"
 
 
 async def _look(source: Source) -> Sequence[Finding]:
