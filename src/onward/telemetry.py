@@ -48,6 +48,8 @@ MODEL_COST: Final = "onward_model_cost_usd_total"
 REQUESTS: Final = "onward_http_requests_total"
 DELIVERIES: Final = "onward_deliveries_total"
 AUDIT_HEADS: Final = "onward_audit_heads_total"
+MESSAGES: Final = "onward_intake_messages_total"
+INTAKE_LAG: Final = "onward_intake_lag"
 CLIENTS: Final = "onward_stream_clients"
 STEP_SECONDS: Final = "onward_step_seconds"
 TASK_SECONDS: Final = "onward_task_seconds"
@@ -71,11 +73,16 @@ COUNTER_METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         "Heads of the audit log, by what came of them: `exported`, `failed`, `unread`, `gone`.",
         ("outcome",),
     ),
+    MESSAGES: (
+        "Messages of brokers, by what came of them: `received`, `repeated` (it had a task already), `dead`.",
+        ("intake", "outcome"),
+    ),
 }
 """Metrics that only grow: help text and labels. MAX_LABEL_VALUES bounds the values of the first label."""
 
 GAUGE_METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     CLIENTS: ("Clients that follow tasks just now.", ("kind",)),
+    INTAKE_LAG: ("Messages that wait at the broker, as this process saw it last.", ("intake",)),
 }
 """Metrics that go up and down."""
 
@@ -166,6 +173,12 @@ class Counters:
         with self._lock:
             key = name, self._limit_labels(name, labels)
             self.numbers[key] = self.numbers.get(key, 0) + by
+
+    def put(self, name: str, value: float, *labels: str) -> None:
+        """Set a metric that goes up and down."""
+        if self.on:
+            with self._lock:
+                self.numbers[name, self._limit_labels(name, labels)] = value
 
     def time(self, name: str, seconds: float, *labels: str) -> None:
         """Add a duration to a histogram."""

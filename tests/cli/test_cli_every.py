@@ -20,6 +20,7 @@ from onward.cli.args.parser import build
 from onward.core.identity import Identity
 from rig.commands import commands
 from tests.cli.conftest import Run, Waiting
+from tests.service.letters import bury
 
 HERE = Path(__file__).parent
 
@@ -74,6 +75,15 @@ class Shop:
                 return (await app.service.sessions.begin(person, idle_s=600, max_s=600)).session.id
 
         return asyncio.run(begin())
+
+    def letter(self) -> str:
+        """A dead letter."""
+
+        async def make() -> str:
+            async with Onward(self.db) as app:
+                return (await bury(app, b"{}"))[0]
+
+        return asyncio.run(make())
 
     def delivery(self) -> str:
         self.onward("submit", "greet", '"x"', "--wait", "--webhook", "https://example.com/hook", "--db", self.db)
@@ -187,6 +197,12 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
         {"id", "token", "scopes"},
     ),
     "keys revoke": (lambda shop: ["keys", "revoke", shop.key()], r"is revoked", {"id", "valid"}),
+    "intakes": (lambda shop: [shop.letter(), "intakes"][1:], r"INTAKE +STATE +FROM +TO +RATE +LAG +DEAD", {"intakes"}),
+    "dead": (lambda shop: [shop.letter(), "dead"][1:], r"ID +INTAKE +STATE +TRIES +BYTES +AGE +REASON", {"letters", "next"}),
+    "dead list": (lambda shop: [shop.letter(), "dead", "list", "orders"][1:], r"orders +dead +1 +2 ", {"letters", "next"}),
+    "dead show": (lambda shop: ["dead", "show", shop.letter()], r"header content-type +application/json", {"headers", "body", "left_out"}),
+    "dead redrive": (lambda shop: ["dead", "redrive", shop.letter()], r"1 dead letter to be tried again", {"letters"}),
+    "dead drop": (lambda shop: ["dead", "drop", shop.letter()], r"^deleted: 1 dead letter$", {"letters"}),
     "sessions": (lambda shop: [shop.session(), "sessions"][1:], r"ID +NAME +PERSON +TENANT +ROLES +USED +UNTIL", {"sessions"}),
     "sessions list": (lambda shop: [shop.session(), "sessions", "list"][1:], r"ada@example.com +a-1 +viewer", {"sessions"}),
     "sessions revoke": (
@@ -222,6 +238,7 @@ ELSEWHERE = {
     "serve": ("test_cli_serve.py", "test_without_an_app_it_serves_the_demo"),
     "mcp": ("test_cli_serve.py", "test_mcp"),
     "worker": ("test_cli_worker.py", "test_"),
+    "intake": ("../brokers/test_dead_letters.py", "test_an_intake_runs_as_a_process_of_its_own"),
     "check": ("test_cli_code.py", "test_"),
     "schedules remove": ("test_cli_schedules.py", "test_"),
     "encryption": ("test_cli_encryption.py", "test_keys_rotation"),

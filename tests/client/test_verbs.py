@@ -426,6 +426,7 @@ def test_the_verbs_are_those_of_the_app() -> None:
     own = {"tasks", "approvals", "approval", "questions", "question", "follow"} | {
         *("whoami", "timeline", "record", "turns", "turn", "count", "act"),  # for readers of streams
         *("handlers", "children", "fork_plan", "usage", "system", "drain_queue"),
+        *("dead_letter", "redrive_letters", "drop_letters"),  # of the group `dead_letters`
         "result",
         "tail",
         "journal",

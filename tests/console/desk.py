@@ -15,6 +15,8 @@ from typing import Any
 from onward import Budget, Context, Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
+from onward.store.shared.intakes import IntakeReport
+from tests.service.letters import bury
 
 HOSTILE = '<img src=x onerror="window.__ran=1"><script>window.__ran=1</script>\u202egnp.exe\u2066 \x1b[31mred\x1b[0m javascript:alert(1)'
 """What would do harm in a page that is careless with it."""
@@ -203,6 +205,20 @@ class Receiver:
         self._server.server_close()
 
 
+async def letters() -> None:
+    """Intakes that do well and badly, and dead letters."""
+    for name, process, state, detail in (
+        ("orders", "birch-1:4100:x1", "running", ""),
+        ("orders", "birch-2:4100:x2", "waiting", "the queue default is full"),
+        ("mail", "birch-1:4100:x3", "away", f"broker shop does not answer {HOSTILE}"),
+    ):
+        await app.store.intakes.report(
+            IntakeReport(name, process, f"shop/{name.upper()}", "echo", None, state, detail, 4100, 3, 2.5, 12)
+        )
+    await bury(app, b'{"order": "A-1042", "amount": 15.0}', b"\xff\xfe\x00", HOSTILE.encode())
+    await bury(app, b"{}", intake="mail", reason=HOSTILE, headers={HOSTILE: HOSTILE}, identity=HOSTILE)
+
+
 async def fill(receiver: str) -> None:
     """Submits something for every page."""
     await app.service.subscriptions.make(f"{receiver}/ok", ["task.completed"], tenant=None)
@@ -245,6 +261,18 @@ def made(database: str, receiver: str) -> None:
     async def make() -> None:
         async with app:
             await fill(receiver)
+            await letters()
+
+    app.move(database)
+    asyncio.run(make())
+
+
+def buried(database: str) -> None:
+    """Intakes and dead letters in a database that is in use."""
+
+    async def make() -> None:
+        async with app:
+            await letters()
 
     app.move(database)
     asyncio.run(make())

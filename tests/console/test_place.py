@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from tests.console.conftest import Server, Visit
-from tests.console.desk import HOSTILE, Receiver, made
+from tests.console.desk import HOSTILE, Receiver, buried, made
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one browser at a time
 
@@ -331,6 +331,40 @@ def test_events_are_subscribed_to_sent_and_sent_again(visit: Visit, server: Desk
     expect(page.get_by_text("No subscriptions")).to_be_visible()
 
 
+def test_dead_letters_are_looked_at_redriven_and_dropped(visit: Visit, server: Desk) -> None:
+    with ThreadPoolExecutor(1) as aside:  # Playwright has a loop in this thread
+        aside.submit(buried, server.db).result()
+    page = visit.go("/intakes")
+    orders = page.get_by_role("region", name="Intakes").get_by_role("row", name=re.compile("^orders"))
+    expect(orders).to_contain_text("shop/ORDERS → echo")
+    expect(orders).to_contain_text("1 waiting")
+    expect(page.get_by_role("row", name=re.compile("broker shop does not answer"))).to_contain_text("away")
+    page.get_by_role("link", name="3 dead letters of orders").click()
+    table = page.get_by_role("region", name="Dead letters")
+    expect(table.get_by_role("row")).to_have_count(4)
+    row = table.get_by_role("row", name=re.compile("A-1042"))
+    row.get_by_role("button", name=re.compile("^Look at")).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("region", name="Body")).to_contain_text('"amount": 15.0')
+    expect(dialog.get_by_role("region", name="Headers")).to_contain_text("application/json")
+    dialog.get_by_role("button", name="Redrive").click()
+    expect(row).to_contain_text("to be redriven")
+    row.get_by_role("button", name=re.compile("^Drop dead letter")).click()
+    expect(dialog).to_contain_text("deleted for good")
+    dialog.get_by_role("button", name="Drop", exact=True).click()
+    expect(table.get_by_role("row")).to_have_count(3)
+    page.get_by_role("button", name="Redrive all…").click()
+    dialog.get_by_role("button", name="Redrive").click()
+    expect(page.get_by_text("2 dead letters to be tried again")).to_be_visible()
+    page.locator("a.only").click()
+    page.get_by_role("button", name="Drop all…").click()
+    dialog.get_by_role("button", name="Drop 3 dead letters").click()
+    expect(page.get_by_text("Every message became a task.")).to_be_visible()
+    assert server.all("/api/dead-letters", "letters") == []
+    actions = [entry["action"] for entry in server.all("/api/audit", "entries") if "letters" in entry["action"]]
+    assert actions == ["redrive_letters", "drop_letters", "redrive_letters", "drop_letters"]
+
+
 def test_an_unknown_price_is_shown_as_unknown(visit: Visit, server: Desk) -> None:
     for name in ("priced.thinker", "free.thinker", "free.thinker"):
         server.ended(server.submit(name, "Think."))
@@ -480,6 +514,7 @@ PAGES = [
     "/inbox",
     "/queues",
     "/schedules",
+    "/intakes",
     "/deliveries",
     "/deliveries?tab=subscriptions",
     "/usage",

@@ -66,6 +66,7 @@ def test_the_threat_model_names_tests_that_exist() -> None:
         "keys.md",
         "console.md",
         "hardening.md",
+        "dead-letters.md",
     ],
 )
 def test_the_commands_of_a_guide_are_commands(guide: str) -> None:

@@ -47,6 +47,7 @@ from tests.kit import (
     sql,
     submit,
 )
+from tests.service.letters import bury
 
 OTHER = "k2=" + base64.b64encode(bytes(range(32, 64))).decode()
 ANN = b'{"labels":{"person":"ann"}}'
@@ -312,6 +313,21 @@ async def test_unfinished_tasks_refuse_an_erasure_or_are_cancelled(people: Lab) 
         await erase(app, people.clock, label=("person", "ann"))
     with pytest.raises(UsageError, match="ONWARD_ENCRYPTION_LABEL"):
         await erase(app, people.clock, label=("team", "x"))
+
+
+async def test_the_dead_letters_of_an_erased_tenant_are_unreadable(people: Lab) -> None:
+    app = people.app
+    await bury(app, b"I am acme", tenant="acme")
+    await bury(app, b"I am globex", tenant="globex")
+    await erase(app, people.clock, tenant="acme")
+    (globex, acme), _ = await app.dead_letters.list()
+    assert (acme.erased, acme.reason) == (True, "")
+    assert (globex.erased, globex.reason) == (False, "no task takes b'I am globex'")
+    shown = await app.dead_letters.get(acme.id)
+    assert (shown.erased, shown.body, shown.headers) == (True, None, {})
+    await app.dead_letters.redrive(acme.id)
+    assert await app.store.intakes.take("orders", 10, 60.0) == []
+    assert "erased" in (await app.dead_letters.get(acme.id)).reason
 
 
 async def test_another_process_stops_within_the_lifetime_of_its_cache(open_another: Any, time: Time) -> None:

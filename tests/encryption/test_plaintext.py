@@ -20,6 +20,7 @@ from onward.agent.tools import tool
 from onward.core.encryption import DataKey
 from onward.store.shared import codec
 from tests.kit import eventually, not_memory, only_file
+from tests.service.letters import bury
 from tests.sinks.conftest import SECRET
 from tests.sinks.receiver import Receiver
 
@@ -120,6 +121,7 @@ async def live(app: Onward, plant: Plants, hook: str) -> list[str]:
         helped = await app.submit("helper", plant("goal"))
         await asyncio.gather(handle.result(30), app.service.wait(failed.id, 30), helped.result(30))
         await eventually(lambda: _delivered(app), 20)
+        await bury(app, plant("letter").encode(), reason=plant("letter reason"), headers={"x": plant("letter header")})
         fork = await app.fork(handle.id, input=[plant("input of a fork")])
         await fork.cancel()
         return [handle.id, failed.id, helped.id]
@@ -203,7 +205,9 @@ async def test_no_planted_value_is_stored_or_logged_in_clear(url: str, tmp_path:
 
 
 @only_file
-@pytest.mark.parametrize("place", ["input/", "record/", "message/", "content/", "body/", "schedule/"])
+@pytest.mark.parametrize(
+    "place", ["input/", "record/", "message/", "content/", "body/", "schedule/", "letter/", "letter-reason/"]
+)
 async def test_the_search_finds_a_payload_that_is_not_sealed(
     place: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

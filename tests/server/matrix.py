@@ -93,6 +93,14 @@ ROWS: dict[str, Row] = {
     "subscriptions": Row("/api/subscriptions", ADMIN, lists=True),
     "deliveries": Row("/api/deliveries", ADMIN, lists=True),
     "redeliver": Row("/api/deliveries/{delivery}/redeliver", ADMIN),
+    "intakes": Row("/api/intakes", READ, lists=True),
+    "dead_letters": Row("/api/dead-letters", READ, lists=True),
+    "dead_letter": Row("/api/dead-letters/{letter}", READ),
+    "redrive_letters": Row("/api/dead-letters/redrive", SUBMIT, {"id": "{letter}"}),
+    "redrive_letters of an intake": Row(
+        "/api/dead-letters/redrive", SUBMIT, {"intake": "{intake}"}, counts=True, call="redrive_letters"
+    ),
+    "drop_letters": Row("/api/dead-letters/drop", ADMIN, {"id": "{letter}"}),
     "unsubscribe": Row("/api/subscriptions/{subscription}", ADMIN),
     "keys": Row("/api/keys", ADMIN, lists=True),
     "create_key": Row("/api/keys", ADMIN, {"name": "more", "scopes": ["read"], "tenant": "acme"}),

@@ -18,6 +18,7 @@ from onward.server.access.service import AuthorizedService
 from onward.service.submission import SubmitRequest
 from onward.sinks.webhook import Webhooks
 from onward.store.port.outbox import SubscriptionRow
+from onward.store.shared.intakes import IntakeReport, NewLetter
 from onward.store.sqlite.store import SqliteStore
 from tests.kit import eventually, sql
 
@@ -48,6 +49,9 @@ class TenantResources:
     """The id of a session of a person."""
     lock: str
     """The name of a lock that a program of the tenant holds."""
+    intake: str
+    letter: str
+    """A dead letter of that intake."""
 
     @property
     def names(self) -> set[str]:
@@ -67,6 +71,8 @@ GHOST = TenantResources(
     delivery="06g0000000000000000000000d.9.06g0000000000000000000000e",
     session="000000000001",
     lock="a lock of nobody",
+    intake="mail-of-nobody",
+    letter="06g0000000000000000000000f",
 )
 """What nobody has."""
 
@@ -123,6 +129,7 @@ async def restore(app: Onward, resources: TenantResources) -> None:
     await subscribed(app, resources.subscription, "acme")
     resources.session = await session_of(app, "acme")
     await locked(app, "acme")
+    await buried(app, resources.letter, "acme")
     task_id, seq, _ = resources.delivery.split(".")
     await sql(
         app.store,
@@ -138,6 +145,17 @@ async def locked(app: Onward, tenant: str | None) -> str:
         LockRequest(tenant or "", name, f"owner of {tenant}", f"a program of {tenant}", ttl_s=86_400.0)
     )
     return name
+
+
+async def buried(app: Onward, letter_id: str, tenant: str | None) -> str:
+    """A dead letter of this tenant, and a report about its intake; the name of the intake."""
+    intake = f"mail-of-{tenant}"
+    letter = NewLetter(letter_id, intake, "id:1", tenant, f"no task for {tenant}", "1-0", "", 2, {"a": "b"}, b"{}")
+    await app.store.intakes.bury([letter])
+    await app.store.intakes.report(
+        IntakeReport(intake, "host:1", "shop/mail", "quick", tenant, "running", "", 1, 1, 0.5, 3)
+    )
+    return intake
 
 
 async def session_of(app: Onward, tenant: str | None) -> str:
@@ -171,6 +189,8 @@ async def make_resources(app: Onward, tenant: str | None) -> TenantResources:
     ((delivery,), _) = await app.deliveries(task=done)
     key = (await app.keys.create(f"of {tenant}", ["read"], tenant=tenant)).key.id
     session = await session_of(app, tenant)
+    letter = app._ids()
+    intake = await buried(app, letter, tenant)
     return TenantResources(
         asker=asker,
         fixer=child["fixer"],
@@ -184,6 +204,8 @@ async def make_resources(app: Onward, tenant: str | None) -> TenantResources:
         delivery=delivery.id,
         session=session,
         lock=await locked(app, tenant),
+        intake=intake,
+        letter=letter,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from onward import Onward
 from onward.errors import BadSetting, ResultTimeout, StateConflict, StoreUnavailable, TaskNotFound
 from tests.kit import HandClock, Lab, eventually, inline_app
+from tests.service.letters import bury
 
 DAY = 86_400.0
 
@@ -162,10 +163,27 @@ async def test_a_task_that_cannot_be_pruned_blocks_no_other(clock: HandClock, mo
         assert [task.task_id for task in (await app.list())[0]] == [large]
 
 
-async def test_nothing_is_pruned_without_a_setting() -> None:
-    async with Onward("sqlite://:memory:") as app:
-        assert app.settings.prune_after_s == 0
-        assert app._pruning() is None
+async def test_without_a_setting_workers_prune_old_letters_and_no_task(clock: HandClock) -> None:
+    app = inline_app(clock)
+    assert app.settings.prune_after_s == 0
+
+    @app.task
+    async def work(ctx: Any) -> None: ...
+
+    async def no_letters() -> bool:
+        return not (await app.dead_letters.list())[0]
+
+    async with app:
+        task = await app.submit("work")
+        await bury(app, b"{}")
+        async with app.worker():
+            await clock.until(task.result())
+            clock.jump(29 * DAY)
+            await asyncio.sleep(0.05)
+            assert not await no_letters()
+            clock.jump(2 * DAY)
+            await clock.until(eventually(no_letters))
+        assert (await app.get(task.id)).ended
     with pytest.raises(BadSetting, match="ONWARD_PRUNE_AFTER_S is -1"):
         Onward("sqlite://:memory:", prune_after_s=-1)
 

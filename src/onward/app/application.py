@@ -48,6 +48,7 @@ from onward.errors import BadSetting, UsageError
 from onward.server.http.metrics import exposed
 from onward.service.audit import Entries
 from onward.service.forks import ForkPlan
+from onward.service.intakes import DeadLetters
 from onward.service.keys import Keys
 from onward.service.service import Service
 from onward.service.submission import SubmitRequest, named
@@ -125,6 +126,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
             tenant_quota=self.settings.tenant_quota,
             intake_keep_s=self.settings.intake_keep_s,
             coordinator=self._coordinator,
+            broker_checks=self._check_brokers,
         )
 
     def move(self, db: str) -> None:
@@ -209,9 +211,8 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
             spawn=spawn,
         )
 
-    def _pruning(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
-        after = self.settings.prune_after_s
-        return functools.partial(self.service.pruner.run, after, self._rng) if after else None
+    def _pruning(self) -> Callable[[], Coroutine[Any, Any, None]]:
+        return functools.partial(self.service.pruner.run, self.settings.prune_after_s, self._rng)
 
     def asgi(self, *, hosts: Collection[str] | None = None, keyless: bool = False) -> Any:
         """All verbs over HTTP, as an ASGI app (Starlette): run it with any server, or mount it in an app of your own, whose
@@ -254,6 +255,11 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
     def keys(self) -> Keys:
         """The keys for HTTP: `create`, `list`, `revoke`. Without any key, only programs on this machine are answered."""
         return self.service.keys
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The messages of brokers that could not become tasks: `list`, `get`, `redrive`, `drop`."""
+        return self.service.dead_letters
 
     async def audit(self, *, after: int = 0, limit: int = 100) -> Entries:
         """The entries of the audit log after a number, in order (`onward audit verify` checks that they are unchanged)."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from onward.brokers.check import check_brokers
 from onward.brokers.connect import open_cache, open_source, split_place
 from onward.brokers.intake import Intake, Intakes, IntakeSpec
 from onward.brokers.message import Message
@@ -15,6 +16,7 @@ from onward.config import Settings
 from onward.core.clock import Clock
 from onward.core.durations import Duration
 from onward.core.ids import Ids
+from onward.core.views import Check
 from onward.engine.background import Spawn, spawn
 from onward.errors import BadSetting, UsageError
 from onward.service.service import Service
@@ -143,6 +145,23 @@ class IntakeMethods:
     def _source(self, spec: IntakeSpec) -> Source:
         url = self.settings.brokers[spec.broker]
         return open_source(spec.broker, url, spec.place, f"onward-{spec.name}", self._ids(), self._clock)
+
+    async def _check_brokers(self) -> Sequence[Check]:
+        """The checks of the brokers of this app: at the places of its own intakes, and of those that other processes report."""
+        brokers = self.settings.brokers
+        if not brokers:
+            return ()
+        sources = {spec.source for spec in self._intakes.values()}
+        sources |= {report.source for report in await self.store.intakes.reports()}
+        places: dict[str, set[str]] = {}
+        for source in sources:
+            broker, _, place = source.partition("/")
+            places.setdefault(broker, set()).add(place)
+
+        def open_(broker: str, place: str) -> Source:
+            return open_source(broker, brokers[broker], place, "onward-doctor", self._ids(), self._clock)
+
+        return await check_brokers(list(brokers), {name: sorted(found) for name, found in places.items()}, open_)
 
     # ── bell and cache ───────────────────────────────────────────────────────────────────────────────────────────
 

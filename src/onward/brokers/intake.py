@@ -25,6 +25,7 @@ from onward.core.clock import Clock
 from onward.core.crash import crashpoint
 from onward.core.durations import Duration
 from onward.core.ids import Ids
+from onward.core.sealed import ENCRYPTED_TEXT
 from onward.core.shutdown import end_tasks
 from onward.engine.background import Spawn, spawn
 from onward.engine.context.arguments import is_async
@@ -64,8 +65,11 @@ HOLD_INTERVAL_S = 5.0
 MIN_DELAY_S, MAX_DELAY_S = 0.1, 5.0
 """The shortest and the longest pause before something is tried again. It doubles each time."""
 
-REPORT_INTERVAL_S = 5
+REPORT_INTERVAL_S = 5.0
 """Seconds between two reports of an intake to the store, as long as its state is the same."""
+
+STATE_INTERVAL_S = 0.5
+"""Seconds between two looks whether the state of the intake changed since it reported."""
 
 REDRIVE_INTERVAL_S = 1.0
 """Seconds between two looks for dead letters that are to be tried again."""
@@ -149,9 +153,12 @@ class Intake:
         self.spec: IntakeSpec = spec
         self._make_source, self._service, self._store, self._clock, self._ids = make_source, service, store, clock, ids
         self._process = f"{socket.gethostname()}:{os.getpid()}:{ids()[-6:]}"
-        self._state, self._detail = AWAY, "it has not connected yet"
+        self.state: str = AWAY
+        self._detail = "it has not connected yet"
         self._lag: int | None = None
-        self._taken = self._dead = self._reported = 0
+        self.taken: int = 0
+        self.dead: int = 0
+        self._reported = 0
         self._reported_at = clock.monotonic()
         self._mean_bytes = 0.0
         self._no_handler_since: dict[str, float] = {}
@@ -180,8 +187,10 @@ class Intake:
             except StoreUnavailable as error:
                 self._become(WAITING, str(error))
             except Exception as error:
-                log.exception("intake %s failed, and connects again", self.spec.name)
-                self._become(WAITING, f"{type(error).__name__}: {error}")
+                # A traceback may quote messages.
+                trace = error if self._store.codec is None else None
+                log.log(logging.ERROR, "intake %s failed, and connects again", self.spec.name, exc_info=trace)
+                self._become(WAITING, self._quotable(f"{type(error).__name__}: {error}"))
             finally:
                 self._source = None
                 await source.close()
@@ -213,7 +222,7 @@ class Intake:
                 crashpoint("intake.committed")
                 await source.acknowledge(received)
                 crashpoint("intake.acknowledged")
-                self._taken += len(received)
+                self.taken += len(received)
         finally:
             ahead, self._ahead = self._ahead, None
             if ahead is not None:
@@ -317,6 +326,8 @@ class Intake:
             else:
                 item.reason = str(error) if isinstance(error, OnwardError) else f"{type(error).__name__}: {error}"
                 dead.append(item)
+        if self.spec.function is not None and taken:
+            telemetry.counters.add(telemetry.MESSAGES, self.spec.name, "received", by=len(taken))
         await self._bury(dead)
         await self._forget_letters(taken)
         return kept, why
@@ -389,7 +400,8 @@ class Intake:
             except (QueueFull, QuotaExceeded, StoreUnavailable):
                 raise
             except Exception as error:
-                log.warning("intake %s: message %s: %s", self.spec.name, item.message.id, mask.text(repr(error))[:300])
+                why = self._quotable(mask.text(repr(error))[:300])
+                log.warning("intake %s: message %s: %s", self.spec.name, item.message.id, why)
                 if attempt == self.spec.attempts:
                     return error
                 await self._clock.sleep(delay)
@@ -412,14 +424,20 @@ class Intake:
         if self._letters + len(fresh) > MAX_DEAD_LETTERS:
             raise StoreUnavailable(
                 f"intake {self.spec.name} has {self._letters:,} dead letters and takes no more messages; look at them with "
-                f"`onward dead {self.spec.name}`, then redrive or drop them"
+                f"`onward dead list {self.spec.name}`, then redrive or drop them"
             )
         self._some_letters = True
         await self._store.intakes.bury([self._letter(item) for item in fresh])
         self._letters += len(fresh)
-        self._dead += len(fresh)
+        self.dead += len(fresh)
+        telemetry.counters.add(telemetry.MESSAGES, self.spec.name, "dead", by=len(fresh))
         for item in fresh[:3]:
-            log.warning("intake %s: dead letter %s: %s", self.spec.name, item.identity, _cut(item.reason))
+            why = self._quotable(_cut(item.reason))
+            log.warning("intake %s: dead letter %s: %s", self.spec.name, item.identity, why)
+
+    def _quotable(self, text: str) -> str:
+        """The text for a log line or a report; with encryption not, since it may quote a message."""
+        return text if self._store.codec is None else ENCRYPTED_TEXT
 
     def _letter(self, item: _Item) -> NewLetter:
         received, body = item.received, mask.data(item.received.body)
@@ -481,32 +499,32 @@ class Intake:
     # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _become(self, state: str, detail: str = "") -> None:
-        if (state, detail) == (self._state, self._detail):
+        if (state, detail) == (self.state, self._detail):
             return
-        if state != self._state and state in {WAITING, AWAY}:
+        if state != self.state and state in {WAITING, AWAY}:
             log.warning("intake %s (%s) is %s: %s", self.spec.name, self.spec.source, state, detail)
-        elif state != self._state:
+        elif state != self.state:
             log.info("intake %s (%s) is %s", self.spec.name, self.spec.source, state)
-        self._state, self._detail = state, detail
+        self.state, self._detail = state, detail
 
     async def keep_reporting(self) -> None:
-        """Report to the store, for ever: now and then, and soon after the state changed."""
+        """Report to the store, for ever: every REPORT_INTERVAL_S, and soon after the state changed."""
         while True:
-            state = self._state
+            reported, again_at = self.state, self._clock.monotonic() + REPORT_INTERVAL_S
             await self.report()
-            for _ in range(REPORT_INTERVAL_S):
-                await self._clock.sleep(1.0)
-                if self._state != state:
-                    break
+            while self.state == reported and self._clock.monotonic() < again_at:
+                await self._clock.sleep(STATE_INTERVAL_S)
 
     async def report(self) -> None:
         """Report to the store how this intake does."""
         if self._source is not None:
             with contextlib.suppress(BrokerUnavailable):
                 self._lag = await self._source.lag()
+        if self._lag is not None:
+            telemetry.counters.put(telemetry.INTAKE_LAG, self._lag, self.spec.name)
         now = self._clock.monotonic()
-        rate = (self._taken - self._reported) / max(now - self._reported_at, 0.001)
-        self._reported, self._reported_at = self._taken, now
+        rate = (self.taken - self._reported) / max(now - self._reported_at, 0.001)
+        self._reported, self._reported_at = self.taken, now
         spec = self.spec
         try:
             await self._store.intakes.report(
@@ -516,10 +534,10 @@ class Intake:
                     spec.source,
                     spec.target,
                     spec.tenant,
-                    self._state,
+                    self.state,
                     _cut(self._detail),
-                    self._taken,
-                    self._dead,
+                    self.taken,
+                    self.dead,
                     rate,
                     self._lag,
                 )
@@ -535,6 +553,26 @@ class Intakes:
         self._intakes, self._clock, self._spawn = intakes, clock, spawn
         self._running: list[asyncio.Task[Any]] = []
         self._reporting: list[asyncio.Task[Any]] = []
+
+    @property
+    def specs(self) -> list[IntakeSpec]:
+        """The intakes as code declares them."""
+        return [intake.spec for intake in self._intakes]
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The state of each intake in this process, by name."""
+        return {intake.spec.name: intake.state for intake in self._intakes}
+
+    @property
+    def taken(self) -> int:
+        """Messages that this process acknowledged."""
+        return sum([intake.taken for intake in self._intakes])
+
+    @property
+    def dead(self) -> int:
+        """Dead letters that this process wrote."""
+        return sum([intake.dead for intake in self._intakes])
 
     def start(self) -> None:
         """Begin to receive."""

@@ -21,9 +21,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from onward.brokers.message import Received
 from onward.brokers.options import Options
+from onward.brokers.port import Finding
 from onward.brokers.progress import Progress
 from onward.core.clock import Clock
 from onward.errors import BrokerUnavailable
@@ -35,6 +37,9 @@ ANSWER_TIMEOUT_S = 10.0
 
 CLOSE_TIMEOUT_S = 10.0
 """Seconds for leaving the group."""
+
+CHECK_TIMEOUT_S = 2.5
+"""Seconds for the answer to a check of `onward doctor`."""
 
 KEEP_POLLING_S = 1.0
 """Seconds without a request of the intake after which the thread polls by itself, with its partitions paused."""
@@ -123,6 +128,24 @@ class KafkaSource:
     async def lag(self) -> int | None:
         """Messages behind the committed offsets, in all partitions of the topic."""
         return await self._call(self._lag)
+
+    async def check(self) -> Sequence[Finding]:
+        """Whether the topic exists, and whether it has copies."""
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> list[Finding]:
+        client = AdminClient(self._client_settings)
+        try:
+            topics = client.list_topics(timeout=CHECK_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise self._unavailable(error) from None
+        if not self._topic:
+            return []
+        if self._topic not in topics:
+            raise self._unavailable(KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC)))
+        copies = min([len(partition.replicas) for partition in topics[self._topic].partitions.values()], default=0)
+        text = f"the topic {self._topic} has one copy; a broker that is lost takes its messages along: use 3, and min.insync.replicas=2"
+        return [Finding(None, text)] if copies < 2 else []
 
     async def close(self) -> None:
         """Leave the group."""

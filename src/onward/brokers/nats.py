@@ -17,10 +17,11 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType
 
 from onward.brokers.message import Received
 from onward.brokers.options import Options
+from onward.brokers.port import Finding
 from onward.core.clock import Clock
 from onward.errors import BrokerUnavailable
 
@@ -75,21 +76,7 @@ class NatsSource:
 
     async def open(self) -> None:
         """Connect, and make the consumer where it is missing."""
-        self._client = client = Client()
-        async with self._answers():
-            await client.connect(
-                self._servers,
-                name=f"onward {self._process}",
-                connect_timeout=int(CONNECT_TIMEOUT_S),
-                allow_reconnect=False,
-                # The client tries each server twice, and sleeps for this time before the second attempt.
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                ping_interval=PING_INTERVAL_S,
-                max_outstanding_pings=MAX_PINGS,
-                error_cb=self._failed,
-                closed_cb=self._closed,
-            )
+        async with self._connected() as client:
             jetstream = client.jetstream(timeout=ANSWER_TIMEOUT_S)
             await jetstream.add_consumer(
                 self._stream,
@@ -138,6 +125,17 @@ class NatsSource:
             jetstream = client.jetstream(timeout=ANSWER_TIMEOUT_S)
             info = await jetstream.consumer_info(self._stream, self._durable)
         return (info.num_pending or 0) + (info.num_ack_pending or 0)
+
+    async def check(self) -> Sequence[Finding]:
+        """Whether the stream exists, and whether it is on disk."""
+        async with self._connected() as client:
+            if not self._stream:
+                return []
+            info = await client.jetstream(timeout=ANSWER_TIMEOUT_S).stream_info(self._stream)
+        if info.config.storage == StorageType.MEMORY:
+            text = f"the stream {self._stream} is in memory and loses messages in a restart; make it with file storage"
+            return [Finding(None, text)]
+        return []
 
     async def close(self) -> None:
         """Give back the messages that wait here, and disconnect."""
@@ -197,6 +195,26 @@ class NatsSource:
     async def _closed(self) -> None:
         self._problem = self._problem or "the server closed the connection"
         self._news.set()
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Client]:
+        """Connect; errors of the block as BrokerUnavailable."""
+        self._client = client = Client()
+        async with self._answers():
+            await client.connect(
+                self._servers,
+                name=f"onward {self._process}",
+                connect_timeout=int(CONNECT_TIMEOUT_S),
+                allow_reconnect=False,
+                # The client tries each server twice, and sleeps for this time before the second attempt.
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                ping_interval=PING_INTERVAL_S,
+                max_outstanding_pings=MAX_PINGS,
+                error_cb=self._failed,
+                closed_cb=self._closed,
+            )
+            yield client
 
     @contextlib.asynccontextmanager
     async def _answers(self) -> AsyncIterator[Client]:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from onward.brokers.message import Received
+
+
+class Finding(NamedTuple):
+    """A sentence of `onward doctor` about a broker or a place."""
+
+    fine: bool | None
+    """None for a fact that is neither right nor wrong but worth knowing, such as a warning."""
+    detail: str
+    """What was seen, and where it is not right, how to put it right."""
 
 
 class Source(Protocol):
@@ -30,6 +39,11 @@ class Source(Protocol):
 
     async def lag(self) -> int | None:
         """How many messages wait; None where the broker does not say."""
+        ...
+
+    async def check(self) -> Sequence[Finding]:
+        """Look at the broker and the place, for `onward doctor`: whether the place exists, and whether the broker keeps messages safe. It
+        is called in place of `open`, joins no group, and changes nothing. An empty place: the broker alone. No finding: all is well."""
         ...
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ from aiormq.abc import AbstractChannel, DeliveredMessage
 
 from onward.brokers.message import Received
 from onward.brokers.options import Options
+from onward.brokers.port import Finding
 from onward.brokers.progress import Progress
 from onward.errors import BrokerUnavailable
 
@@ -64,9 +65,7 @@ class RabbitSource:
     async def open(self) -> None:
         """Connect, make the queue where it is missing, and consume it."""
         async with self._answers():
-            self._connection = connection = await aio_pika.connect(
-                self._url, timeout=CONNECT_TIMEOUT_S, client_properties={"connection_name": f"onward {self._name}"}
-            )
+            connection = await self._connect()
             connection.close_callbacks.add(self._closed)
             await self._declare(connection)
             channel = await connection.channel(publisher_confirms=False)
@@ -112,12 +111,30 @@ class RabbitSource:
                 queue = await channel.declare_queue(self._queue, passive=True, timeout=ANSWER_TIMEOUT_S)
                 return (queue.declaration_result.message_count or 0) + len(self._progress)
 
+    async def check(self) -> Sequence[Finding]:
+        """Whether the queue exists."""
+        async with self._answers():
+            connection = await self._connect()
+            if self._queue:
+                channel = await connection.channel()
+                try:
+                    await channel.declare_queue(self._queue, passive=True, timeout=ANSWER_TIMEOUT_S)
+                except aiormq.exceptions.ChannelNotFoundEntity:
+                    return [Finding(None, f"there is no queue {self._queue} yet; the intake makes a durable one")]
+        return []
+
     async def close(self) -> None:
         """Disconnect."""
         if self._connection is not None:
             with contextlib.suppress(*_ERRORS):
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     await self._connection.close()
+
+    async def _connect(self) -> AbstractConnection:
+        self._connection = await aio_pika.connect(
+            self._url, timeout=CONNECT_TIMEOUT_S, client_properties={"connection_name": f"onward {self._name}"}
+        )
+        return self._connection
 
     async def _declare(self, connection: AbstractConnection) -> None:
         """Make the queue, unless there is one. A queue that exists keeps its kind and its arguments."""

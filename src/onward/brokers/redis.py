@@ -16,6 +16,7 @@ import redis.asyncio
 from redis.exceptions import RedisError, ResponseError
 
 from onward.brokers.message import Received
+from onward.brokers.port import Finding
 from onward.core import wire
 from onward.core.clock import Clock
 from onward.errors import BrokerUnavailable
@@ -36,6 +37,9 @@ BODY_FIELD = "data"
 """The field of an entry that is the body of the message; the other fields are its headers."""
 
 
+_SAFE = "appendonly yes, appendfsync always and maxmemory-policy noeviction"
+
+
 class RedisSource:
     """One stream, read by one consumer of a group. `url` may have `?claim_after=SECONDS`."""
 
@@ -47,15 +51,10 @@ class RedisSource:
 
     async def open(self) -> None:
         """Connect, and make the group where it is missing."""
-        self._client = redis.asyncio.Redis.from_url(
-            self._url,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=ANSWER_TIMEOUT_S,
-            max_connections=4,
-        )
-        async with self._answers():
+        self._connect()
+        async with self._answers() as client:
             try:
-                await self._client.xgroup_create(self._stream, self._group, id="0", mkstream=True)
+                await client.xgroup_create(self._stream, self._group, id="0", mkstream=True)
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
@@ -97,11 +96,51 @@ class RedisSource:
                     return None if group.get("lag") is None else int(group["lag"]) + int(group["pending"])
         return None
 
+    async def check(self) -> Sequence[Finding]:
+        """Whether the stream exists, and whether the server keeps entries over a crash and when its memory is full."""
+        self._connect()
+        async with self._answers() as client:
+            await client.ping()
+            findings = await self._check_settings(client)
+            if self._stream and (kind := _string(await client.type(self._stream))) != "stream":
+                findings.append(
+                    Finding(None, f"there is no stream {self._stream} yet; the intake makes it")
+                    if kind == "none"
+                    else Finding(False, f"{self._stream} is a {kind} and no stream; name another place, or rename it")
+                )
+        return findings
+
+    async def _check_settings(self, client: redis.asyncio.Redis) -> list[Finding]:
+        try:
+            settings = await client.config_get("appendonly", "appendfsync", "maxmemory-policy")
+        except ResponseError:  # many hosted servers refuse it
+            return [Finding(None, f"it does not show its settings; see that it has {_SAFE}")]
+        findings = []
+        if settings.get("appendonly") != "yes":
+            findings.append(Finding(None, "it loses new entries in a crash (appendonly no); set appendonly yes"))
+        elif settings.get("appendfsync") != "always":
+            sync = settings.get("appendfsync")
+            text = f"it may lose the last entries in a crash (appendfsync {sync}); set appendfsync always"
+            findings.append(Finding(None, text))
+        if settings.get("maxmemory-policy") != "noeviction":
+            policy = settings.get("maxmemory-policy")
+            text = f"it may delete streams when its memory is full (maxmemory-policy {policy}); set noeviction"
+            findings.append(Finding(None, text))
+        return findings
+
     async def close(self) -> None:
         """Disconnect."""
         if self._client is not None:
             with contextlib.suppress(RedisError, OSError):
                 await self._client.aclose()
+
+    def _connect(self) -> None:
+        self._client = redis.asyncio.Redis.from_url(
+            self._url,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=ANSWER_TIMEOUT_S,
+            max_connections=4,
+        )
 
     async def _remove_dead_consumers(self, client: Any) -> None:
         for consumer in await client.xinfo_consumers(self._stream, self._group):
@@ -117,6 +156,10 @@ class RedisSource:
             yield self._client
         except (RedisError, OSError, TimeoutError) as error:
             raise BrokerUnavailable(self._broker, f"{type(error).__name__}: {error}") from None
+
+
+def _string(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _split(url: str) -> tuple[str, float]:

@@ -1,4 +1,4 @@
-"""Verbs of both clients about the whole installation: schedules, queues, workers, figures, deliveries."""
+"""Verbs of both clients about the whole installation: schedules, queues, workers, figures, deliveries, intakes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from onward.client.introspection import QueryVerbs
 from onward.client.script import Script, verb
 from onward.client.sending import path
 from onward.core.view_json import from_json
-from onward.core.views import Delivery, Queue, Schedule, Stats, WorkerView
+from onward.core.views import DeadLetter, DeadLetterContent, Delivery, Intake, Queue, Schedule, Stats, WorkerView
 
 Deliveries = list[Delivery]
+Letters = list[DeadLetter]
 
 
 class ClusterVerbs(QueryVerbs):
@@ -88,3 +89,47 @@ class ClusterVerbs(QueryVerbs):
         """Send an event again now: the same id, the same bytes. The request is not sent twice."""
         response = yield from self._call("POST", f"{path('deliveries', delivery_id)}/redeliver")
         return from_json(Delivery, response.json)
+
+    @verb
+    def intakes(self) -> Script[list[Intake]]:
+        """All intakes, by name: how each does, and how many dead letters it has."""
+        document = yield from self._read("/api/intakes")
+        return [from_json(Intake, intake) for intake in document["intakes"]]
+
+    @verb
+    def dead_letters(
+        self, intake: str | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> Script[tuple[Letters, str | None]]:
+        """Messages that could not become tasks, newest first, and the cursor for the next page."""
+        document = yield from self._read("/api/dead-letters", intake=intake, limit=limit, cursor=cursor)
+        return [from_json(DeadLetter, letter) for letter in document["letters"]], document["next"]
+
+    @verb
+    def dead_letter(self, letter_id: str) -> Script[DeadLetterContent]:
+        """One dead letter with its headers and its body. Raises NotFound."""
+        return from_json(DeadLetterContent, (yield from self._read(path("dead-letters", letter_id))))
+
+    @verb
+    def redrive_letters(
+        self,
+        letter_id: str | None = None,
+        *,
+        intake: str | None = None,
+        all: bool = False,  # noqa: A002
+    ) -> Script[int]:
+        """Try again one dead letter, those of an intake, or all; how many that were. Raises NotFound."""
+        body = {"id": letter_id, "intake": intake, "all": all}
+        return int((yield from self._call("POST", "/api/dead-letters/redrive", body, idempotent=True)).json["letters"])
+
+    @verb
+    def drop_letters(
+        self,
+        letter_id: str | None = None,
+        *,
+        intake: str | None = None,
+        all: bool = False,  # noqa: A002
+    ) -> Script[int]:
+        """Delete one dead letter, those of an intake, or all, for good; how many that were. The request is not sent twice. Raises
+        NotFound."""
+        body = {"id": letter_id, "intake": intake, "all": all}
+        return int((yield from self._call("POST", "/api/dead-letters/drop", body)).json["letters"])

@@ -29,6 +29,7 @@ export const pages = [
   { path: "/inbox", title: "Approvals and questions", nav: "Inbox", icon: "inbox", load: () => import("./pages/inbox.js"), count: (stats) => stats.people, tone: "wait" },
   { path: "/queues", title: "Queues and workers", nav: "Queues", icon: "queues", load: () => import("./pages/queues.js"), shown: () => !me.tenant },
   { path: "/schedules", title: "Schedules", nav: "Schedules", icon: "schedules", load: () => import("./pages/schedules.js"), shown: () => !me.tenant },
+  { path: "/intakes", title: "Intakes", nav: "Intakes", icon: "intakes", load: () => import("./pages/intakes.js") },
   { path: "/deliveries", title: "Deliveries", nav: "Deliveries", icon: "deliveries", load: () => import("./pages/deliveries.js"), shown: () => may("admin") },
   { path: "/usage", title: "Usage and cost", nav: "Usage", icon: "usage", load: () => import("./pages/usage.js") },
   { path: "/system", title: "System", nav: "System", icon: "system", load: () => import("./pages/system.js"), shown: () => may("admin") },

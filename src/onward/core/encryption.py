@@ -236,3 +236,8 @@ def schedule_place(name: str) -> bytes:
 def letter_place(letter_id: str) -> bytes:
     """The place of the data of a dead letter."""
     return f"letter/{letter_id}".encode()
+
+
+def letter_reason_place(intake: str, identity: str) -> bytes:
+    """The place of the reason of a dead letter. A message that comes again keeps its letter, and gets a new reason."""
+    return f"letter-reason/{intake}/{identity}".encode()

@@ -339,6 +339,96 @@ class Session:
     """When it ends, however often it is used."""
 
 
+# ── intakes, dead letters ────────────────────────────────────────────────────────────────────────────────────────────
+
+IntakeState = Literal["running", "waiting", "away", "stopped", "silent"]
+"""It receives; it waits for the store, the queue or a handler; the broker is away; it was stopped; it has not reported for a while."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class IntakeProcess:
+    """A process that receives the messages of an intake, as it reported last."""
+
+    process: str
+    """Host, process id, and a few random characters."""
+    state: IntakeState
+    detail: str
+    """Why it does not receive; empty while it does."""
+    taken: int
+    """Messages that it acknowledged."""
+    dead: int
+    """Dead letters that it wrote."""
+    rate: float
+    """Messages a second."""
+    lag: int | None
+    started_at: Time
+    seen_at: Time
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Intake:
+    """An intake, with the processes that receive its messages and the number of its dead letters."""
+
+    name: str
+    source: str
+    """The broker and the place; empty where no process has reported for a week."""
+    target: str
+    """The tasks, or the function."""
+    tenant: str | None
+    state: IntakeState
+    """Of the process that does best."""
+    detail: str
+    taken: int
+    """Messages that the listed processes acknowledged."""
+    rate: float
+    """Messages a second, of all processes."""
+    lag: int | None
+    """Messages that wait at the broker; null where the broker does not say."""
+    dead: int
+    """Dead letters."""
+    redriven: int
+    """Those of them that wait to be tried again."""
+    seen_at: Time | None
+    processes: tuple[IntakeProcess, ...]
+    """Empty for a caller with a tenant."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that could not become a task, without its content."""
+
+    id: str
+    intake: str
+    tenant: str | None
+    identity: str
+    """The identity of the message: the same when it comes again."""
+    reason: str
+    """Why it could not; empty where it was erased."""
+    position: str
+    """Where it stands in its stream or topic; empty for a queue."""
+    sent_id: str
+    """The id that its sender gave it, in the way of the broker."""
+    size: int
+    """Bytes of its body."""
+    attempts: int
+    at: Time
+    redrive_at: Time | None
+    """When a caller asked for it to be tried again; null while no caller has."""
+    erased: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadLetterContent(DeadLetter):
+    """A dead letter with its headers and its body."""
+
+    headers: dict[str, str]
+    body: str | None
+    """Its body; null where it was erased."""
+    encoding: Literal["text", "base64"]
+    left_out: tuple[str, ...]
+    """`body` where only its beginning is here, `headers` where they are too large to be shown."""
+
+
 # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

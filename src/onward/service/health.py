@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import platform
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from onward.core.clock import Clock
@@ -15,6 +15,7 @@ from onward.core.task import ASKS_A_PERSON
 from onward.core.text import count
 from onward.core.views import Check, Health, Queue
 from onward.service.cluster import Cluster
+from onward.service.intakes import Intakes
 from onward.service.locks import Locks
 from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store
@@ -30,12 +31,30 @@ SAMPLE_TASKS = 200
 that sleep for ever, and the newest."""
 
 
+BrokerChecks = Callable[[], Awaitable[Sequence[Check]]]
+"""Checks the brokers that an app names."""
+
+
+async def no_brokers() -> Sequence[Check]:
+    """For a service without an app, which names no brokers."""
+    return ()
+
+
 class Doctor:
     """Checks the system."""
 
-    def __init__(self, store: Store, clock: Clock, cluster: Cluster, queue_limit: int, locks: Locks) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        cluster: Cluster,
+        queue_limit: int,
+        locks: Locks,
+        intakes: Intakes,
+        broker_checks: BrokerChecks = no_brokers,
+    ) -> None:
         self._store, self._clock, self._cluster, self._limit = store, clock, cluster, queue_limit
-        self._locks = locks
+        self._locks, self._intakes, self._broker_checks = locks, intakes, broker_checks
         self._sample = SharedRead(clock, lambda: store.health.recent_census(SAMPLE_TASKS))
 
     async def look(self, settings: Mapping[str, Any], version: str) -> Health:
@@ -67,6 +86,8 @@ class Doctor:
             *await self._locks.checks(),
             _people(queues),
             *await self._workers_and_queues(queues),
+            *await self._broker_checks(),
+            *await self._intakes.checks(),
         ]
 
     async def _tables(self) -> Check:

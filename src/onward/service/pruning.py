@@ -14,6 +14,7 @@ from onward.artifacts.keeper import Artifacts
 from onward.core.clock import Clock
 from onward.core.ids import first_id
 from onward.errors import OnwardError, StateConflict, StoreUnavailable, TaskNotFound
+from onward.service.intakes import LETTER_KEEP_S, DeadLetters
 from onward.store.port.core import Store
 from onward.store.port.pruning import CHILD, RECENT, UNFINISHED, UNKNOWN, UNTOLD, Pruned
 
@@ -42,8 +43,11 @@ Ids = Sequence[str]
 class Pruner:
     """Prunes ended tasks."""
 
-    def __init__(self, store: Store, artifacts: Artifacts, clock: Clock, intake_keep_s: float = 0.0) -> None:
-        self._store, self._artifacts, self._clock, self._intake_keep_s = store, artifacts, clock, intake_keep_s
+    def __init__(
+        self, store: Store, artifacts: Artifacts, clock: Clock, intake_keep_s: float, letters: DeadLetters
+    ) -> None:
+        self._store, self._artifacts, self._clock, self._letters = store, artifacts, clock, letters
+        self._intake_keep_s = intake_keep_s
 
     async def prune(self, task_id: str) -> int:
         """Prune an ended task and all that it started; how many tasks that were. Raises TaskNotFound, and StateConflict for a task that
@@ -100,12 +104,15 @@ class Pruner:
             return 0
 
     async def run(self, age: float, rng: random.Random) -> None:
-        """The chore of a worker: prune old tasks about once a minute. Every worker does it; two at the same time do no harm."""
+        """The chore of a worker: about once a minute, prune old dead letters, and with an age also old tasks. Every worker does it; two at
+        the same time do no harm."""
         while True:
             await self._clock.sleep(INTERVAL_S * rng.uniform(0.8, 1.2))
             try:
-                if count := await self.prune_old(age):
+                if age and (count := await self.prune_old(age)):
                     log.info("pruned %d tasks that ended more than %g days ago", count, round(age / 86400, 2))
+                if count := await self._letters.prune():
+                    log.info("pruned %d dead letters that were older than %g days", count, LETTER_KEEP_S / 86400)
             except StoreUnavailable as error:
                 log.info("could not search for old tasks: %s", error)
             except Exception:

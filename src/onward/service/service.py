@@ -51,7 +51,8 @@ from onward.service.encryption import Encryption
 from onward.service.explain import Explainer
 from onward.service.forks import Forks
 from onward.service.handlers import Handlers
-from onward.service.health import Doctor
+from onward.service.health import BrokerChecks, Doctor, no_brokers
+from onward.service.intakes import DeadLetters, Intakes
 from onward.service.keys import Keys
 from onward.service.listing import Listing, plain_id
 from onward.service.locks import Locks
@@ -116,6 +117,7 @@ class Service(Listing):
         tenant_quota: TenantQuota | None = None,
         intake_keep_s: float = 0.0,
         coordinator: Coordinator | None = None,
+        broker_checks: BrokerChecks = no_brokers,
     ) -> None:
         self._store, self._specs, self._clock, self._ids = store, specs, clock, ids
         self._remote: dict[str, HandlerSpec] = {}
@@ -138,10 +140,12 @@ class Service(Listing):
         self.handlers: Handlers = Handlers(store, specs)
         self.timelines: Timelines = Timelines(store)
         self.explainer: Explainer = Explainer(store, self.handlers)
-        self.pruner: Pruner = Pruner(store, self.artifacts, clock, intake_keep_s)
+        self.intakes: Intakes = Intakes(store, clock)
+        self.dead_letters: DeadLetters = DeadLetters(store, clock)
+        self.pruner: Pruner = Pruner(store, self.artifacts, clock, intake_keep_s, self.dead_letters)
         self.bulk: Bulk = Bulk(self, self.pruner)
         self.locks: Locks = Locks(store, coordinator)
-        self.health: Doctor = Doctor(store, clock, self.cluster, queue_limit, self.locks)
+        self.health: Doctor = Doctor(store, clock, self.cluster, queue_limit, self.locks, self.intakes, broker_checks)
         self.encryption: Encryption = Encryption(store, clock, self.cancel, self.schedules, self.artifacts)
         self.usage_reports: UsageReports = UsageReports(store, self.is_agent)
         self.tenant_quotas: TenantQuotas = TenantQuotas(store, tenant_quota or TenantQuota(), clock, queue_limit)
@@ -225,6 +229,7 @@ class Service(Listing):
             await self.tenant_quotas.check_priority(tenant, priority)
         outcomes: dict[str, str | OnwardError] = {}
         new: dict[str, NewTask] = {}
+        created: dict[str, bool] = {}
         for key, request in zip(keys, requests, strict=True):
             if key not in outcomes and key not in new:
                 try:
@@ -245,10 +250,15 @@ class Service(Listing):
         if new:
             submitted = await self._store.submit(list(new.values()))
             for (key, task), row in zip(new.items(), submitted, strict=True):
-                outcomes[key] = row.id
+                outcomes[key], created[key] = row.id, row.created
                 if telemetry.counters.on and row.created:
                     telemetry.counters.add(telemetry.SUBMITTED, task.task)
             self._store.nudge("ready", [row.id for row in submitted])
+        if telemetry.counters.on:
+            for key, request in zip(keys, requests, strict=True):
+                if isinstance(outcomes[key], str):
+                    outcome = "received" if created.pop(key, False) else "repeated"
+                    telemetry.counters.add(telemetry.MESSAGES, request.intake or "", outcome)
         return [outcomes[key] for key in keys]
 
     async def _ids_by_key(self, keys: Sequence[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.cli.args.common import Commands, names, port, positive
+from onward.cli.args.common import Commands, names, of_app, port, positive
 
 
 def serve(commands: Commands) -> None:
@@ -29,6 +29,7 @@ def serve(commands: Commands) -> None:
     )
     parser.add_argument("--queues", type=names, default=(), metavar="A,B", help="take tasks of these queues only (all)")
     parser.add_argument("--no-worker", action="store_true", help="run no worker; workers run elsewhere")
+    parser.add_argument("--no-intake", action="store_true", help="receive no messages of brokers; others do")
     parser.add_argument(
         "--tls-cert", metavar="FILE", help="serve HTTPS with this certificate chain, in PEM (ONWARD_TLS_CERT)"
     )
@@ -87,6 +88,74 @@ def deliveries(commands: Commands) -> None:
         "redeliver", "commands.deliveries:redeliver", "send a delivery again now, with the same id and the same bytes"
     )
     verb.add_argument("delivery", metavar="ID", help="the id of the delivery, or its first or last characters")
+
+
+def intake(commands: Commands) -> None:
+    """`onward intake`."""
+    parser = commands.add(
+        "intake",
+        "commands.intake:receive",
+        "receive the messages of brokers for an app; its workers run elsewhere",
+        "Workers and `onward serve` receive messages too, unless --no-intake is given. On\nSIGTERM or Ctrl-C it commits the "
+        "messages that it has, and receives no more.\n\n  onward intake shop.tasks:app",
+    )
+    of_app(parser)
+    parser.add_argument(
+        "--metrics-port",
+        type=port,
+        metavar="N",
+        help="serve /metrics at this port (ONWARD_METRICS_PORT, or not at all)",
+    )
+
+
+def intakes(commands: Commands) -> None:
+    """`onward intakes`."""
+    commands.add("intakes", "commands.intake:list_intakes", "list intakes: state, rate, lag and dead letters")
+
+
+def dead(commands: Commands) -> None:
+    """`onward dead`."""
+    parser = commands.add(
+        "dead",
+        "commands.dead:list_letters",
+        "list messages that could not become tasks; redrive or drop them",
+        "examples:\n"
+        "  onward dead                   the newest dead letters of all intakes\n"
+        "  onward dead list orders       those of one intake\n"
+        "  onward dead show 7k2m         with headers and body\n"
+        "  onward dead redrive orders    tries them again, after you fixed the cause\n"
+        "  onward dead drop 7k2m         deletes one for good",
+    )
+    parser.set_defaults(intake=None, limit=20, cursor=None)
+    verbs = Commands(parser.add_subparsers(dest="verb", metavar="VERB", title="verbs"))
+    listing = verbs.add("list", "commands.dead:list_letters", "list the dead letters of an intake, or of all")
+    listing.add_argument("intake", metavar="NAME", nargs="?", help="only those of this intake")
+    listing.add_argument("--limit", type=positive, default=20, metavar="N", help="list at most N (20)")
+    listing.add_argument("--cursor", help="list the next page: the cursor that the page before printed")
+    show = verbs.add("show", "commands.dead:show", "show a dead letter with its headers and its body")
+    show.add_argument("letter", metavar="ID", help="the id of the dead letter, or its first or last characters")
+    show.add_argument("--body", action="store_true", help="print the bytes of the body and nothing else")
+    redrive = verbs.add(
+        "redrive",
+        "commands.dead:redrive",
+        "try dead letters again: one, those of an intake, or all",
+        "A letter that becomes a task is deleted. Another one stays, with its new reason.",
+    )
+    drop = verbs.add(
+        "drop",
+        "commands.dead:drop",
+        "delete dead letters for good: one, those of an intake, or all",
+        "With a name or --all it shows the number of letters and asks for confirmation,\nunless --yes is given.",
+    )
+    for verb in (redrive, drop):
+        verb.add_argument(
+            "letters",
+            metavar="NAME|ID",
+            nargs="?",
+            help="the name of an intake, or the id of a dead letter or its first or last characters",
+        )
+        verb.add_argument("--all", action="store_true", help="all dead letters of all intakes")
+    drop.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def keys(commands: Commands) -> None:

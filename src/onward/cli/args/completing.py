@@ -168,6 +168,11 @@ def _values(cursor: _Cursor, action: argparse.Action, word: str) -> Iterator[Can
         yield from map(Candidate, ("happened", "not_happened", "undo"))
     elif dest in {"queue", "queues"} or (command, dest) == ("queues", "name"):
         yield from _from_database(cursor, "suggest_queues")
+    elif command == "dead" and dest in {"intake", "letters"}:
+        yield from _from_database(cursor, "suggest_intakes")
+        yield from _ids(_from_database(cursor, "suggest_letters"), word) if dest == "letters" else ()
+    elif command == "dead" and dest == "letter":
+        yield from _ids(_from_database(cursor, "suggest_letters"), word)
     elif (command, dest) == ("schedules", "name"):
         yield from _from_database(cursor, "suggest_schedules")
     elif dest == "name" and command not in {"keys", "signal"}:

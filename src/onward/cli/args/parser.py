@@ -46,6 +46,7 @@ def build() -> Parser:
         cluster.serve,
         cluster.mcp,
         _worker,
+        cluster.intake,
         _submit,
         tasks.list_,
         tasks.show,
@@ -76,6 +77,8 @@ def build() -> Parser:
         _schedules,
         cluster.handlers,
         cluster.deliveries,
+        cluster.intakes,
+        cluster.dead,
         cluster.queues,
         cluster.workers,
         cluster.stats,
@@ -189,6 +192,7 @@ def _worker(commands: Commands) -> None:
         metavar="N",
         help="serve /metrics at this port (ONWARD_METRICS_PORT, or not at all)",
     )
+    parser.add_argument("--no-intake", action="store_true", help="receive no messages of brokers; others do")
 
 
 def _submit(commands: Commands) -> None:
@@ -320,7 +324,7 @@ def _migrate(commands: Commands) -> None:
 
 def _doctor(commands: Commands) -> None:
     parser = commands.add(
-        "doctor", "commands.database:doctor", "check the database, the clock, the workers and the queues"
+        "doctor", "commands.database:doctor", "check the database, the clock, the workers, the queues and the brokers"
     )
     parser.add_argument(
         "--deep",

@@ -86,10 +86,11 @@ async def _open_checked(app: Onward, host: str) -> AsyncIterator[bool]:
 @contextlib.asynccontextmanager
 async def _worker(app: Onward, args: Namespace) -> AsyncIterator[Worker | None]:
     if args.no_worker or not app.handlers:
-        async with app.relay():  # events are sent also without a worker
+        # Events are sent and messages are received also without a worker.
+        async with app.relay(), app.intakes() if not args.no_intake else contextlib.nullcontext():
             yield None
         return
-    async with app.worker(slots=args.slots, queues=args.queues) as worker:
+    async with app.worker(slots=args.slots, queues=args.queues, intakes=not args.no_intake) as worker:
         yield worker
 
 

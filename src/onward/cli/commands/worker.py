@@ -55,7 +55,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _work(screen: Screen, app: Onward, args: Namespace) -> int:
     stop = asyncio.Event()
     with stop_on_signals(stop):
-        async with app.worker(slots=args.slots, queues=args.queues) as worker, status_line(screen, app, worker, stop):
+        running = app.worker(slots=args.slots, queues=args.queues, intakes=not args.no_intake)
+        async with running as worker, status_line(screen, app, worker, stop):
             print_event(screen, "ready", _introduction(app, worker, args))
             await stop.wait()
             grace = f", for up to {app.settings.grace_s:g} s; a second signal exits at once" if worker.running else ""

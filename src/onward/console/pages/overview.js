@@ -42,7 +42,7 @@ async function all(signal, known) {
   const today = new Date(new Date().setHours(0, 0, 0, 0)).toISOString();
   const place = !me.tenant;
   const admin = may("admin");
-  const [stats, queues, workers, recent, failed, asks, sent, heard, usage, schedules] = await Promise.all([
+  const [stats, queues, workers, recent, failed, asks, sent, heard, usage, schedules, intakes] = await Promise.all([
     place ? ask("/api/stats", {}, null) : null,
     place ? ask("/api/queues", {}, { queues: [] }) : { queues: [] },
     place ? ask("/api/workers", {}, { workers: [] }) : { workers: [] },
@@ -53,9 +53,10 @@ async function all(signal, known) {
     admin ? ask("/api/subscriptions", { limit: 200 }, { subscriptions: [] }) : { subscriptions: [] },
     Date.now() - known.at < COSTLY ? known.usage : ask("/api/usage", { by: "model", since: today }, null),
     ask("/api/schedules", {}, { schedules: [] }),
+    ask("/api/intakes", {}, { intakes: [] }),
   ]);
   if (usage !== known.usage) Object.assign(known, { usage, at: Date.now() });
-  return { stats, queues: queues.queues, workers: workers.workers, tasks: recent.tasks, failed: failed.tasks, asks, sent: sent.deliveries, heard: heard.subscriptions, usage: usage?.rows || null, schedules: schedules.schedules };
+  return { stats, queues: queues.queues, workers: workers.workers, tasks: recent.tasks, failed: failed.tasks, asks, sent: sent.deliveries, heard: heard.subscriptions, usage: usage?.rows || null, schedules: schedules.schedules, intakes: intakes.intakes };
 }
 
 function figures({ stats, queues, usage, asks, failed }) {
@@ -85,7 +86,7 @@ function waiting(asks) {
 }
 
 /** Problems and possible problems, the worst first. */
-function concerns({ queues, workers, failed, sent, heard, schedules, stats }) {
+function concerns({ queues, workers, failed, sent, heard, schedules, stats, intakes }) {
   const problems = [];
   const say = (tone, text, note, href) => problems.push({ tone, text, note, href });
   const alive = workers.filter((worker) => worker.alive);
@@ -99,6 +100,8 @@ function concerns({ queues, workers, failed, sent, heard, schedules, stats }) {
   }
   for (const subscription of heard.filter((candidate) => candidate.disabled)) say("bad", `The subscription of ${line(subscription.sink, 60)} is disabled`, line(subscription.disabled, 80), "#/deliveries?tab=subscriptions");
   if (sent.length) say("bad", `${sent.length >= 20 ? "20 or more" : number(sent.length)} ${sent.length === 1 ? "delivery" : "deliveries"} failed`, line(sent[0].said || "", 80), "#/deliveries?state=failed");
+  for (const intake of intakes.filter((candidate) => candidate.source && ["silent", "away", "waiting"].includes(candidate.state))) say(intake.state === "waiting" ? "wait" : "bad", `Intake ${line(intake.name, 40)} is ${intake.state}`, intake.state === "silent" ? "no process receives its messages" : line(intake.detail, 80), "#/intakes");
+  for (const intake of intakes.filter((candidate) => candidate.dead)) say("wait", `Intake ${line(intake.name, 40)} has ${count(intake.dead, "dead letter")}`, "messages that could not become tasks", `#/intakes?intake=${encodeURIComponent(intake.name)}`);
   for (const schedule of schedules.filter((candidate) => candidate.paused)) say("idle", `Schedule ${line(schedule.name, 40)} is paused`, "", "#/schedules");
   const names = new Map();
   for (const task of failed.filter((candidate) => Date.now() / 1000 - at(candidate.finished_at || candidate.updated_at) < DAY)) names.set(task.task, [...(names.get(task.task) || []), task]);

@@ -1,8 +1,8 @@
 """The worker: a process with slots. It claims tasks, does a shift of each, and releases them.
 
-Six chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the heartbeat (a
-thread); maintenance, which frees the tasks of workers that died; the ticker, for schedules; the relay, for events. Where old tasks
-are pruned, that is a seventh. A nudge is a hint: without any, polling still finds every task.
+Seven chores run side by side, each a loop that survives an outage of the store: claiming; the journal writer; the heartbeat (a
+thread); maintenance, which frees the tasks of workers that died; the ticker, for schedules; the relay, for events; the pruner, for old
+tasks and dead letters. A nudge is a hint: without any, polling still finds every task.
 """
 
 from __future__ import annotations

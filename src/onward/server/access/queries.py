@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from onward.core.caller import ADMIN, READ, SUBMIT
 from onward.core.task import SAME, Tasks
-from onward.core.views import Acted, HandlerView, Health, RecordView, Timeline, TurnView, UsageReport
+from onward.core.views import (
+    Acted,
+    DeadLetterContent,
+    HandlerView,
+    Health,
+    RecordView,
+    Timeline,
+    TurnView,
+    UsageReport,
+)
 from onward.server.access.base import AccessBase
 from onward.service.forks import ForkPlan
+from onward.service.intakes import DeadLetterList, IntakeList
 from onward.service.timeline import Turn
 
 CONTENT_FILTERS = ("text", "labels", "key")
@@ -109,3 +120,57 @@ class Queries(AccessBase):
         """The messages that the model received in a turn, and its reply. Raises NotFound."""
         await self._own(READ, task_id)
         return await self.service.timelines.turn(task_id, number)
+
+    # ── intakes and dead letters ─────────────────────────────────────────────────────────────────────────────────
+
+    async def intakes(self) -> IntakeList:
+        """The intakes whose messages the caller sees. A caller with a tenant does not see their processes: those are machines of the
+        operator."""
+        self.need(READ)
+        async with self._database_turn():
+            listed = await self.service.intakes.list(self.caller.sees)
+        if self.caller.tenant is None:
+            return listed
+        return [dataclasses.replace(intake, detail="", processes=()) for intake in listed]
+
+    async def dead_letters(
+        self, intake: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> tuple[DeadLetterList, str | None]:
+        """Dead letters, newest first, without their content, and the cursor for the next page."""
+        self.need(READ)
+        async with self._database_turn():
+            return await self.service.dead_letters.list(intake, limit=limit, cursor=cursor, whose=self.caller.sees)
+
+    async def dead_letter(self, letter_id: str) -> DeadLetterContent:
+        """One dead letter with its content. Raises NotFound."""
+        self.need(READ)
+        async with self._database_turn():
+            return await self.service.dead_letters.get(letter_id, whose=self.caller.sees)
+
+    async def redrive_letters(
+        self,
+        letter_id: str | None = None,
+        *,
+        intake: str | None = None,
+        all: bool = False,  # noqa: A002 -- the name in every interface
+    ) -> int:
+        """Try again one dead letter, those of an intake, or all that the caller sees; how many that were. Raises NotFound."""
+        self.need(SUBMIT)
+        async with self._database_turn():
+            return await self.service.dead_letters.redrive(
+                letter_id, intake=intake, all=all, whose=self.caller.sees, by=self.caller
+            )
+
+    async def drop_letters(
+        self,
+        letter_id: str | None = None,
+        *,
+        intake: str | None = None,
+        all: bool = False,  # noqa: A002 -- the name in every interface
+    ) -> int:
+        """Delete one dead letter, those of an intake, or all that the caller sees; how many that were. Raises NotFound."""
+        self.need(ADMIN)
+        async with self._database_turn():
+            return await self.service.dead_letters.drop(
+                letter_id, intake=intake, all=all, whose=self.caller.sees, by=self.caller
+            )

@@ -20,6 +20,7 @@ from onward.core.encryption import (
     content_place,
     input_place,
     letter_place,
+    letter_reason_place,
     may_be_plain,
     message_place,
     record_place,
@@ -248,6 +249,14 @@ class Codec:
 
         return await self._off_loop(sum([len(data) for _, _, data in letters]), work)
 
+    async def sealed_reasons(self, reasons: Sequence[tuple[str, str, str | None, bytes]]) -> list[bytes]:
+        """The reasons of dead letters, each with the intake, the identity of the message, and the tenant."""
+        keys = {tenant: await self._ring.for_subject(Subject(tenant or "")) for tenant in {item[2] for item in reasons}}
+        return [
+            _seal(keys[tenant], _reason_scope(identity), letter_reason_place(intake, identity), data)
+            for intake, identity, tenant, data in reasons
+        ]
+
     async def _keys_for(self, task_ids: Iterable[str]) -> Mapping[str, DataKey]:
         ids = set(task_ids)
         keys = await self._ring.for_tasks(ids)
@@ -329,6 +338,15 @@ class Codec:
         """The data of dead letters, each with its id; a marker in place of data that cannot be opened."""
         return await self.open([Item(f"letter {id_}", letter_place(id_), data) for id_, data in letters])
 
+    async def reasons(self, reasons: Sequence[tuple[str, str, bytes]]) -> list[bytes]:
+        """The reasons of dead letters, each with the intake and the identity; a marker in place of one that cannot be opened."""
+        return await self.open(
+            [
+                Item(_reason_scope(identity), letter_reason_place(intake, identity), data)
+                for intake, identity, data in reasons
+            ]
+        )
+
     # ── inside a transaction ─────────────────────────────────────────────────────────────────────────────────────
 
     async def with_keys(self, transaction: Callable[[], Awaitable[T]]) -> T:
@@ -365,6 +383,10 @@ def record_item(task_id: str, record: Record) -> Item:
 
 def _seal(key: DataKey, scope: str, place: bytes, data: bytes) -> bytes:
     return seal(key.cipher(scope), key.header, place, data)
+
+
+def _reason_scope(identity: str) -> str:
+    return f"letter reason {identity}"
 
 
 def _sealed_entry(key: DataKey, entry: Entry) -> Entry:

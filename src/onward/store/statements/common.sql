@@ -1101,6 +1101,14 @@ SELECT queue AS value, '' AS about FROM onward_queue GROUP BY queue ORDER BY que
 -- Schedules by name.
 SELECT name AS value, task AS about FROM onward_schedules ORDER BY name LIMIT :limit
 
+-- name: suggest_intakes
+-- Intakes that have dead letters, by name.
+SELECT intake AS value, '' AS about FROM onward_dead_letters GROUP BY intake ORDER BY intake LIMIT :limit
+
+-- name: suggest_letters
+-- The newest dead letters.
+SELECT id AS value, intake AS about FROM onward_dead_letters ORDER BY id DESC LIMIT :limit
+
 -- name: by_key
 -- The tasks that these keys belong to.
 SELECT id, key, fingerprint FROM onward_tasks WHERE key AMONG (:keys)
@@ -1260,7 +1268,11 @@ SELECT id, intake, identity, tenant, reason, position, sent_id, size, attempts, 
 
 -- name: letters
 -- Dead letters below an id, the newest first.
-{letter_columns} WHERE id < :before AND (:any_intake OR intake = :intake) AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id DESC LIMIT :limit
+{letter_columns} WHERE id < :before AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id DESC LIMIT :limit
+
+-- name: letters_in
+-- The same, of one intake.
+{letter_columns} WHERE intake = :intake AND id < :before AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id DESC LIMIT :limit
 
 -- name: letter
 -- One dead letter.
@@ -1276,23 +1288,51 @@ SELECT id FROM onward_dead_letters WHERE intake = :intake AND identity AMONG (:i
 
 -- name: letter_counts
 -- How many dead letters each intake has.
-SELECT intake, count(*), count(redrive_at) FROM onward_dead_letters WHERE (:of_all OR COALESCE(tenant, '') = :tenant) GROUP BY intake
+SELECT intake, count(*) FROM onward_dead_letters WHERE (:of_all OR COALESCE(tenant, '') = :tenant) GROUP BY intake
+
+-- name: letter_counts_redriven
+-- How many of them are to be tried again.
+SELECT intake, count(*) FROM onward_dead_letters WHERE redrive_at IS NOT NULL AND (:of_all OR COALESCE(tenant, '') = :tenant) GROUP BY intake
 
 -- name: letter_crowd
 -- How many dead letters an intake has, counted up to a number.
 SELECT count(*) FROM (SELECT 1 FROM onward_dead_letters WHERE intake = :intake LIMIT :most) AS counted
 
+-- name: letters_chosen
+-- So many dead letters from one id to another, the oldest first.
+SELECT id FROM onward_dead_letters WHERE id >= :first AND id <= :last AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id LIMIT :limit
+
+-- name: letters_chosen_in
+-- The same, of one intake.
+SELECT id FROM onward_dead_letters
+WHERE intake = :intake AND id >= :first AND id <= :last AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id LIMIT :limit
+
 -- name: letters_redrive
--- Ask for dead letters to be tried again: so many of those below an id, the newest first. It returns their ids.
-UPDATE onward_dead_letters SET redrive_at = onward_now(), held_until = NULL WHERE id IN (
-  SELECT id FROM onward_dead_letters WHERE (:any_id OR id = :id) AND (:any_intake OR intake = :intake) AND redrive_at IS NULL
-    AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id LIMIT :limit) RETURNING id
+-- Ask for dead letters to be tried again. It returns all of them, also those that wait for it already.
+UPDATE onward_dead_letters SET redrive_at = COALESCE(redrive_at, onward_now()) WHERE id IN ({letters_chosen}) RETURNING id, tenant
+
+-- name: letters_redrive_in
+-- The same, of one intake.
+UPDATE onward_dead_letters SET redrive_at = COALESCE(redrive_at, onward_now()) WHERE id IN ({letters_chosen_in}) RETURNING id, tenant
 
 -- name: letters_drop
--- Delete dead letters: so many of those that match. It returns their ids.
+-- Delete dead letters. It returns them.
+DELETE FROM onward_dead_letters WHERE id IN ({letters_chosen}) RETURNING id, tenant
+
+-- name: letters_drop_in
+-- The same, of one intake.
+DELETE FROM onward_dead_letters WHERE id IN ({letters_chosen_in}) RETURNING id, tenant
+
+-- name: letters_prune
+-- Delete so many old dead letters, the oldest first. The caller bounds the ids: younger letters cannot be old enough.
 DELETE FROM onward_dead_letters WHERE id IN (
-  SELECT id FROM onward_dead_letters WHERE (:any_id OR id = :id) AND (:any_intake OR intake = :intake)
-    AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY id LIMIT :limit) RETURNING id
+  SELECT id FROM onward_dead_letters WHERE id < :until AND at <= onward_now() - :age
+    AND (redrive_at IS NULL OR redrive_at <= onward_now() - :age) ORDER BY id LIMIT :limit)
+
+-- name: letters_aged
+-- How many dead letters below an id each intake has, counted up to a number.
+SELECT intake, count(*) FROM (SELECT intake FROM onward_dead_letters WHERE id < :until ORDER BY id LIMIT :most) AS aged
+GROUP BY intake ORDER BY intake
 
 -- name: letter_still_dead
 -- A dead letter that was tried again and failed again.
@@ -1310,12 +1350,14 @@ ON CONFLICT (name, process) DO UPDATE SET source = excluded.source, target = exc
   detail = excluded.detail, taken = excluded.taken, dead = excluded.dead, rate = excluded.rate, lag = excluded.lag, seen_at = excluded.seen_at
 
 -- name: intakes_forget
--- Delete what processes said that have been silent for a while.
-DELETE FROM onward_intakes WHERE seen_at < onward_now() - :age
+-- Delete old reports: of processes that stopped, and of silent ones where another process reported since. The last report of an intake
+-- stays longer, so that its silence is noticed.
+DELETE FROM onward_intakes WHERE seen_at < onward_now() - :last_age OR (seen_at < onward_now() - :age AND (state = 'stopped' OR EXISTS (
+  SELECT 1 FROM onward_intakes o WHERE o.name = onward_intakes.name AND o.seen_at >= onward_now() - :age)))
 
 -- name: intakes
 -- What processes say about their intakes.
-SELECT name, process, source, target, tenant, state, detail, taken, dead, rate, lag, started_at, seen_at FROM onward_intakes
+SELECT name, process, source, target, tenant, state, detail, taken, dead, rate, lag, started_at, seen_at, onward_now() - seen_at FROM onward_intakes
 WHERE (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY name, process LIMIT :limit
 
 -- name: lock_lives

@@ -1,12 +1,13 @@
 -- Intakes: messages of brokers that become tasks.
 
 -- Messages that could not become one. `data` is the headers as JSON, a line break, and the body.
+-- `reason` may quote the message, and is sealed as `data` is.
 CREATE TABLE onward_dead_letters (
     id         text COLLATE "C" PRIMARY KEY,
     intake     text COLLATE "C" NOT NULL,
     identity   text COLLATE "C" NOT NULL,
     tenant     text COLLATE "C",
-    reason     text NOT NULL,
+    reason     bytea NOT NULL,
     position   text NOT NULL,
     sent_id    text NOT NULL,
     size       bigint NOT NULL,
@@ -17,6 +18,7 @@ CREATE TABLE onward_dead_letters (
     held_until float8
 );
 CREATE UNIQUE INDEX onward_dead_letters_identity ON onward_dead_letters (intake, identity);
+CREATE INDEX onward_dead_letters_intake ON onward_dead_letters (intake, id, tenant);
 CREATE INDEX onward_dead_letters_redrive ON onward_dead_letters (intake, redrive_at) WHERE redrive_at IS NOT NULL;
 
 -- What each process says about its intakes.
