@@ -7,6 +7,8 @@
     daemon      what the starters of brokers share
     valkey      a real Valkey, the open Redis
     nats        a real NATS server with JetStream
+    kafka       a real Kafka, one node
+    rabbitmq    a real RabbitMQ, one node
     processes   Python child processes that can be frozen and killed
     ledger      a file in which many processes note what they did to the world
     server      how the servers above are started: never as root, never outliving us

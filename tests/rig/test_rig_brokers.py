@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import aio_pika
 import nats
 import pytest
 import redis.asyncio
+from confluent_kafka import Consumer, Producer
 from nats.js.api import StreamConfig
 
 from rig import server
+from rig.kafka import Kafka
 from rig.nats import Nats
+from rig.rabbitmq import RabbitMQ
 from rig.server import Unavailable
 from rig.valkey import Valkey
 
@@ -67,3 +71,46 @@ def test_a_closed_server_leaves_nothing(valkey: Valkey) -> None:
     assert pid is not None
     assert not server.alive(pid)
     assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_kafka_keeps_what_it_acknowledged() -> None:
+    try:
+        broker = Kafka().start()
+    except Unavailable as why:
+        pytest.skip(str(why))
+    with broker:
+        broker.topic("events")
+        producer = Producer({"bootstrap.servers": broker.servers, "acks": "all", "log_level": 0})
+        for number in range(100):
+            producer.produce("events", str(number).encode())
+        assert producer.flush(60) == 0
+        broker.kill9()
+        broker.start()
+        consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "a", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["events"])
+        received: list[object] = []
+        while len(received) < 100 and (batch := consumer.consume(100, timeout=60)):
+            received += batch
+        consumer.close()
+        assert len(received) == 100
+
+
+@pytest.mark.slow
+async def test_rabbitmq_keeps_what_it_confirmed() -> None:
+    try:
+        broker = RabbitMQ().start()
+    except Unavailable as why:
+        pytest.skip(str(why))
+    with broker:
+        async with await aio_pika.connect(broker.url) as connection:
+            channel = await connection.channel(publisher_confirms=True)
+            await channel.declare_queue("events", durable=True)
+            for number in range(100):
+                message = aio_pika.Message(str(number).encode(), delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+                await channel.default_exchange.publish(message, "events", mandatory=True)
+        broker.kill9()
+        broker.start()
+        async with await aio_pika.connect(broker.url) as connection:
+            queue = await (await connection.channel()).declare_queue("events", durable=True)
+            assert queue.declaration_result.message_count == 100
