@@ -11,7 +11,23 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-USERS = ("postgres", "fast", "openai", "prices", "s3", "serve", "mcp", "encryption", "oidc", "redis", "nats", "rabbitmq", "kafka", "metrics", "otel")
+USERS = (
+    "postgres",
+    "fast",
+    "openai",
+    "prices",
+    "s3",
+    "serve",
+    "mcp",
+    "encryption",
+    "oidc",
+    "redis",
+    "nats",
+    "rabbitmq",
+    "kafka",
+    "metrics",
+    "otel",
+)
 LOCKS: dict[str, tuple[str, ...]] = {
     "dev": ("dev",),
     "runtime": USERS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
 import urllib.parse
 from collections.abc import Mapping
@@ -73,6 +74,7 @@ class Settings:
     encryption_keys: str = dataclasses.field(default="", repr=False)
     encryption_label: str = ""
     encryption_plain: str = "accept"
+    brokers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     quota_requests: int = _QUOTA.requests
     quota_key_requests: int = _QUOTA.key_requests
     quota_streams: int = _QUOTA.streams
@@ -138,14 +140,42 @@ def load(
     values: dict[str, Any] = {}
     values |= _from_file((folder or Path()) / FILE_NAME)
     values |= {
-        f.name: environment[name] for f in dataclasses.fields(Settings) if (name := variable(f.name)) in environment
+        f.name: environment[name]
+        for f in dataclasses.fields(Settings)
+        if f.name != "brokers" and (name := variable(f.name)) in environment
     }
     values |= {name: value for name, value in arguments.items() if value is not None}
+    if brokers := _from_variables(environment):
+        values["brokers"] = {**brokers, **values.get("brokers", {})}
     known = {f.name: f for f in dataclasses.fields(Settings)}
     for name in values.keys() - known.keys():
         # Without its value: a misspelled name may have a password.
         raise BadSetting(name, "…", f"one of {', '.join(known)}")
     return Settings(**{name: _convert(name, known[name].default, value) for name, value in values.items()})
+
+
+_BROKER_VARIABLE = "ONWARD_BROKER_"
+_BROKER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+def _from_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The brokers that the environment names."""
+    return {
+        name.removeprefix(_BROKER_VARIABLE).lower(): url
+        for name, url in environment.items()
+        if name.startswith(_BROKER_VARIABLE)
+    }
+
+
+def _check_brokers(brokers: Any) -> dict[str, str]:
+    if not isinstance(brokers, Mapping):
+        raise BadSetting("brokers", "…", "names with URLs, as in brokers={'orders': 'nats://HOST:4222'}")
+    for name, url in brokers.items():
+        if not isinstance(name, str) or not _BROKER_NAME.fullmatch(name):
+            raise BadSetting("the name of a broker", name, "1 to 40 of a-z, 0-9, _ and -")
+        if not isinstance(url, str) or "://" not in url:
+            raise BadSetting(f"{_BROKER_VARIABLE}{name.upper()}", "…", "a URL, as in nats://HOST:4222")
+    return dict(brokers)
 
 
 def read_secret(name: str, value: str) -> str:
@@ -172,15 +202,15 @@ def is_own_url(url: str) -> bool:
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
-    return f"ONWARD_{name.upper()}"
+    """The environment variable of a setting. Each broker has its own."""
+    return f"{_BROKER_VARIABLE}NAME" if name == "brokers" else f"ONWARD_{name.upper()}"
 
 
 def to_display(settings: Settings, where: str) -> dict[str, Any]:
     """All settings for display: values that may hold a secret are masked. `where` is the database, without its password."""
     values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
     secret = {f.name: "***" if values[f.name] else "" for f in dataclasses.fields(settings) if not f.repr}
-    return values | secret | {"db": where}
+    return values | secret | {"db": where, "brokers": ", ".join(settings.brokers)}
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -193,6 +223,8 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _convert(name: str, default: Any, value: Any) -> Any:
+    if name == "brokers":
+        return _check_brokers(value)
     if isinstance(default, float):
         return seconds(value, variable(name))
     if isinstance(default, int):

@@ -72,7 +72,7 @@ class Onward(Events, Mcp, Registry, Queries):
 
     Every setting of `onward.config.Settings` can be given by name and overrides file and environment. `approval_rules` say who may decide
     the approvals that tasks of this app ask for; the first rule that matches holds. `encryption` takes the master keys of payloads from a key
-    management service, in place of the setting `encryption_keys`.
+    management service, in place of the setting `encryption_keys`. `brokers` names brokers by their URLs, for `publish`.
     """
 
     def __init__(
@@ -85,12 +85,13 @@ class Onward(Events, Mcp, Registry, Queries):
         secrets: Source | None = None,
         approval_rules: Sequence[ApprovalRule] = (),
         encryption: MasterKeys | None = None,
+        brokers: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
         self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
         self._ids, self._users = Ids(self._clock.now, self._rng), 0
-        self.settings: Settings = load({"db": db, **settings})
+        self.settings: Settings = load({"db": db, "brokers": brokers, **settings})
         self.approval_rules: tuple[ApprovalRule, ...] = tuple(approval_rules)
         for rule in self.approval_rules:
             check_rule(rule)
