@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import bare, growth, hostile, idle, report
+from bench import bare, events, growth, hostile, idle, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
@@ -88,7 +88,15 @@ def _hostile(words: list[str]) -> int:
         return hostile.run(options, ground.empty)
 
 
+def _events(words: list[str]) -> int:
+    options = events.parse(words)
+    with _ground(options.store) as ground:
+        return events.run(options, ground.empty)
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["events"]:
+        return _events(sys.argv[2:])
     if sys.argv[1:2] == ["hostile"]:
         return _hostile(sys.argv[2:])
     if sys.argv[1:2] == ["growth"]:
