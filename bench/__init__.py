@@ -5,6 +5,7 @@
     python -m bench --only W3 --quick   one workload, a tenth of the work, to see whether a change helped
 
     python -m bench growth              what things cost in a database that has grown (bench/growth.py)
+    python -m bench events              how fast events of tasks go to brokers (bench/events.py)
     python -m bench hostile             what one tenant costs another (bench/hostile.py)
 
 The workloads, the same for everybody; bodies do nothing, so that the engine's own cost shows:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import bare, growth, hostile, idle, intake, report
+from bench import bare, events, growth, hostile, idle, intake, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
@@ -94,7 +94,15 @@ def _intake(words: list[str]) -> int:
         return intake.run(options, ground.empty)
 
 
+def _events(words: list[str]) -> int:
+    options = events.parse(words)
+    with _ground(options.store) as ground:
+        return events.run(options, ground.empty)
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["events"]:
+        return _events(sys.argv[2:])
     if sys.argv[1:2] == ["hostile"]:
         return _hostile(sys.argv[2:])
     if sys.argv[1:2] == ["growth"]:

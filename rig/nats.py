@@ -3,7 +3,7 @@
     with Nats() as broker:
         await nats.connect(broker.url)
 
-JetStream writes to disk before it acknowledges (`sync_interval: always`), so a kill -9 loses nothing that was acknowledged.
+JetStream gives its writes to the operating system before it acknowledges, so a kill -9 loses nothing that was acknowledged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Nats(Daemon):
         lines = [
             f"listen: 127.0.0.1:{self.port}",
             f"max_payload: {self.max_payload}",
-            f'jetstream {{ store_dir: "{self.folder}/data", sync_interval: always }}',
+            f'jetstream {{ store_dir: "{self.folder}/data" }}',
             *([f'authorization {{ token: "{self.token}" }}'] if self.token else []),
         ]
         configuration = self.folder / "conf"

@@ -39,9 +39,9 @@ from onward.core import crash
 from onward.core.durations import Duration, seconds
 from onward.core.task import State, Task
 from onward.engine.background import spawn
-from onward.engine.worker.relay import FUNCTION_PREFIX
 from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
+from onward.store.port.outbox import FUNCTION_LANE
 from onward.store.sqlite.file import MEMORY
 from onward.store.sqlite.store import SqliteStore
 
@@ -345,7 +345,7 @@ async def _unfinished(app: Onward) -> list[Task]:
 async def _has_due_events(app: Onward) -> bool:
     """Whether there are due events for a function of this app."""
     lanes = await app.store.outbox.lanes() or ()
-    return any(lane.due_in <= 0 and lane.name.removeprefix(FUNCTION_PREFIX) in app._listeners for lane in lanes)
+    return any(lane.due_in <= 0 and lane.name.removeprefix(FUNCTION_LANE) in app._listeners for lane in lanes)
 
 
 def _due_at(app: Onward, task: Task) -> float:

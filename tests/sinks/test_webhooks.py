@@ -14,6 +14,7 @@ from onward.core import record as r
 from onward.core.event import BODY_LIMIT
 from onward.core.task import State
 from onward.engine.worker import relay as relay_module
+from onward.engine.worker import sinks
 from onward.errors import BadSetting, BadWebhook, UsageError
 from onward.sinks import webhook as sink
 from onward.store.port.core import Batch, End, Store
@@ -292,7 +293,7 @@ async def test_a_slow_receiver_delays_no_other(office: Office, receiver: Receive
         relay = office.relay()
         await relay.look()
         await eventually(lambda: _is_there(receiver))  # the others of the slow one are still under way
-        assert slow.connections <= relay_module.MAX_ATTEMPTS_PER_LANE, "and it is not asked by all at once"
+        assert slow.connections <= sinks.MAX_ATTEMPTS_PER_LANE, "and it is not asked by all at once"
         assert not [one for one in await office.deliveries(state="delivered") if "slow" in (one.sink or "")]
         release.set()
         await office.send_all()

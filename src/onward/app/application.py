@@ -77,7 +77,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
 
     Every setting of `onward.config.Settings` can be given by name and overrides file and environment. `approval_rules` say who may decide
     the approvals that tasks of this app ask for; the first rule that matches holds. `encryption` takes the master keys of payloads from a key
-    management service, in place of the setting `encryption_keys`. `brokers` names brokers by their URLs, for `intake`.
+    management service, in place of the setting `encryption_keys`. `brokers` names brokers by their URLs, for `intake` and `publish`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Events of an app: the functions that get them, the subscriptions, and the deliveries. Part of `Onward`."""
+"""Events of an app: the functions and brokers that get them, the subscriptions, and the deliveries. Part of `Onward`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from onward.core.ids import Ids
 from onward.core.views import Delivery
 from onward.engine.background import Spawn, spawn
 from onward.engine.worker.relay import Relay
+from onward.engine.worker.sinks import Functions, Sink, Urls
 from onward.service.service import Service
 from onward.service.subscriptions import Declared, Deliveries, Subscriptions
 from onward.store.port.core import Store
@@ -32,6 +33,7 @@ class Events:
     _rng: random.Random
     _ids: Ids
     _listeners: dict[str, Any]
+    _publications: dict[str, tuple[str, tuple[str, ...]]]
     __aenter__: Any
     __aexit__: Any
 
@@ -67,22 +69,31 @@ class Events:
 
     def _make_relay(self, spawn: Spawn = spawn) -> Relay:
         """A relay that is not started yet."""
+        sinks: list[Sink] = [
+            Functions({name: function for name, (_, function) in self._listeners.items()}, self.store),
+            Urls(lambda: self.webhooks),
+        ]
+        if self.settings.brokers or self._publications:
+            from onward.brokers.publishing import Brokers  # noqa: PLC0415 -- most programs have none
+
+            sinks.append(Brokers(self.settings.brokers, [to for to, _ in self._publications.values()]))
         return Relay(
             self.store,
             self._clock,
             self._rng,
             self._ids,
-            functions={name: function for name, (_, function) in self._listeners.items()},
-            sink=lambda: self.webhooks,
+            sinks=sinks,
             save=self.save_subscriptions,
             spawn=spawn,
             poll=self.settings.poll_s,
         )
 
     async def save_subscriptions(self) -> None:
-        """Write the subscriptions that `@app.on` declares to the store, as a worker does when it starts. The store keeps events for
-        them from then on."""
-        await self.service.subscriptions.save([Declared(name, types) for name, (types, _) in self._listeners.items()])
+        """Write the subscriptions that `@app.on` and `app.publish` declare to the store, as a worker does when it starts. The store keeps
+        events for them from then on."""
+        functions = [Declared.function(name, types) for name, (types, _) in self._listeners.items()]
+        places = [Declared.publication(name, types, to) for name, (to, types) in self._publications.items()]
+        await self.service.subscriptions.save(functions + places)
 
     @property
     def subscriptions(self) -> Subscriptions:

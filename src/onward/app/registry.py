@@ -37,6 +37,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 EventF = TypeVar("EventF", bound=Callable[[Event], Any])
 HookF = TypeVar("HookF", bound=Callable[[HookEvent], Any])
 
+MAX_PLACE_CHARS = 255
+"""Characters of `BROKER/PLACE`."""
+
 
 class Registry:
     """The declarations of an app, which need no database."""
@@ -55,6 +58,8 @@ class Registry:
         self.hooks: dict[str, Hook] = {}
         self._tool_cache: Callable[[], ToolCache] | None = None
         self._intakes: dict[str, IntakeSpec] = {}
+        self._publications: dict[str, tuple[str, tuple[str, ...]]] = {}
+        """The places that events are published to by name, with the event types that each gets."""
 
     @overload
     def task(self, function: F, /) -> F: ...
@@ -289,6 +294,23 @@ class Registry:
             return function
 
         return register
+
+    def publish(self, name: str, *, to: str, types: Iterable[str]) -> None:
+        """Publish events of these types (as for `on`) of all tasks to a broker: at least once, in order for each task, and with the same id
+        at every repeat. `to` is `BROKER/PLACE`: the name of one of the app's brokers, and a stream (Redis), a subject (NATS), a topic
+        (Kafka), or a queue or `EXCHANGE/ROUTING KEY` (RabbitMQ).
+
+        The first start of a worker or relay writes a subscription of this name to the store. From then on the store keeps the events until
+        the broker has them, however long it is away.
+        """
+        if not name.isascii() or not name.isprintable() or not 0 < len(name) <= 100:
+            raise UsageError(f"the name of a publication is 1 to 100 printable ASCII characters, not {name!r:.80}")
+        if name in self._publications:
+            raise UsageError(f"two publications are named {name!r}; give one of them another name")
+        broker, _, place = to.partition("/")
+        if not broker or not place or not to.isprintable() or len(to) > MAX_PLACE_CHARS:
+            raise BadSetting("to", to, "BROKER/PLACE, as in events/onward.tasks")
+        self._publications[name] = (to, known_types(types))
 
     def limit_queue(self, name: str, *, concurrency: int | None) -> None:
         """Limit the tasks of a queue that run at once, over all workers; None removes the limit. A worker applies it when it starts."""

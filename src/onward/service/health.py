@@ -20,11 +20,15 @@ from onward.service.locks import Locks
 from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store
 from onward.store.port.health import Faults, Seen, unseen
+from onward.store.port.outbox import BROKER_LANE, LaneDepth
 from onward.store.port.workers import WorkerRow
 
 MAX_SKEW_S = 2.0
 """Seconds by which this machine's clock may differ from the database's. Leases work with any difference; it confuses people who
 compare times."""
+
+MAX_EVENT_AGE_S = 60.0
+"""Seconds that an event may wait for its broker before the doctor warns."""
 
 SAMPLE_TASKS = 200
 """Tasks that the quick census checks of each kind in which a fault shows first: the oldest unfinished tasks, those that are held, those
@@ -88,6 +92,7 @@ class Doctor:
             *await self._workers_and_queues(queues),
             *await self._broker_checks(),
             *await self._intakes.checks(),
+            *[_events(depth) for depth in await self._store.outbox.depths(BROKER_LANE)],
         ]
 
     async def _tables(self) -> Check:
@@ -155,6 +160,16 @@ def _workers(alive: list[WorkerRow], gone: int, waiting: int) -> Check:
     slots, rate = sum(row.slots for row in alive), sum(row.rate for row in alive)
     hosts = ", ".join(sorted({f"{row.host} (pid {row.pid})" for row in alive})[:3])
     return Check("workers", True, f"{len(alive)} alive, {count(slots, 'slot')}, {rate:.1f} tasks/s: {hosts}{dead}")
+
+
+def _events(depth: LaneDepth) -> Check:
+    place = depth.name.removeprefix(BROKER_LANE)
+    waiting = f"{count(depth.events, 'event')} {'waits' if depth.events == 1 else 'wait'}, the oldest for {depth.oldest_s:,.0f} s"
+    if depth.oldest_s <= MAX_EVENT_AGE_S:
+        return Check(f"events for {place}", True, waiting)
+    variable = f"ONWARD_BROKER_{place.partition('/')[0].upper()}"
+    why = f"the broker is away or refuses them (the log says why), or no worker has {variable}; none is lost"
+    return Check(f"events for {place}", False, f"{waiting}: {why}")
 
 
 def _queue(queue: Queue, limit: int) -> Check:

@@ -13,11 +13,21 @@ from onward.core.view_json import from_row
 from onward.core.views import Delivery, Subscription
 from onward.errors import BadSetting, NotFound, NotSentAgain, UsageError
 from onward.store.port.core import Store
-from onward.store.port.outbox import AFTER_LAST, DELIVERED, FAILED, PENDING, DeliveryRow, Key, SubscriptionRow
+from onward.store.port.outbox import (
+    AFTER_LAST,
+    BROKER_LANE,
+    DELIVERED,
+    FAILED,
+    FUNCTION_LANE,
+    PENDING,
+    DeliveryRow,
+    Key,
+    SubscriptionRow,
+)
 
 STATES = (PENDING, DELIVERED, FAILED)
-FUNCTION = "on:"
-"""The sink of a function of an app begins with this."""
+PUBLICATION = "publish:"
+"""The id of a subscription that publishes to a broker begins with this."""
 MAX_PAGE = 1000
 
 
@@ -49,10 +59,22 @@ SubscriptionList = Sequence[Subscription]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Declared:
-    """A function that code subscribes to events."""
+    """A subscription that code declares: of a function, or of a place of a broker."""
 
-    name: str
+    id: str
     types: tuple[str, ...]
+    sink: str
+    lane: str
+
+    @classmethod
+    def function(cls, name: str, types: tuple[str, ...]) -> Declared:
+        """The subscription of a function of an app."""
+        return cls(FUNCTION_LANE + name, types, FUNCTION_LANE + name, FUNCTION_LANE + name)
+
+    @classmethod
+    def publication(cls, name: str, types: tuple[str, ...], to: str) -> Declared:
+        """The subscription that publishes to `BROKER/PLACE`."""
+        return cls(PUBLICATION + name, types, to, BROKER_LANE + to)
 
 
 class Subscriptions:
@@ -89,12 +111,13 @@ class Subscriptions:
         return Webhook(url, lane, " ".join(event.ENDINGS), kinds)
 
     async def save(self, declared: Sequence[Declared]) -> None:
-        """Write the subscriptions of functions that code declares, and that this process has them."""
-        for function in declared:
-            kinds = event.kinds(function.types)
+        """Write the subscriptions that code declares, and that this process declares them."""
+        for subscription in declared:
+            kinds = event.kinds(subscription.types)
             await self._watch(kinds)
-            lane = FUNCTION + function.name
-            row = SubscriptionRow(lane, None, None, " ".join(function.types), kinds, lane, lane)
+            row = SubscriptionRow(
+                subscription.id, None, None, " ".join(subscription.types), kinds, subscription.sink, subscription.lane
+            )
             await self._store.outbox.subscribe(row, offered=True)
 
     async def _watch(self, kinds: str) -> None:
@@ -118,7 +141,7 @@ class Subscriptions:
         raise NotFound(f"there is no subscription {subscription!r:.80}; `app.subscriptions.list()` shows them")
 
     async def remove(self, subscription: str, *, tenant: str | None = None) -> None:
-        """Remove a subscription; its pending deliveries are not sent. If code still declares it (`@app.on`), the next worker that starts
+        """Remove a subscription; its pending deliveries are not sent. If code still declares it (`@app.on`, `app.publish`), the next worker that starts
         makes it again. Raises NotFound."""
         await self.get(subscription, tenant=tenant)
         await self._store.outbox.unsubscribe(subscription)

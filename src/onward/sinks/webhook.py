@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from onward import certificates
 from onward.core import mask
 from onward.core.clock import Clock
-from onward.engine.worker.relay import SendResult
+from onward.engine.worker.sinks import SendResult
 from onward.errors import BadSetting, BadWebhook
 from onward.sinks import guard, signature
 from onward.telemetry import Trace

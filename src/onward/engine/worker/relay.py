@@ -3,6 +3,8 @@
 No relay is in charge: every worker looks, and the other relays leave a row alone for a while that one of them has taken. Each
 receiver has a lane, and each lane has its own pace, so a slow or dead receiver delays no other. No transaction is open while a
 relay sends. A relay that dies in the middle leaves a row that is sent again, under the same id.
+
+Webhooks and functions get several attempts over three days. Rows for a broker wait until it is there (`Rules.lasting`).
 """
 
 from __future__ import annotations
@@ -12,23 +14,21 @@ import dataclasses
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-from onward.core import mask
 from onward.core.clock import Clock
 from onward.core.crash import crashpoint
-from onward.core.event import Event, body, event, type_of
+from onward.core.event import body, event, type_of
 from onward.core.ids import Ids
-from onward.core.sealed import CODECS, ENCRYPTED_TEXT, LOCKED, unreadable
+from onward.core.sealed import CODECS, LOCKED, unreadable
 from onward.core.shutdown import end_tasks
 from onward.engine.background import Spawn
-from onward.engine.context.arguments import is_async
-from onward.engine.shift.threads import Threads
+from onward.engine.worker.sinks import Outgoing, SendResult, Sink
 from onward.errors import StoreUnavailable
 from onward.store.port.core import Store
-from onward.store.port.outbox import DELIVERED, FAILED, PENDING, SKIPPED, Key, Settled, Taken
-from onward.telemetry import DELIVERIES, Trace, counters, outgoing
+from onward.store.port.outbox import BROKER_LANE, DELIVERED, FAILED, PENDING, SKIPPED, Key, Settled, Taken
+from onward.telemetry import DELIVERIES, counters
 
 log = logging.getLogger("onward.relay")
 
@@ -43,9 +43,6 @@ JITTER = 0.1
 
 LEASE_S = 30.0
 """Seconds after which other relays send the rows that this one took, unless it extends its lease."""
-
-MAX_ATTEMPTS_PER_LANE = 8
-"""Attempts for one receiver at a time, in one process; a receiver that failed last gets one at a time."""
 
 MAX_LANES = 200
 """Receivers that one process serves at a time."""
@@ -72,31 +69,11 @@ KEEP_DELIVERED_S, KEEP_FAILED_S, KEEP_WAITING_S, MAX_WAITING = 86_400.0, 30 * 86
 """For how many seconds a sweep keeps delivered and failed rows, after how many it fails the rows of lanes that this process does not
 serve, and how many waiting rows one receiver may have."""
 
-FUNCTION_PREFIX = "on:"
-"""The name of a lane whose receiver is a function of the app begins with this."""
+BROKER_REST_S, MAX_BROKER_REST_S = 0.1, 5.0
+"""The first and the longest pause between two attempts at a broker that is down."""
 
-
-class SendResult(NamedTuple):
-    """The result of one attempt. `down`: the receiver has trouble with all requests, not with this one; `rest`: for how many seconds it
-    wants no request; `gone`: it wants none ever again."""
-
-    ok: bool
-    detail: str
-    down: bool = False
-    rest: float | None = None
-    gone: bool = False
-
-
-class Sink(Protocol):
-    """Sends events to URLs."""
-
-    def serves(self, lane: str) -> bool:
-        """Whether this process can send to a lane."""
-        ...
-
-    async def send(self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace) -> SendResult:
-        """Make one attempt, which never raises and ends by itself. `trace` are headers that the signature does not cover."""
-        ...
+WARN_INTERVAL_S = 60.0
+"""Seconds between two warnings about a broker that is down."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -107,6 +84,7 @@ class _Pace:
     down: int = 0
     """Rounds in a row in which the receiver was down."""
     rests_until: float = -math.inf
+    warned_at: float = -math.inf
 
 
 class Relay:
@@ -119,17 +97,15 @@ class Relay:
         rng: random.Random,
         ids: Ids,
         *,
-        functions: Mapping[str, Callable[[Event], Any]],
-        sink: Callable[[], Sink],
+        sinks: Sequence[Sink],
         save: Callable[[], Awaitable[None]],
         spawn: Spawn,
         poll: float = 0.5,
     ) -> None:
         self._store, self._clock, self._rng, self._ids = store, clock, rng, ids
-        self._functions, self._sink, self._save, self._spawn, self._poll = functions, sink, save, spawn, poll
+        self._sinks, self._save, self._spawn, self._poll = sinks, save, spawn, poll
         self._paces: dict[str, _Pace] = {}
         self._sending: set[asyncio.Task[Any]] = set()
-        self._threads = Threads()
         self._chore: asyncio.Task[Any] | None = None
         self._nap: asyncio.Future[None] | None = None
         self._subscribed = self._woken = self._unswept = False
@@ -163,7 +139,8 @@ class Relay:
         await end_tasks(
             [*self._sending, *([self._chore] if self._chore else [])], CANCEL_TIMEOUT_S, log, "the stop of the relay"
         )
-        self._threads.close()
+        for sink in self._sinks:
+            await sink.close()
 
     async def run(self) -> None:
         """Send due rows, for ever."""
@@ -248,13 +225,18 @@ class Relay:
         return pause
 
     def _serves(self, lane: str) -> bool:
-        if lane.startswith(FUNCTION_PREFIX):
-            return lane.removeprefix(FUNCTION_PREFIX) in self._functions
-        return self._sink().serves(lane)
+        sink = self._sink_of(lane)
+        return sink is not None and sink.serves(lane)
+
+    def _sink_of(self, lane: str) -> Sink | None:
+        return next((sink for sink in self._sinks if sink.owns(lane)), None)
 
     async def _sweep(self, lanes: list[str], unserved: list[str]) -> None:
         if not self._unswept:
             await self._save()
+            for lane in unserved:
+                if lane.startswith(BROKER_LANE):
+                    await self._store.outbox.realign(lane)
         self._unswept = await self._store.outbox.sweep(
             lanes, unserved, delivered=KEEP_DELIVERED_S, failed=KEEP_FAILED_S, waiting=KEEP_WAITING_S, most=MAX_WAITING
         )  # rows must be deleted as fast as they come
@@ -275,76 +257,159 @@ class Relay:
         except Exception:
             log.exception("sending to %s failed", lane)
         finally:
-            if rounds == 0:  # an error, or all due rows stand behind rows that other relays are sending
-                pace.rests_until = max(pace.rests_until, self._clock.monotonic() + self._poll)
+            now = self._clock.monotonic()
+            if rounds == 0 and pace.rests_until <= now:
+                # An error of the store, or all due rows stand behind rows that other relays are sending.
+                pace.rests_until = now + self._poll
             pace.busy = False
             self._wake()
 
     async def _send_round(self, lane: str, pace: _Pace) -> bool:
         """Take some rows, send them, and record the results; True when more may be due at once."""
-        holder = self._ids()
-        taken = await self._store.outbox.take(lane, 1 if pace.down else MAX_ATTEMPTS_PER_LANE, holder, LEASE_S)
+        sink = self._sink_of(lane)
+        assert sink is not None  # `_serves` has it
+        if (trouble := await sink.connect(lane)) is not None:
+            await self._rest(lane, pace, trouble)
+            return False
+        rules, holder = sink.rules, self._ids()
+        rows = 1 if pace.down and not rules.lasting else rules.rows
+        taken = await self._store.outbox.take(lane, rows, holder, LEASE_S, runs=rules.lasting)
         if not taken:
             return False
         until = self._clock.monotonic() + LEASE_S
-        ready, settled = await self._prepare(lane, holder, taken)
-        guard = self._spawn(self._extend_lease(holder, [row.key for row, _, _ in ready]), "onward-relay-lease")
+        batch, settled, behind = await self._prepare(sink, holder, taken)
+        guard = self._spawn(self._extend_lease(holder, [outgoing.row.key for outgoing in batch]), "onward-relay-lease")
         try:
-            results = await asyncio.gather(*[self._send(lane, row, event_, data, until) for row, event_, data in ready])
+            if self._clock.monotonic() < until:
+                results = await sink.send(lane, batch)
+            else:  # this process was frozen, and other relays have the rows
+                results = [SendResult(False, "its lease ended before it was sent") for _ in batch]
         finally:
             guard.cancel()
         crashpoint("deliver.sent")
-        settled += [self._to_settled(row, result) for (row, _, _), result in zip(ready, results, strict=True)]
+        if rules.lasting:
+            return await self._record_lasting(lane, pace, holder, batch, results, settled, behind)
+        return await self._record(pace, holder, batch, results, settled)
+
+    async def _record(
+        self, pace: _Pace, holder: str, batch: list[Outgoing], results: list[SendResult], settled: list[Settled]
+    ) -> bool:
+        """Record the results of attempts, and set the pace of the lane; True when more may be due at once."""
+        pairs = list(zip(batch, results, strict=True))
+        settled = settled + [self._to_settled(outgoing.row, result) for outgoing, result in pairs]
         await self._store.outbox.settle(holder, settled)
         for delivery in settled:
             counters.add(DELIVERIES, "delayed" if delivery.state == PENDING else delivery.state)
-        for (row, _, _), result in zip(ready, results, strict=True):
+        for outgoing, result in pairs:
             if result.gone:
-                await self._store.outbox.disable(row.key.subscription, result.detail)
+                await self._store.outbox.disable(outgoing.row.key.subscription, result.detail)
         pace.down = pace.down + 1 if results and all(result.down for result in results) else 0
         rests = [result.rest for result in results if result.rest is not None]
         rest = max([*rests, min(2.0 ** min(pace.down - 1, 10), MAX_REST_S) if pace.down else 0.0])
         pace.rests_until = self._clock.monotonic() + rest
         return rest == 0
 
+    async def _record_lasting(
+        self,
+        lane: str,
+        pace: _Pace,
+        holder: str,
+        batch: list[Outgoing],
+        results: list[SendResult],
+        settled: list[Settled],
+        behind: list[Taken],
+    ) -> bool:
+        """The same for rows that wait as long as it takes: those that were sent are deleted, those that were not are due as before."""
+        done = [outgoing.row.number for outgoing, result in zip(batch, results, strict=True) if result.ok]
+        failed = [
+            Settled(outgoing.row.key, outgoing.row.attempts, FAILED, 0.0, result.detail)
+            for outgoing, result in zip(batch, results, strict=True)
+            if result.refused
+        ]
+        released = [
+            outgoing.row.number
+            for outgoing, result in zip(batch, results, strict=True)
+            if not result.ok and not result.refused
+        ] + [row.number for row in behind]
+        trouble = next((result.detail for result in results if not result.ok and not result.refused), "")
+        if done:
+            await self._store.outbox.finish(holder, done)
+            counters.add(DELIVERIES, DELIVERED, by=len(done))
+        if settled or failed:
+            await self._store.outbox.settle(holder, settled + failed)
+            for delivery in settled + failed:
+                counters.add(DELIVERIES, "delayed" if delivery.state == PENDING else delivery.state)
+        for delivery in failed:
+            log.warning("%s refuses the event %s: %s", lane.removeprefix(BROKER_LANE), delivery.key, delivery.said)
+        if released:
+            await self._store.outbox.release(holder, released, trouble or "it stands behind another event of its task")
+        if trouble:
+            await self._rest(lane, pace, trouble)
+            return False
+        pace.down, pace.rests_until, pace.warned_at = 0, -math.inf, -math.inf
+        return True
+
+    async def _rest(self, lane: str, pace: _Pace, trouble: str) -> None:
+        """Leave a broker alone for a while that does not take events, and warn now and then."""
+        rest = min(BROKER_REST_S * 2.0 ** min(pace.down, 10), MAX_BROKER_REST_S) * self._rng.uniform(1 - JITTER, 1)
+        pace.down += 1
+        pace.rests_until = self._clock.monotonic() + rest
+        if self._clock.monotonic() - pace.warned_at < WARN_INTERVAL_S:
+            return
+        pace.warned_at = self._clock.monotonic()
+        waiting = sum(depth.events for depth in await self._store.outbox.depths(lane) if depth.name == lane)
+        log.warning(
+            "%s takes no events now; %d wait for it, and none is lost: %s",
+            lane.removeprefix(BROKER_LANE),
+            waiting,
+            trouble,
+        )
+
     async def _prepare(
-        self, lane: str, holder: str, taken: list[Taken]
-    ) -> tuple[list[tuple[Taken, Event, bytes]], list[Settled]]:
-        """The events and bodies to send, the new bodies stored before the first is sent; and the rows that are settled without sending."""
-        ready: list[tuple[Taken, Event, bytes]] = []
+        self, sink: Sink, holder: str, taken: list[Taken]
+    ) -> tuple[list[Outgoing], list[Settled], list[Taken]]:
+        """The events to send, with their bodies; the rows that are settled without sending; and the rows that stand behind one of these that
+        is tried again later."""
+        batch: list[Outgoing] = []
         settled: list[Settled] = []
+        behind: list[Taken] = []
         new: list[tuple[Key, bytes]] = []
+        held_up: set[tuple[str, str]] = set()
         for row in taken:
-            if (without_sending := self._unreadable(row)) is not None:
+            line = (row.key.subscription, row.key.task_id)
+            if line in held_up:
+                behind.append(row)
+                continue
+            kind, without_sending = self._kind_of(sink, row)
+            if without_sending is not None:
                 settled.append(without_sending)
+                if without_sending.state == PENDING:
+                    held_up.add(line)
                 continue
-            kind = type_of(row.types, row.record, first=row.origin.first)
-            if row.attempts > len(ATTEMPT_DELAYS_S):
-                settled.append(
-                    Settled(
-                        row.key,
-                        row.attempts,
-                        FAILED,
-                        0.0,
-                        "each relay that sent it died before it could record the result",
-                    )
-                )
-                continue
-            if kind is None:
-                settled.append(
-                    Settled(
-                        row.key, row.attempts, SKIPPED, 0.0, "the subscription does not ask for events of this type"
-                    )
-                )
-                continue
-            event_, data = event(row.key.task_id, row.record, kind, row.origin), row.body
+            event_ = event(row.key.task_id, row.record, kind, row.origin)
+            if sink.rules.lasting:
+                event_ = dataclasses.replace(event_, id=str(row.key))
+            data = row.body
             if data is None:
-                data = b"" if lane.startswith(FUNCTION_PREFIX) else body(event_)
-                new += [(row.key, data)] if data else []
-            ready.append((row, event_, data))
+                data = b"" if sink.rules.bodiless else body(event_)
+                new += [(row.key, data)] if sink.rules.keeps_bodies else []
+            batch.append(Outgoing(row, event_, data))
         if new:
             await self._store.outbox.keep_bodies(holder, new)
-        return ready, settled
+        return batch, settled, behind
+
+    def _kind_of(self, sink: Sink, row: Taken) -> tuple[str, Settled | None]:
+        """The type of the event of a row; and the result when it is not sent now."""
+        if (unreadable_ := self._unreadable(row)) is not None:
+            return "", unreadable_
+        if row.attempts > len(ATTEMPT_DELAYS_S) and not sink.rules.lasting:
+            why = "each relay that sent it died before it could record the result"
+            return "", Settled(row.key, row.attempts, FAILED, 0.0, why)
+        kind = type_of(row.types, row.record, first=row.origin.first)
+        if kind is None:
+            why = "the subscription does not ask for events of this type"
+            return "", Settled(row.key, row.attempts, SKIPPED, 0.0, why)
+        return kind, None
 
     @staticmethod
     def _unreadable(row: Taken) -> Settled | None:
@@ -364,31 +429,6 @@ class Relay:
                 await self._store.outbox.extend(holder, keys, LEASE_S)
             except StoreUnavailable as error:
                 log.warning("cannot extend the lease of deliveries under way: %s", error)
-
-    async def _send(self, lane: str, row: Taken, event_: Event, data: bytes, until: float) -> SendResult:
-        if self._clock.monotonic() >= until:  # this process was frozen, and another relay has the row
-            return SendResult(False, "its lease ended before it was sent")
-        if not lane.startswith(FUNCTION_PREFIX):
-            trace = outgoing(row.key.task_id, {"trace": row.origin.trace})
-            return await self._sink().send(lane, row.key.subscription, str(row.key), row.sink, data, trace)
-        return await self._call_function(self._functions[lane.removeprefix(FUNCTION_PREFIX)], event_)
-
-    async def _call_function(self, function: Callable[[Event], Any], event_: Event) -> SendResult:
-        try:
-            if is_async(function):
-                await function(event_)
-            elif self._store.inline:
-                function(event_)
-            else:
-                await self._threads.run(function, event_)
-        except Exception as error:
-            kind = type(error).__name__
-            if self._store.codec is not None:  # its message may quote values that are encrypted in the journal
-                log.warning("%s of task %s: %s %s", event_.type, event_.task_id, kind, ENCRYPTED_TEXT)
-                return SendResult(False, kind)
-            log.warning("%s of task %s: %r", event_.type, event_.task_id, error, exc_info=True)
-            return SendResult(False, mask.text(f"{kind}: {error}")[:300])
-        return SendResult(True, "done")
 
     def _to_settled(self, row: Taken, result: SendResult) -> Settled:
         if result.ok:

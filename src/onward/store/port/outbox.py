@@ -12,6 +12,12 @@ PENDING, DELIVERED, FAILED = "pending", "delivered", "failed"
 SKIPPED = "skipped"
 """The event does not concern its subscription after all: the row is deleted."""
 
+FUNCTION_LANE, BROKER_LANE = "on:", "broker:"
+"""The names of lanes begin with these: of a function of the app, and of a place of a broker. All others are lanes of webhooks."""
+
+MAX_LANE_DEPTHS = 1000
+"""Receivers of which one call of `depths` counts the events."""
+
 AFTER_LAST = 2**62
 """A number above the numbers of all rows."""
 
@@ -65,6 +71,8 @@ class Taken:
     record: Record
     origin: Origin
     body: bytes | None
+    number: int
+    """The number of the row."""
 
 
 class Settled(NamedTuple):
@@ -82,6 +90,14 @@ class Lane(NamedTuple):
 
     name: str
     due_in: float
+
+
+class LaneDepth(NamedTuple):
+    """How many events wait for a receiver, and how many seconds ago the oldest happened."""
+
+    name: str
+    events: int
+    oldest_s: float
 
 
 class DeliveryRow(NamedTuple):

@@ -57,6 +57,13 @@ class PostgresOutbox(Outbox):
             await self._db.write("line_up", lane=lane, wide=SEARCHED_ROWS)
         return [taken(row[:-1]) for row in taken_rows]
 
+    async def _take_runs(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
+        values = {"lane": lane, "room": room, "holder": holder, "lease": lease}
+        taken_rows = [tuple(row) for row in await self._db.write("take_runs", **values)]
+        if not taken_rows or taken_rows[0][-1]:
+            await self._db.write("line_up", lane=lane, wide=SEARCHED_ROWS)
+        return [taken(row[:-1]) for row in taken_rows]
+
     async def sweep(self, lanes: Sequence[str], strange: Sequence[str], **ages: Any) -> bool:
         await self._db.write("forget_strays", lanes=list(lanes), wide=SEARCHED_ROWS)
         return await super().sweep(lanes, strange, **ages)

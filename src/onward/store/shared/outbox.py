@@ -21,13 +21,16 @@ from onward.core.event import Origin
 from onward.core.record import Record
 from onward.store.port.outbox import (
     AFTER_LAST,
+    BROKER_LANE,
     DELIVERED,
     FAILED,
+    MAX_LANE_DEPTHS,
     PENDING,
     SKIPPED,
     DeliveryRow,
     Key,
     Lane,
+    LaneDepth,
     Settled,
     SubscriptionRow,
     Taken,
@@ -51,8 +54,21 @@ class Outbox(OverDatabase, abc.ABC):
         before it adds the first subscription that needs them."""
 
     async def subscribe(self, row: SubscriptionRow, *, offered: bool = False) -> None:
-        """Add a subscription, or change the types of one with this id. `offered` says that a process with its function runs now."""
-        await self._db.write("subscribe", offered=offered, **row._asdict())
+        """Add a subscription, or change the types and the receiver of one with this id. `offered` says that a process that declares it
+        runs now."""
+
+        async def job(connection: Connection) -> None:
+            before = await connection.first("lane_of", id=row.id)
+            await connection.run("subscribe", offered=offered, **row._asdict())
+            if before is not None and before[0] != row.lane:
+                await connection.run("realign", lane=before[0])
+
+        await self._db.transact(job)
+
+    async def realign(self, lane: str) -> None:
+        """Send the rows of a receiver to the receivers that their subscriptions have now. `subscribe` does this too; a record that was being
+        committed meanwhile may have left a row behind."""
+        await self._db.write("realign", lane=lane)
 
     async def unsubscribe(self, subscription: str) -> bool:
         """Remove a subscription and its pending rows; False when there is none."""
@@ -97,10 +113,11 @@ class Outbox(OverDatabase, abc.ABC):
 
         return await self._db.read(job)
 
-    async def take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
+    async def take(self, lane: str, room: int, holder: str, lease: float, *, runs: bool = False) -> list[Taken]:
         """Take rows of a receiver that are due. The holder has them for `lease` seconds, and each take is an attempt. Of each subscription
-        and task only the first pending row is taken, so that the order is kept."""
-        rows = await self._take(lane, room, holder, lease)
+        and task only the first pending row is taken, so that the order is kept. With `runs`, the rows that follow it without a gap are
+        taken too, and the caller keeps the order."""
+        rows = await (self._take_runs if runs else self._take)(lane, room, holder, lease)
         if (codec := self._db.codec) is None or not rows:
             return rows
         records = await codec.tails([(row.key.task_id, row.record) for row in rows])
@@ -115,6 +132,30 @@ class Outbox(OverDatabase, abc.ABC):
     @abc.abstractmethod
     async def _take(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
         """The rows that `take` returns, as they are stored."""
+
+    @abc.abstractmethod
+    async def _take_runs(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
+        """The same with `runs`."""
+
+    async def finish(self, holder: str, numbers: Sequence[int]) -> None:
+        """Delete rows that a broker has. A row that the holder does not have any more is left as it is."""
+
+        async def job(connection: Connection) -> None:
+            crashpoint("deliver.before")
+            await connection.run("finish_rows", holder=holder, numbers=list(numbers))
+
+        await self._db.transact(job)
+        crashpoint("deliver.after")
+
+    async def release(self, holder: str, numbers: Sequence[int], said: str) -> None:
+        """Let go of rows that could not be sent: they are due as they were before, and it was no attempt."""
+        await self._db.write("release_rows", holder=holder, numbers=list(numbers), said=said)
+
+    async def depths(self, prefix: str) -> list[LaneDepth]:
+        """How many events wait for each receiver whose name begins so."""
+        beyond = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        rows = await self._db.fetch("lane_depths", first=prefix, beyond=beyond, most=MAX_LANE_DEPTHS)
+        return [LaneDepth(*row) for row in rows]
 
     async def keep_bodies(self, holder: str, bodies: Sequence[tuple[Key, bytes]]) -> None:
         """Store the bodies of these rows before they are sent."""
@@ -182,8 +223,9 @@ class Outbox(OverDatabase, abc.ABC):
         most: int,
     ) -> bool:
         """Remove rows that were delivered, or failed, so many seconds ago. Drop rows beyond `most` for one receiver, and rows of removed
-        subscriptions. For the `strange` receivers, which the caller cannot reach, fail rows that no relay took for `waiting` seconds. A
-        call does some of it; True when there may be more."""
+        subscriptions. For the `strange` receivers, which the caller cannot reach, fail rows that no relay took for `waiting` seconds. Rows
+        for brokers are never dropped and never fail here. A call does some of it; True when there may be more."""
+        limited = [lane for lane in lanes if not lane.startswith(BROKER_LANE)]
 
         async def job(connection: Connection) -> tuple[int, list[str]]:
             counts = [0]
@@ -193,8 +235,10 @@ class Outbox(OverDatabase, abc.ABC):
                 for subscription in sorted({row[0] for row in rows}):
                     await connection.run("forget_webhook", id=subscription)
             for lane in strange:
+                if lane.startswith(BROKER_LANE):
+                    continue
                 counts.append(len(await connection.fetch("give_up", lane=lane, age=waiting, some=MAX_SWEPT)))
-            return max(counts), [lane for lane in lanes if await connection.first("crowd", lane=lane, most=most)]
+            return max(counts), [lane for lane in limited if await connection.first("crowd", lane=lane, most=most)]
 
         count, crowded = await self._db.sequence(job)
         for lane in crowded:
@@ -220,10 +264,10 @@ def taken(row: Sequence[Any]) -> Taken:
     """A row of the section `taken_columns`."""
     key, (attempts, types, sink, body) = Key(*row[:3]), row[3:7]
     shift, kind, record_key, data, at = row[7:12]
-    task, created_at, task_key, encoded_options, again = row[12:]
+    task, created_at, task_key, encoded_options, again, number = row[12:]
     options = wire.decode(encoded_options)
     # As in rows.py: the key without the tenant.
     own_key = task_key and task_key.rpartition("\n")[2]
     origin = Origin(task, created_at, own_key, options.get("labels"), not again, options.get("trace"))
     record = Record(key.seq, shift, kind, record_key, data, at)
-    return Taken(key, attempts, tuple(types.split(" ")), sink, record, origin, body)
+    return Taken(key, attempts, tuple(types.split(" ")), sink, record, origin, body, number)

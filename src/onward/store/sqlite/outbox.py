@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import apsw
 
 from onward.store.port.outbox import Key, Taken
@@ -40,5 +42,15 @@ class SqliteOutbox(Outbox):
                 run(connection, "line_up", lane=lane, wide=SEARCHED_ROWS)
             rows = [first(connection, "take_one", **key._asdict()) for key in keys]
             return [taken(row) for row in rows if row is not None]
+
+        return await self._db.writing(job)
+
+    async def _take_runs(self, lane: str, room: int, holder: str, lease: float) -> list[Taken]:
+        def job(connection: apsw.Connection) -> list[Taken]:
+            held = run(connection, "hold_runs", lane=lane, room=room, holder=holder, lease=lease)
+            numbers = [row[0] for row in held]
+            if len(numbers) < room:
+                run(connection, "line_up", lane=lane, wide=SEARCHED_ROWS)
+            return [taken(row) for row in run(connection, "take_held", numbers=json.dumps(numbers))] if numbers else []
 
         return await self._db.writing(job)

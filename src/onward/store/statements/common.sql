@@ -657,7 +657,7 @@ SELECT mark FROM onward_schedules WHERE name = :name
 -- Add a subscription, or change the types of an existing one.
 INSERT INTO onward_subscriptions (id, task_id, tenant, types, kinds, sink, lane, created_at, offered_at)
 VALUES (:id, :task_id, :tenant, :types, :kinds, :sink, :lane, onward_now(), CASE WHEN :offered THEN onward_now() END)
-ON CONFLICT (id) DO UPDATE SET types = excluded.types, kinds = excluded.kinds, offered_at = excluded.offered_at
+ON CONFLICT (id) DO UPDATE SET types = excluded.types, kinds = excluded.kinds, sink = excluded.sink, lane = excluded.lane, offered_at = excluded.offered_at
 
 -- name: subscribe_task
 -- Add the webhook of a task, in the transaction of its submit. The time is a parameter: connections of other programs may not have
@@ -665,6 +665,15 @@ ON CONFLICT (id) DO UPDATE SET types = excluded.types, kinds = excluded.kinds, o
 INSERT INTO onward_subscriptions (id, task_id, tenant, types, kinds, sink, lane, created_at)
 SELECT id, id, COALESCE(tenant, ''), :types, :kinds, :sink, :lane, CAST(:now AS float8) FROM onward_tasks WHERE id = :id
 ON CONFLICT (id) DO NOTHING
+
+-- name: realign
+-- Rows of a receiver whose subscription has another one by now go to that one. (Code may name another place for its events.)
+UPDATE onward_outbox SET lane = (SELECT s.lane FROM onward_subscriptions s WHERE s.id = onward_outbox.subscription)
+WHERE lane = :lane AND state = 'pending' AND subscription IN (SELECT s.id FROM onward_subscriptions s WHERE s.lane <> :lane)
+
+-- name: lane_of
+-- The receiver of a subscription.
+SELECT lane FROM onward_subscriptions WHERE id = :id
 
 -- name: unsubscribe
 -- Remove a subscription.
@@ -712,7 +721,22 @@ FROM lanes l WHERE l.lane IS NOT NULL
 -- name: taken_columns
 -- The columns of a row that a relay sends.
 SELECT o.task_id, o.seq, o.subscription, o.attempts, s.types, s.sink, o.body, j.shift, j.kind, j.key, j.data, j.at, t.task, t.created_at, t.key, t.options,
-       j.kind = 'shift.started' AND EXISTS (SELECT 1 FROM onward_journal f WHERE f.task_id = j.task_id AND f.seq < j.seq AND f.kind = 'shift.started') AS again
+       j.kind = 'shift.started' AND EXISTS (SELECT 1 FROM onward_journal f WHERE f.task_id = j.task_id AND f.seq < j.seq AND f.kind = 'shift.started') AS again,
+       o.number
+
+-- name: finish_rows
+-- Delete rows that a broker has, when this relay still holds them.
+DELETE FROM onward_outbox WHERE number AMONG (:numbers) AND holder = :holder AND state = 'pending'
+
+-- name: release_rows
+-- Let go of rows that could not be sent: they are due as they were, and it was no attempt.
+UPDATE onward_outbox SET holder = NULL, due_at = at, attempts = attempts - 1, said = :said
+WHERE number AMONG (:numbers) AND holder = :holder AND state = 'pending'
+
+-- name: lane_depths
+-- How many events wait for the receivers whose names are between two, and how long ago the oldest happened.
+SELECT lane, count(*) AS events, onward_now() - min(at) AS oldest FROM onward_outbox
+WHERE state = 'pending' AND lane >= :first AND lane < :beyond GROUP BY lane ORDER BY lane LIMIT :most
 
 -- name: line_up
 -- A row that is due but stands behind another of its line, which waits for its next attempt, becomes due with that one. (Behind a row

@@ -486,6 +486,39 @@ FROM o JOIN onward_subscriptions s ON s.id = o.subscription
 CROSS JOIN LATERAL (SELECT * FROM onward_journal r WHERE r.task_id = o.task_id AND r.seq = o.seq LIMIT 1) j
 CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = o.task_id LIMIT 1) t
 
+-- name: take_runs
+-- Take runs of rows that are due: the first pending rows of lines, without a gap. `near` are the lines of the rows that are due first, and each
+-- of them gets its share. A row that is not due yet, or that another relay holds or locks, ends the run of its line.
+WITH near AS MATERIALIZED (
+    SELECT n.subscription, n.task_id, min(n.due_at) AS due_at FROM (
+        SELECT o.subscription, o.task_id, o.due_at FROM onward_outbox o
+        WHERE o.lane = :lane AND o.state = 'pending' AND o.due_at <= onward_now() ORDER BY o.due_at LIMIT :room
+    ) n GROUP BY n.subscription, n.task_id
+), heads AS MATERIALIZED (
+    SELECT h.number, h.seq, l.subscription, l.task_id, l.due_at FROM near l CROSS JOIN LATERAL (
+        SELECT e.number, e.seq FROM onward_outbox e
+        WHERE e.subscription = l.subscription AND e.task_id = l.task_id AND e.state = 'pending'
+        ORDER BY e.seq LIMIT (SELECT 1 + :room / count(*) FROM near)) h
+), locked AS MATERIALIZED (
+    SELECT o.number FROM onward_outbox o  -- by its number: nothing here that another index has
+    WHERE o.number = ANY(ARRAY(SELECT number FROM heads)) AND o.lane || '' = :lane AND o.state || '' = 'pending' AND o.due_at + 0 <= onward_now()
+    FOR UPDATE OF o SKIP LOCKED
+), ready AS MATERIALIZED (
+    SELECT h.*, h.number IN (SELECT number FROM locked) AS ours FROM heads h
+), runs AS MATERIALIZED (
+    SELECT r.number FROM (
+        SELECT h.*, bool_and(h.ours) OVER (PARTITION BY h.subscription, h.task_id ORDER BY h.seq) AS whole FROM ready h
+    ) r WHERE r.whole ORDER BY r.due_at, r.task_id, r.subscription, r.seq LIMIT :room
+), o AS (
+    UPDATE onward_outbox u SET holder = :holder, attempts = u.attempts + 1, due_at = onward_now() + :lease
+    WHERE u.number = ANY(ARRAY(SELECT number FROM runs)) RETURNING u.*
+)
+{taken_columns}, (SELECT count(*) FROM ready WHERE NOT ours) > 0 AS crowded
+FROM o JOIN onward_subscriptions s ON s.id = o.subscription
+CROSS JOIN LATERAL (SELECT * FROM onward_journal r WHERE r.task_id = o.task_id AND r.seq = o.seq LIMIT 1) j
+CROSS JOIN LATERAL (SELECT * FROM onward_tasks f WHERE f.id = o.task_id LIMIT 1) t
+ORDER BY o.number
+
 -- name: forget_strays
 -- Delete rows of a subscription that is gone: its record was being committed, and had found the subscription, while that was removed. A
 -- relay that takes such a row finds nothing to send, so they stay among the first. (SQLite has one writer and needs none of this.)

@@ -306,6 +306,35 @@ ORDER BY o.due_at LIMIT :room
 UPDATE onward_outbox SET holder = :holder, attempts = attempts + 1, due_at = onward_now() + :lease
 WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription
 
+-- name: hold_runs
+-- Hold runs of rows that are due: the first pending rows of lines, without a gap. `near` are the lines of the rows that are due first, and each
+-- of them gets its share. A row that is not due yet, or that another relay holds, ends the run of its line.
+WITH near AS MATERIALIZED (
+    SELECT subscription, task_id, min(due_at) AS due_at FROM (
+        SELECT subscription, task_id, due_at FROM onward_outbox
+        WHERE lane = :lane AND state = 'pending' AND due_at <= onward_now() ORDER BY due_at LIMIT :room
+    ) GROUP BY subscription, task_id
+), heads AS MATERIALIZED (
+    SELECT e.number, e.seq, e.subscription, e.task_id, l.due_at, e.lane = :lane AND e.due_at <= onward_now() AS ours
+    FROM near l CROSS JOIN onward_outbox e
+    WHERE e.subscription = l.subscription AND e.task_id = l.task_id AND e.state = 'pending' AND e.seq <= COALESCE((
+        SELECT x.seq FROM onward_outbox x WHERE x.subscription = l.subscription AND x.task_id = l.task_id AND x.state = 'pending'
+        ORDER BY x.seq LIMIT 1 OFFSET (SELECT :room / count(*) FROM near)), 9e9)
+), runs AS (
+    SELECT number FROM (
+        SELECT *, min(ours) OVER (PARTITION BY subscription, task_id ORDER BY seq) AS whole FROM heads
+    ) WHERE whole ORDER BY due_at, task_id, subscription, seq LIMIT :room
+)
+UPDATE onward_outbox SET holder = :holder, attempts = attempts + 1, due_at = onward_now() + :lease WHERE number IN (SELECT number FROM runs)
+RETURNING number
+
+-- name: take_held
+-- The rows of these numbers, in the order of their numbers.
+{taken_columns}
+FROM onward_outbox o JOIN onward_subscriptions s ON s.id = o.subscription
+JOIN onward_journal j ON j.task_id = o.task_id AND j.seq = o.seq JOIN onward_tasks t ON t.id = o.task_id
+WHERE o.number AMONG (:numbers) ORDER BY o.number
+
 -- name: take_one
 -- A row that was taken.
 {taken_columns}

@@ -1,0 +1,142 @@
+"""Redis and Valkey streams as a way out.
+
+One script adds a batch of events to the stream, and leaves out those whose ids it has seen within the window. A script runs alone and as a
+whole, so events keep their order, and an event is in the stream when its id is known.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from onward.brokers.publishing import SEND_TIMEOUT_S, Publication
+from onward.engine.worker.sinks import SendResult
+from onward.errors import BadSetting
+
+CONNECT_TIMEOUT_S = 5.0
+
+DEDUPE_S = 3600
+"""Seconds for which the ids of events are known, unless the URL says otherwise."""
+
+MAX_SCRIPT_EVENTS, MAX_SCRIPT_BYTES = 100, 1_000_000
+"""Events, and bytes of them, that one call of the script adds: other clients wait meanwhile."""
+
+OWN_OPTIONS = ("claim_after", "dedupe_s", "maxlen")
+"""Options of the URL that are not for the client."""
+
+SCRIPT = """\
+local per = 4
+for i = 2, #KEYS do
+  local at = 3 + (i - 2) * per
+  if redis.call('EXISTS', KEYS[i]) == 0 then
+    local words = {'XADD', KEYS[1]}
+    if ARGV[2] ~= '0' then
+      words[#words + 1] = 'MAXLEN'
+      words[#words + 1] = '~'
+      words[#words + 1] = ARGV[2]
+    end
+    words[#words + 1] = '*'
+    for number, name in ipairs({'id', 'data', 'traceparent', 'tracestate'}) do
+      local value = ARGV[at + number - 1]
+      if value ~= '' then
+        words[#words + 1] = name
+        words[#words + 1] = value
+      end
+    end
+    words[#words + 1] = 'content-type'
+    words[#words + 1] = 'application/cloudevents+json'
+    local entry = redis.call(unpack(words))
+    redis.call('SET', KEYS[i], entry, 'EX', ARGV[1])
+  end
+end
+return 1
+"""
+"""KEYS: the stream, and a key for each id. ARGV: the window in seconds, the length to which the stream is trimmed (0: never), and four words
+for each event. The id is written after the event: should the event not be added, its id must not be known."""
+
+
+class RedisPublisher:
+    """One stream. The URL may have `?dedupe_s=SECONDS` and `?maxlen=ENTRIES`."""
+
+    def __init__(self, url: str, place: str) -> None:
+        self._url, self._dedupe_s, self._maxlen = _split(url)
+        self._stream = place
+        # Keys with the same tag are on the same node of a cluster.
+        self._key = f"{place}:onward:" if "{" in place else f"{{{place}}}:onward:"
+        self._client: redis.asyncio.Redis | None = None
+        self._script: Any = None
+
+    async def open(self) -> None:
+        """Connect, and see that the place is a stream or free."""
+        client = self._client = redis.asyncio.Redis.from_url(
+            self._url,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=SEND_TIMEOUT_S,
+            max_connections=1,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._script = client.register_script(SCRIPT)
+        kind = await client.type(self._stream)
+        if kind not in {b"stream", b"none"}:
+            raise BadSetting("the place of events", self._stream, f"a stream; this key is something else: {kind!r}")
+
+    async def send(self, batch: Sequence[Publication]) -> list[SendResult]:
+        """One call of the script after the other."""
+        results: list[SendResult] = []
+        for part in _parts(batch):
+            words: list[str | bytes] = [str(self._dedupe_s), str(self._maxlen)]
+            for publication in part:
+                trace = publication.headers
+                words += [publication.id, publication.body, trace.get("traceparent", ""), trace.get("tracestate", "")]
+            try:
+                await self._script(keys=[self._stream, *[self._key + one.id for one in part]], args=words)
+            except (RedisError, OSError) as error:
+                why = SendResult(False, f"{type(error).__name__}: {error}", down=True)
+                return results + [why] * (len(batch) - len(results))
+            results += [SendResult(True, "added")] * len(part)
+        return results
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def _parts(batch: Sequence[Publication]) -> Iterator[list[Publication]]:
+    part: list[Publication] = []
+    size = 0
+    for publication in batch:
+        if part and (len(part) >= MAX_SCRIPT_EVENTS or size + len(publication.body) > MAX_SCRIPT_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(publication)
+        size += len(publication.body)
+    if part:
+        yield part
+
+
+def _split(url: str) -> tuple[str, int, int]:
+    """The URL for the client, and the options of ours in it."""
+    parts = urllib.parse.urlsplit(url)
+    pairs = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(pairs)
+    query = urllib.parse.urlencode([pair for pair in pairs if pair[0] not in OWN_OPTIONS])
+    scheme = "redis" if parts.scheme == "valkey" else parts.scheme
+    return (
+        urllib.parse.urlunsplit(parts._replace(scheme=scheme, query=query)),
+        _number(options, "dedupe_s", DEDUPE_S, 1),
+        _number(options, "maxlen", 0, 0),
+    )
+
+
+def _number(options: dict[str, str], name: str, default: int, least: int) -> int:
+    value = options.get(name, str(default))
+    if not value.isdecimal() or int(value) < least:
+        raise BadSetting(f"{name} of the URL of a broker", value, f"a whole number, {least} or more")
+    return int(value)
