@@ -30,7 +30,15 @@ from rig.kafka import Kafka
 from rig.nats import Nats
 from rig.rabbitmq import RabbitMQ
 from rig.valkey import Valkey
-from tests.brokers.producers import KafkaProducer, NatsProducer, Producer, RabbitProducer, RedisProducer, json_bodies
+from tests.brokers.producers import (
+    KAFKA_SETTINGS,
+    KafkaProducer,
+    NatsProducer,
+    Producer,
+    RabbitProducer,
+    RedisProducer,
+    json_bodies,
+)
 
 BATCH = 200
 AIMS = {"redis": 4000, "nats": 4000, "kafka": 4000, "rabbitmq": 1500}
@@ -40,7 +48,7 @@ TIMEOUT_S = 120
 SERVERS: dict[str, tuple[Callable[[], Daemon], Callable[[Any], Producer]]] = {
     "redis": (Valkey, RedisProducer),
     "nats": (Nats, NatsProducer),
-    "kafka": (Kafka, KafkaProducer),
+    "kafka": (lambda: Kafka(settings=KAFKA_SETTINGS), KafkaProducer),
     "rabbitmq": (RabbitMQ, RabbitProducer),
 }
 

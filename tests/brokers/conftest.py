@@ -13,10 +13,7 @@ from rig.nats import Nats
 from rig.rabbitmq import RabbitMQ
 from rig.server import Unavailable
 from rig.valkey import Valkey
-from tests.brokers.producers import KafkaProducer, NatsProducer, Producer, RabbitProducer, RedisProducer
-
-KAFKA_SETTINGS = {"group.min.session.timeout.ms": "500"}
-"""Settings of the Kafka of the tests: the partitions of a killed consumer are free after a second or two."""
+from tests.brokers.producers import KAFKA_SETTINGS, KafkaProducer, NatsProducer, Producer, RabbitProducer, RedisProducer
 
 KINDS: dict[str, tuple[Callable[[], Daemon], Callable[[Any], Producer]]] = {
     "redis": (Valkey, RedisProducer),

@@ -114,6 +114,10 @@ class NatsProducer:
         self._server.start()
 
 
+KAFKA_SETTINGS = {"group.min.session.timeout.ms": "500"}
+"""Settings of the Kafka of the tests: the partitions of a killed consumer are free after two seconds."""
+
+
 class KafkaProducer:
     """A topic with four partitions."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onward.brokers import Message, intake
+from onward.brokers import Message, intake, kafka, nats, rabbitmq, redis
 from onward.brokers.connect import open_source
 from onward.brokers.port import Source
 from onward.brokers.progress import Progress
@@ -53,6 +54,20 @@ def test_an_option_that_is_unknown_is_named_without_its_value() -> None:
         source("nats://127.0.0.1:1?ack_wait=0.1")
     with pytest.raises(BadSetting, match="prefetch"):
         source("amqp://127.0.0.1:1?prefetch=many")
+
+
+def test_the_reference_has_the_options_and_their_defaults() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "brokers-reference.md").read_text(encoding="utf-8")
+    defaults = {
+        "claim_after": redis.CLAIM_IDLE_S,
+        "ack_wait": nats.ACK_WAIT_S,
+        "session_timeout": kafka.SESSION_TIMEOUT_S,
+        "prefetch": rabbitmq.PREFETCH,
+    }
+    for name, default in defaults.items():
+        assert f"| `{name}` | {default:g} |" in guide
+    for beginning in kafka.CLIENT_OPTIONS:
+        assert f"`{beginning}…`" in guide
 
 
 @pytest.mark.parametrize("extra", CLIENTS)
@@ -138,7 +153,7 @@ async def test_an_intake_stays_connected_while_the_store_is_away(
     app = make_app(url, redis_producer)
     app.intake("orders", from_=f"shop/{redis_producer.place}", task="ship")
     opened: list[Any] = []
-    away = [True] * 5
+    away = [True] * 3
     make = app._source
     monkeypatch.setattr(app, "_source", lambda spec: opened.append(spec) or make(spec))
     await redis_producer.send(json_bodies(3))
@@ -157,3 +172,22 @@ async def test_an_intake_stays_connected_while_the_store_is_away(
         assert await inputs(app) == [0, 1, 2]
     assert not away
     assert len(opened) == 2  # one to see whether the client is installed
+
+
+@only_file
+async def test_a_broker_that_refuses_to_serve_is_asked_less_and_less_often(
+    url: str, redis_producer: RedisProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes connections, and then refuses each fetch."""
+    app = make_app(url, redis_producer)
+    app.intake("orders", from_=f"shop/{redis_producer.place}", task="ship")
+    fetches: list[int] = []
+
+    async def refuse(_source: Source, most: int, _wait: float) -> Any:
+        fetches.append(most)
+        raise BrokerUnavailable("shop", "not for you")
+
+    monkeypatch.setattr("onward.brokers.redis.RedisSource.fetch", refuse)
+    async with app, app.intakes():
+        await asyncio.sleep(1.5)
+    assert 2 <= len(fetches) <= 5  # after 0, 0.1, 0.3, 0.7 and 1.5 s

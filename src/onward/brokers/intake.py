@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -176,10 +177,10 @@ class Intake:
         """Receive messages until `stopping`."""
         delay = MIN_DELAY_S
         while not self.stopping:
-            source = self._make_source()
+            source, opened_at = self._make_source(), math.inf
             try:
                 await source.open()
-                self._source, delay = source, MIN_DELAY_S
+                self._source, opened_at = source, self._clock.monotonic()
                 self._become(RUNNING)
                 await self._consume(source)
             except BrokerUnavailable as error:
@@ -195,6 +196,8 @@ class Intake:
                 self._source = None
                 await source.close()
             if not self.stopping:
+                # A broker that takes connections and then refuses to serve them is not asked ten times a second.
+                delay = MIN_DELAY_S if self._clock.monotonic() - opened_at > MAX_DELAY_S else delay
                 await self._clock.sleep(delay)
                 delay = min(delay * 2, MAX_DELAY_S)
         self._become(STOPPED)

@@ -68,13 +68,13 @@ class RedisSource:
                 claimed = await client.xautoclaim(
                     self._stream, self._group, self._consumer, int(self._claim_after_s * 1000), count=most
                 )
-                if entries := [_received(id_, fields) for id_, fields in claimed[1] if fields]:
+                if entries := [_received(self._stream, id_, fields) for id_, fields in claimed[1] if fields]:
                     self._next_claim = -math.inf  # there may be more
                     return entries
             answer = await client.xreadgroup(
                 self._group, self._consumer, {self._stream: ">"}, count=most, block=max(1, int(wait * 1000))
             )
-        return [_received(id_, fields) for id_, fields in _entries(answer)]
+        return [_received(self._stream, id_, fields) for id_, fields in _entries(answer)]
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
         """XACK."""
@@ -180,9 +180,9 @@ def _entries(answer: Any) -> list[Any]:
     return list(answer[0][1])
 
 
-def _received(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Received:
+def _received(stream: str, entry_id: bytes, fields: Mapping[bytes, bytes]) -> Received:
     texts = {name.decode("utf-8", "replace").lower(): value for name, value in fields.items()}
-    position = entry_id.decode("ascii", "replace")
+    position = f"{stream}/{entry_id.decode('ascii', 'replace')}"
     if BODY_FIELD in texts:
         body = texts.pop(BODY_FIELD)
         headers = {name: value.decode("utf-8", "replace") for name, value in texts.items()}
