@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from onward.brokers.connect import EXTRAS, scheme_of
+from onward.brokers.options import client_url
 from onward.core.clock import Clock
 from onward.core.shutdown import end_tasks
 from onward.engine.background import Spawn, spawn
@@ -199,4 +200,4 @@ def make_bell(where: str, brokers: Mapping[str, str], clock: Clock) -> _Bell:
         raise BadSetting("bell", where, "a broker of redis:// or nats://: it must carry hints that it does not store")
     if importlib.util.find_spec(extra) is None:
         raise UsageError(f"{extra} is not installed; pip install 'onward[{extra}]'")
-    return kinds[extra](broker, brokers[broker], channel or DEFAULT_CHANNEL, clock, spawn)
+    return kinds[extra](broker, client_url(brokers[broker]), channel or DEFAULT_CHANNEL, clock, spawn)

@@ -17,6 +17,7 @@ EXTRAS = {
     "rediss": "redis",
     "valkey": "redis",
     "nats": "nats",
+    "tls": "nats",
     "amqp": "rabbitmq",
     "amqps": "rabbitmq",
     "kafka": "kafka",
@@ -56,7 +57,7 @@ def open_source(broker: str, url: str, place: str, group: str, consumer: str, cl
         if extra == "redis":
             from onward.brokers.redis import RedisSource  # noqa: PLC0415 -- an extra
 
-            return RedisSource(broker, url.replace("valkey://", "redis://", 1), place, group, consumer, clock)
+            return RedisSource(broker, url, place, group, consumer, clock)
         if extra == "nats":
             from onward.brokers.nats import NatsSource  # noqa: PLC0415 -- an extra
 
@@ -80,4 +81,4 @@ def open_cache(broker: str, brokers: Mapping[str, str]) -> RedisCache:
         from onward.brokers.redis_cache import RedisCache  # noqa: PLC0415 -- an extra
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed; pip install 'onward[redis]'") from None
-    return RedisCache(broker, brokers[broker].replace("valkey://", "redis://", 1))
+    return RedisCache(broker, brokers[broker])

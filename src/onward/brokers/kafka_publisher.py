@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from onward.brokers.options import client_url
 from onward.brokers.publishing import SEND_TIMEOUT_S, Publication
 from onward.engine.worker.sinks import SendResult
 from onward.errors import BadSetting, UsageError
@@ -115,7 +116,7 @@ def _result(error: Any) -> SendResult:
 
 
 def _settings(url: str) -> dict[str, Any]:
-    parts = urllib.parse.urlsplit(url)
+    parts = urllib.parse.urlsplit(client_url(url))
     user, _, hosts = parts.netloc.rpartition("@")
     if not hosts:
         raise BadSetting("the URL of a broker", "kafka://…", "kafka://HOST:PORT, more hosts with commas between them")

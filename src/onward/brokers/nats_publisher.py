@@ -18,6 +18,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from onward.brokers.options import client_url
 from onward.brokers.publishing import Publication, in_order
 from onward.engine.worker.sinks import SendResult
 from onward.errors import UsageError
@@ -34,7 +35,7 @@ class NatsPublisher:
     """One subject, which a stream must take. All acknowledgements come through one subscription."""
 
     def __init__(self, url: str, place: str) -> None:
-        self._url, self._subject = url, place
+        self._url, self._subject = client_url(url), place
         self._client: Client | None = None
         self._inbox = ""
         self._numbers = itertools.count()

@@ -60,3 +60,17 @@ class Options:
         if value is None or not least <= value <= most:  # type: ignore[operator]
             raise BadSetting(f"{name} in the URL of broker {self._broker}", text, f"{least} to {most}")
         return value
+
+
+OWN_OPTIONS = frozenset({"ack_wait", "claim_after", "dedupe_s", "maxlen", "prefetch", "session_timeout"})
+"""All options of Onward: one URL serves ways in, ways out, bells and caches, each with options of its own."""
+
+
+def client_url(url: str) -> str:
+    """The URL for the client of a broker: without options of Onward, and with redis:// for valkey://."""
+    parts = urllib.parse.urlsplit(url)
+    pairs = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
+    query = urllib.parse.urlencode([pair for pair in pairs if pair[0] not in OWN_OPTIONS])
+    return urllib.parse.urlunsplit(
+        parts._replace(scheme="redis" if parts.scheme == "valkey" else parts.scheme, query=query)
+    )

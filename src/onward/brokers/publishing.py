@@ -17,9 +17,10 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from onward.brokers.connect import EXTRAS, scheme_of
 from onward.core import mask
 from onward.engine.worker.sinks import Outgoing, Rules, SendResult
-from onward.errors import BadSetting, UsageError
+from onward.errors import UsageError
 from onward.store.port.outbox import BROKER_LANE
 
 log = logging.getLogger("onward.brokers")
@@ -36,18 +37,6 @@ SEND_TIMEOUT_S = 15.0
 CLOSE_TIMEOUT_S = 2.0
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
-
-SCHEMES = {
-    "redis": ("redis", "redis"),
-    "rediss": ("redis", "redis"),
-    "valkey": ("redis", "redis"),
-    "nats": ("nats", "nats"),
-    "tls": ("nats", "nats"),
-    "amqp": ("rabbitmq", "aio_pika"),
-    "amqps": ("rabbitmq", "aio_pika"),
-    "kafka": ("kafka", "confluent_kafka"),
-}
-"""The extra and the module of the client for each scheme of a URL."""
 
 
 class Publication(NamedTuple):
@@ -100,11 +89,14 @@ def make_publisher(url: str, place: str) -> Publisher:
         raise UsageError(f"{error.name} is not installed; pip install 'onward[{extra}]'") from None
 
 
+MODULES = {"redis": "redis", "nats": "nats", "rabbitmq": "aio_pika", "kafka": "confluent_kafka"}
+"""The module of the client of each extra."""
+
+
 def _client(url: str) -> tuple[str, str]:
-    scheme = url.partition("://")[0].lower()
-    if scheme not in SCHEMES:
-        raise BadSetting("the URL of a broker", f"{scheme:.20}://…", f"of one of these: {', '.join(SCHEMES)}")
-    return SCHEMES[scheme]
+    """The extra for a URL, and the module of its client. Raises BadSetting."""
+    extra = EXTRAS[scheme_of("of events", url)]
+    return extra, MODULES[extra]
 
 
 class Brokers:

@@ -11,6 +11,7 @@ import aio_pika
 import aio_pika.exceptions
 from aio_pika.abc import AbstractConnection, AbstractExchange
 
+from onward.brokers.options import client_url
 from onward.brokers.publishing import Publication, in_order
 from onward.engine.worker.sinks import SendResult
 
@@ -24,7 +25,7 @@ class RabbitPublisher:
 
     def __init__(self, url: str, place: str) -> None:
         exchange, slash, key = place.partition("/")
-        self._url, self._exchange_name, self._key = url, exchange if slash else "", key if slash else place
+        self._url, self._exchange_name, self._key = client_url(url), exchange if slash else "", key if slash else place
         self._connection: AbstractConnection | None = None
         self._exchange: AbstractExchange | None = None
         self._gone: asyncio.Future[None] | None = None

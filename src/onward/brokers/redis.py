@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import urllib.parse
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import redis.asyncio
 from redis.exceptions import RedisError, ResponseError
 
 from onward.brokers.message import Received
+from onward.brokers.options import Options, client_url
 from onward.brokers.port import Finding
 from onward.core import wire
 from onward.core.clock import Clock
@@ -45,7 +45,8 @@ class RedisSource:
 
     def __init__(self, broker: str, url: str, stream: str, group: str, consumer: str, clock: Clock) -> None:
         self._broker, self._stream, self._group, self._consumer, self._clock = broker, stream, group, consumer, clock
-        self._url, self._claim_after_s = _split(url)
+        self._url = client_url(url)
+        self._claim_after_s = Options(broker, url).seconds("claim_after", CLAIM_IDLE_S, 0.05, 3600.0)
         self._next_claim = -math.inf
         self._client: redis.asyncio.Redis | None = None
 
@@ -160,14 +161,6 @@ class RedisSource:
 
 def _string(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
-
-
-def _split(url: str) -> tuple[str, float]:
-    """The URL without the options of Onward, and the idle time of entries."""
-    parts = urllib.parse.urlsplit(url)
-    options = dict(urllib.parse.parse_qsl(parts.query))
-    claim_after_s = float(options.pop("claim_after", CLAIM_IDLE_S))
-    return urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(options))), claim_after_s
 
 
 def _entries(answer: Any) -> list[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import redis.asyncio
 
+from onward.brokers.options import client_url
+
 PREFIX = "onward:cache:"
 TIMEOUT_S = 1.0
 """Seconds for a connection, and for an answer: a slow cache must not be slower than the tool."""
@@ -14,7 +16,9 @@ class RedisCache:
 
     def __init__(self, broker: str, url: str) -> None:
         self.name = broker
-        self._client = redis.asyncio.Redis.from_url(url, socket_connect_timeout=TIMEOUT_S, socket_timeout=TIMEOUT_S)
+        self._client = redis.asyncio.Redis.from_url(
+            client_url(url), socket_connect_timeout=TIMEOUT_S, socket_timeout=TIMEOUT_S
+        )
 
     async def get(self, key: str) -> bytes | None:
         """The bytes of a key, or None."""

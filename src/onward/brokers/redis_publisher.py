@@ -6,7 +6,6 @@ whole, so events keep their order, and an event is in the stream when its id is 
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from onward.brokers.options import Options, client_url
 from onward.brokers.publishing import SEND_TIMEOUT_S, Publication
 from onward.engine.worker.sinks import SendResult
 from onward.errors import BadSetting
@@ -27,8 +27,8 @@ DEDUPE_S = 3600
 MAX_SCRIPT_EVENTS, MAX_SCRIPT_BYTES = 100, 1_000_000
 """Events, and bytes of them, that one call of the script adds: other clients wait meanwhile."""
 
-OWN_OPTIONS = ("claim_after", "dedupe_s", "maxlen")
-"""Options of the URL that are not for the client."""
+MAX_OPTION = 1_000_000_000
+"""The largest value of an option: entries, or seconds."""
 
 SCRIPT = """\
 local per = 4
@@ -65,7 +65,10 @@ class RedisPublisher:
     """One stream. The URL may have `?dedupe_s=SECONDS` and `?maxlen=ENTRIES`."""
 
     def __init__(self, url: str, place: str) -> None:
-        self._url, self._dedupe_s, self._maxlen = _split(url)
+        options = Options("of this place", url)
+        self._url = client_url(url)
+        self._dedupe_s = options.number("dedupe_s", DEDUPE_S, 1, MAX_OPTION)
+        self._maxlen = options.number("maxlen", 0, 0, MAX_OPTION)
         self._stream = place
         # Keys with the same tag are on the same node of a cluster.
         self._key = f"{place}:onward:" if "{" in place else f"{{{place}}}:onward:"
@@ -119,24 +122,3 @@ def _parts(batch: Sequence[Publication]) -> Iterator[list[Publication]]:
         size += len(publication.body)
     if part:
         yield part
-
-
-def _split(url: str) -> tuple[str, int, int]:
-    """The URL for the client, and the options of ours in it."""
-    parts = urllib.parse.urlsplit(url)
-    pairs = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
-    options = dict(pairs)
-    query = urllib.parse.urlencode([pair for pair in pairs if pair[0] not in OWN_OPTIONS])
-    scheme = "redis" if parts.scheme == "valkey" else parts.scheme
-    return (
-        urllib.parse.urlunsplit(parts._replace(scheme=scheme, query=query)),
-        _number(options, "dedupe_s", DEDUPE_S, 1),
-        _number(options, "maxlen", 0, 0),
-    )
-
-
-def _number(options: dict[str, str], name: str, default: int, least: int) -> int:
-    value = options.get(name, str(default))
-    if not value.isdecimal() or int(value) < least:
-        raise BadSetting(f"{name} of the URL of a broker", value, f"a whole number, {least} or more")
-    return int(value)
