@@ -22,8 +22,6 @@ KINDS: dict[str, tuple[Callable[[], Daemon], Callable[[Any], Producer]]] = {
     "rabbitmq": (RabbitMQ, RabbitProducer),
 }
 SLOW_TO_START = frozenset({"kafka", "rabbitmq"})
-QUICK = frozenset({"test_each_message_is_one_task", "test_poison_becomes_dead_letters_with_the_reason"})
-"""Tests that are quick on every broker. The other quick tests are slow on brokers that start slowly."""
 
 _STARTED: dict[str, Daemon] = {}
 
@@ -41,14 +39,12 @@ def _started(kind: str) -> Daemon:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each test with a producer runs on each broker. Tests of a broker that starts slowly run in one process, so that it starts once."""
     if "broker" in metafunc.fixturenames:
-        metafunc.parametrize("broker", [_param(kind, metafunc.definition.originalname) for kind in KINDS])
+        metafunc.parametrize("broker", [_param(kind) for kind in KINDS])
 
 
-def _param(kind: str, test: str) -> Any:
-    if kind not in SLOW_TO_START:
-        return kind
-    marks = [pytest.mark.xdist_group(kind)]
-    return pytest.param(kind, marks=marks if test in QUICK else [*marks, pytest.mark.slow])
+def _param(kind: str) -> Any:
+    marks = [pytest.mark.xdist_group(kind), pytest.mark.slow] if kind in SLOW_TO_START else []
+    return pytest.param(kind, marks=marks)
 
 
 @pytest.fixture

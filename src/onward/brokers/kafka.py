@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from onward.brokers.message import Received
 from onward.brokers.options import Options
@@ -134,11 +133,13 @@ class KafkaSource:
         return await asyncio.to_thread(self._look)
 
     def _look(self) -> list[Finding]:
-        client = AdminClient(self._client_settings)
+        client = Consumer({**self._client_settings, "group.id": self._group})  # it joins no group without a subscription
         try:
             topics = client.list_topics(timeout=CHECK_TIMEOUT_S).topics
         except KafkaException as error:
             raise self._unavailable(error) from None
+        finally:
+            client.close()
         if not self._topic:
             return []
         if self._topic not in topics:
