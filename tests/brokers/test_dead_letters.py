@@ -17,7 +17,7 @@ from onward.core import wire
 from onward.core.clock import SystemClock
 from onward.core.views import Check
 from rig.processes import Child
-from tests.brokers.producers import Producer, cloud_event, json_bodies
+from tests.brokers.producers import Producer, RedisProducer, cloud_event, json_bodies
 from tests.brokers.test_intake import drained, inputs, make_app
 from tests.kit import eventually, not_memory, only_file, sql
 
@@ -52,16 +52,19 @@ async def test_an_intake_runs_as_a_process_of_its_own(url: str, producer: Produc
 
 
 @not_memory
-async def test_the_doctor_looks_at_brokers_and_places(url: str, producer: Producer) -> None:
-    app = make_app(url, producer)
-    app.intake("orders", from_=f"shop/{producer.place}", task="ship")
+async def test_the_doctor_looks_at_brokers_and_places(url: str, redis_producer: RedisProducer) -> None:
+    app = make_app(url, redis_producer)
+    app.intake("orders", from_=f"shop/{redis_producer.place}", task="ship")
     async with app:
-        found = (await checks(app))[f"broker shop/{producer.place}"]
-        assert (found.fine, found.detail) == (None, f"there is no stream {producer.place} yet; the intake makes it")
-        await producer.send(json_bodies(1))
-        found = (await checks(app))[f"broker shop/{producer.place}"]
+        found = (await checks(app))[f"broker shop/{redis_producer.place}"]
+        assert (found.fine, found.detail) == (
+            None,
+            f"there is no stream {redis_producer.place} yet; the intake makes it",
+        )
+        await redis_producer.send(json_bodies(1))
+        found = (await checks(app))[f"broker shop/{redis_producer.place}"]
         assert (found.fine, found.detail) == (True, "reachable")
-    async with Onward(url, brokers={"shop": producer.url, "away": "redis://127.0.0.1:1"}) as app:
+    async with Onward(url, brokers={"shop": redis_producer.url, "away": "redis://127.0.0.1:1"}) as app:
         found = (await checks(app))["broker away"]
         assert found.fine is False
         assert "broker away" in found.detail
@@ -69,15 +72,15 @@ async def test_the_doctor_looks_at_brokers_and_places(url: str, producer: Produc
 
 
 @only_file
-async def test_the_doctor_warns_of_a_server_that_loses_messages(url: str, producer: Producer) -> None:
-    async with redis.asyncio.Redis.from_url(producer.url.partition("?")[0]) as client:
-        await client.set(producer.place, "no stream")
+async def test_the_doctor_warns_of_a_server_that_loses_messages(url: str, redis_producer: RedisProducer) -> None:
+    async with redis.asyncio.Redis.from_url(redis_producer.url.partition("?")[0]) as client:
+        await client.set(redis_producer.place, "no stream")
         await client.config_set("appendfsync", "everysec")
         await client.config_set("maxmemory-policy", "allkeys-lru")
         try:
-            (found,) = await _looked_at(producer)
+            (found,) = await _looked_at(redis_producer)
             await client.config_set("appendonly", "no")
-            (worse,) = await _looked_at(producer)
+            (worse,) = await _looked_at(redis_producer)
         finally:
             for name, value in (("appendonly", "yes"), ("appendfsync", "always"), ("maxmemory-policy", "noeviction")):
                 await client.config_set(name, value)

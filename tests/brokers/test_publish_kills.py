@@ -105,9 +105,9 @@ async def test_a_broker_that_is_killed_in_mid_stream(url: str, prove: bool, outl
 
 
 @not_memory
-@pytest.mark.parametrize("broker", ["redis", "nats", "rabbitmq"])
-async def test_answers_that_get_lost(url: str, prove: bool, broker: str) -> None:
-    outlet = await outlet_of(broker)
+@pytest.mark.parametrize("outlet_kind", ["redis", "nats", "rabbitmq"])
+async def test_answers_that_get_lost(url: str, prove: bool, outlet_kind: str) -> None:
+    outlet = await outlet_of(outlet_kind)
     app = app_of(url, outlet)
     async with app:
         wanted = await produce(app, 100)

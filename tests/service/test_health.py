@@ -14,6 +14,7 @@ from onward import Onward
 from onward.service import cluster as place
 from onward.service.cluster import Cluster
 from onward.service.health import Doctor
+from onward.service.intakes import Intakes
 from onward.service.locks import Locks
 from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store
@@ -147,7 +148,7 @@ async def test_a_caller_that_goes_away_takes_no_answer_from_the_others(clock: Ha
 
 
 def doctor(store: Store, clock: Any) -> Doctor:
-    return Doctor(store, clock, Cluster(store, clock), 1000, Locks(store))
+    return Doctor(store, clock, Cluster(store, clock), 1000, Locks(store), Intakes(store, clock))
 
 
 async def test_the_doctor_reads_no_history_unless_it_goes_deep(store: Store, clock: HandClock) -> None:

@@ -73,7 +73,7 @@ async def _delivered(client: httpx2.AsyncClient, count: int) -> bool:
 async def test_a_server_without_a_worker_sends_too(hooked: Onward, receiver: Receiver, url: str) -> None:
     worker = Onward(url, poll_s=0.05)  # without a secret: it tells nobody
     worker.task(name="work")(lambda ctx, value=None: value)
-    async with serve._worker(hooked, Namespace(no_worker=True)) as none, worker.worker():
+    async with serve._worker(hooked, Namespace(no_worker=True, no_intake=False)) as none, worker.worker():
         assert none is None
         await hooked.submit("work", webhook=receiver.url())
         await eventually(lambda: _count(receiver, 1))

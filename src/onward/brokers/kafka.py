@@ -133,7 +133,9 @@ class KafkaSource:
         return await asyncio.to_thread(self._look)
 
     def _look(self) -> list[Finding]:
-        client = Consumer({**self._client_settings, "group.id": self._group})  # it joins no group without a subscription
+        client = Consumer(
+            {**self._client_settings, "group.id": self._group}
+        )  # it joins no group without a subscription
         try:
             topics = client.list_topics(timeout=CHECK_TIMEOUT_S).topics
         except KafkaException as error:

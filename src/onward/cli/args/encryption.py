@@ -33,8 +33,9 @@ def encryption(commands: Commands) -> None:
         "seal",
         "commands.encryption:seal",
         "encrypt the payloads that were written before encryption was on",
-        "Workers and servers may run meanwhile; all of them must have the keys. Run it again\n"
-        "when it was interrupted. With roles of PostgreSQL, run it as the owner of the tables.\n\n"
+        "Workers and servers may run meanwhile; all of them must have the keys. Run it\n"
+        "again when it was interrupted. With roles of PostgreSQL, run it as the owner of\n"
+        "the tables.\n\n"
         "examples:\n  onward encryption seal",
     )
     seal.add_argument(
