@@ -59,6 +59,12 @@ FULL_ONLY = ("outside", "rig")
 """Folders of which `make test` runs nothing."""
 
 
+FIRST_SERVICE = {"brokers": "redis", "coordinate": "store"}
+"""Folders whose tests run with several services. `make test-full` runs them all on SQLite's file, and with the first service on PostgreSQL
+too; `make prove` runs every pair."""
+SERVICES = frozenset({"redis", "nats", "kafka", "rabbitmq", "etcd", "store"})
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the tests for `make test-full` (`slow`), and those of them that run one at a time (`alone`). `make test` runs a
     test for several databases on SQLite's file, and the tests of the store on PostgreSQL too. `make test-full` adds
@@ -77,6 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out += [item] if not config.getoption("--prove") and part != "store" else []
         elif (kind == "postgres" and others and part != "store") or part in FULL_ONLY:
             item.add_marker("slow")
+        if kind == "postgres" and part in FIRST_SERVICE and not config.getoption("--prove"):
+            left_out += [item] if _services(item) - {FIRST_SERVICE[part]} else []
         if part == "faults" and item.get_closest_marker("slow"):
             item.add_marker("alone")
     if left_out:
@@ -116,6 +124,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def _of(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
+
+
+def _services(item: pytest.Item) -> set[str]:
+    """The services with which a test runs."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return SERVICES & {str(value) for value in params.values()}
 
 
 def _kind(item: pytest.Item) -> str:
