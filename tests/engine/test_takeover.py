@@ -488,12 +488,16 @@ async def test_two_workers_in_one_process_share_the_work(app: Onward) -> None:
 
 async def test_slots_are_a_limit(app: Onward) -> None:
     running = most = 0
+    full = asyncio.Event()
 
     @app.task
     async def work(ctx: Any, n: int) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        if running == 3:
+            full.set()
+        await full.wait()  # the first ones, for each other
         await asyncio.sleep(0.005)
         running -= 1
 
