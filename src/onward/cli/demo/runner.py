@@ -42,7 +42,7 @@ class Stage(NamedTuple):
 async def run_demo(args: Namespace, screen: Screen, target: str, make: Callable[[Stage], Demo[P]]) -> int:
     """Play a demo of the app `target`, as in MODULE:APP. Returns the exit status."""
     keep = getattr(args, "keep", False)
-    with _interrupt_on_sigterm(), _folder(screen, keep=keep) as folder:
+    with interrupt_on_sigterm(), demo_folder(screen, keep=keep) as folder:
         db = args.db or f"sqlite:///{folder / 'onward.db'}"
         async with load(target, db) as app:
             demo = make(Stage(app, db, folder))
@@ -135,7 +135,7 @@ class Demo(abc.ABC, Generic[P]):
 
 
 @contextlib.contextmanager
-def _folder(screen: Screen, *, keep: bool) -> Iterator[Path]:
+def demo_folder(screen: Screen, *, keep: bool) -> Iterator[Path]:
     """A temporary folder, deleted at the end unless `keep` is set."""
     folder = Path(tempfile.mkdtemp(prefix="onward-demo-")).resolve()
     try:
@@ -148,7 +148,7 @@ def _folder(screen: Screen, *, keep: bool) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _interrupt_on_sigterm() -> Iterator[None]:
+def interrupt_on_sigterm() -> Iterator[None]:
     """A SIGTERM ends the demo as Ctrl-C does, with its workers."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
