@@ -405,7 +405,8 @@ async def test_a_message_that_is_too_large_is_not_read(shop: Onward, server: Any
     async with connect(address(server, task.id), compression=None) as socket:
         with contextlib.suppress(ConnectionClosed):
             await socket.send("x" * size)
-        assert (await until_closed(socket))[1] == 1009
+        # A client that still sends when the server closes gets a reset, and the reset may overtake the code.
+        assert (await until_closed(socket))[1] in ({1009, 1006} if size > 1_000_000 else {1009})
     async with connect(address(server, task.id)) as socket:  # the same, packed to a few bytes
         with contextlib.suppress(ConnectionClosed):
             await socket.send(" " * size)
