@@ -60,8 +60,9 @@ FULL_ONLY = ("outside", "rig")
 
 
 FIRST_SERVICE = {"brokers": "redis", "coordinate": "store"}
-"""Folders whose tests run with several services. `make test-full` runs them all on SQLite's file, and with the first service on PostgreSQL
-too; `make prove` runs every pair."""
+"""Folders whose tests run with several services. `make test-full` runs them with each service on SQLite's file, and with the first one on
+PostgreSQL too; those that kill and freeze processes (`STORMS`) with the first service only. `make prove` runs all of them."""
+STORMS = ("test_intake_kills.py", "test_publish_kills.py", "test_fencing.py")
 SERVICES = frozenset({"redis", "nats", "kafka", "rabbitmq", "etcd", "store"})
 
 
@@ -83,7 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out += [item] if not config.getoption("--prove") and part != "store" else []
         elif (kind == "postgres" and others and part != "store") or part in FULL_ONLY:
             item.add_marker("slow")
-        if kind == "postgres" and part in FIRST_SERVICE and not config.getoption("--prove"):
+        storm = item.path.name in STORMS
+        if (kind == "postgres" or storm) and part in FIRST_SERVICE and not config.getoption("--prove"):
             left_out += [item] if _services(item) - {FIRST_SERVICE[part]} else []
         if part == "faults" and item.get_closest_marker("slow"):
             item.add_marker("alone")
