@@ -51,11 +51,12 @@ async def produce(app: Onward, tasks: int) -> set[tuple[str, int]]:
     """Tasks with many records that wait to be sent; the task and number of each record."""
     await app.save_subscriptions()
     handles = await app.submit_many("work", [None] * tasks)
-    await app.store.workers.join(row("w1"), 1e9)
-    held = await claim(app.store, "w1", tasks)
+    worker = app._ids()
+    await app.store.workers.join(row(worker), 1e9)
+    held = await claim(app.store, worker, tasks)
     batch = together(*[Batch([entry(one, ahead)]) for one in held for ahead in range(1, STEPS + 1)])
-    assert await app.store.save("w1", batch) == set()
-    assert await app.store.save("w1", together(*[completion(one, STEPS + 1) for one in held])) == set()
+    assert await app.store.save(worker, batch) == set()
+    assert await app.store.save(worker, together(*[completion(one, STEPS + 1) for one in held])) == set()
     return {(handle.id, seq) for handle in handles for seq in range(1, STEPS + 4)}
 
 
@@ -184,10 +185,14 @@ async def test_a_relay_that_is_killed(url: str, prove: bool, outlet: Outlet) -> 
 async def test_the_proof_sees_what_is_planted(url: str, fault: str, shows: str) -> None:
     outlet = await outlet_of("redis")
     app = app_of(url, outlet)
+    wanted: set[tuple[str, int]] = set()
     async with app:
-        wanted = await produce(app, 90)
-        await killed_relays(url, app, outlet, 6, fault)
-    assert verdict(await outlet.read(), wanted)[shows] > 0
+        for _ in range(5):  # a kill shows the fault when it comes between two instructions, which not every one does
+            wanted |= await produce(app, 90)
+            await killed_relays(url, app, outlet, 6, fault)
+            if verdict(await outlet.read(), wanted)[shows] > 0:
+                return
+    pytest.fail("the proof did not see what was planted")
 
 
 @not_memory

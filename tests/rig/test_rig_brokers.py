@@ -17,6 +17,7 @@ from rig.nats import Nats
 from rig.rabbitmq import RabbitMQ
 from rig.server import Unavailable
 from rig.valkey import Valkey
+from tests.kit import eventually
 
 
 @pytest.fixture
@@ -112,5 +113,10 @@ async def test_rabbitmq_keeps_what_it_confirmed() -> None:
         broker.kill9()
         broker.start()
         async with await aio_pika.connect(broker.url) as connection:
-            queue = await (await connection.channel()).declare_queue("events", durable=True)
-            assert queue.declaration_result.message_count == 100
+            channel = await connection.channel()
+
+            async def all_there() -> bool:  # the node answers before its queues have read their messages
+                queue = await channel.declare_queue("events", durable=True)
+                return queue.declaration_result.message_count == 100
+
+            await eventually(all_there, 30)

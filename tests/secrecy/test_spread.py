@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from onward import Onward, Retry, telemetry, tool
 from onward.agent import calls
 from onward.agent.models.scripted import ScriptedModel
-from onward.core import mask, wire
+from onward.core import mask, secret_forms, wire
 from onward.core.state import AgentState, Fact, StatePatch
 from onward.engine.context import secrets
 from onward.engine.shift import resources, scope
@@ -301,7 +301,8 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(calls, "mask", OFF)
         monkeypatch.setattr(calls, "excerpt", lambda text, *_: text[max(text.find("sk_live"), 0) :][:14])
     elif fault == "base64":
-        monkeypatch.setattr(mask, "_inside_base64", lambda _raw: set())
+        monkeypatch.setattr(secret_forms, "_inside_base64", lambda _raw: set())
+        monkeypatch.setattr(mask, "forms_of", secret_forms.forms_of.__wrapped__)  # not those of other tests
     elif fault == "logs":
         monkeypatch.setattr(secrets, "_mask_record", lambda _record: None)
     elif fault == "spans":

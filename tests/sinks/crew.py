@@ -18,8 +18,8 @@ def plant(fault: str, app: Onward) -> None:
     if fault == "marked first":
         take = app.store.outbox.take
 
-        async def take_and_mark(lane: str, room: int, holder: str, lease: float) -> Any:
-            taken = await take(lane, room, holder, lease)
+        async def take_and_mark(lane: str, room: int, holder: str, lease: float, **options: Any) -> Any:
+            taken = await take(lane, room, holder, lease, **options)
             await app.store.outbox.settle(holder, [Settled(one.key, one.attempts, DELIVERED, 0.0, "") for one in taken])
             crash.crashpoint("deliver.marked")
             return taken

@@ -100,6 +100,11 @@ class DeadLetters:
             raise _unknown(letter_id)
         return _content(*stored, most)
 
+    async def check_exists(self, letter_id: str, whose: str | None = None) -> None:
+        """Raises NotFound."""
+        if not _is_id(letter_id) or not await self._store.intakes.exists(letter_id, whose):
+            raise _unknown(letter_id)
+
     async def redrive(
         self,
         letter_id: str | None = None,

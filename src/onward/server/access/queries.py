@@ -157,6 +157,8 @@ class Queries(AccessBase):
         """Try again one dead letter, those of an intake, or all that the caller sees; how many that were. Raises NotFound."""
         self.need(SUBMIT)
         async with self._database_turn():
+            if letter_id is not None:  # a read, which row-level security restricts to the tenant
+                await self.service.dead_letters.check_exists(letter_id, self.caller.sees)
             return await self.service.dead_letters.redrive(
                 letter_id, intake=intake, all=all, whose=self.caller.sees, by=self.caller
             )
@@ -171,6 +173,8 @@ class Queries(AccessBase):
         """Delete one dead letter, those of an intake, or all that the caller sees; how many that were. Raises NotFound."""
         self.need(ADMIN)
         async with self._database_turn():
+            if letter_id is not None:  # a read, which row-level security restricts to the tenant
+                await self.service.dead_letters.check_exists(letter_id, self.caller.sees)
             return await self.service.dead_letters.drop(
                 letter_id, intake=intake, all=all, whose=self.caller.sees, by=self.caller
             )

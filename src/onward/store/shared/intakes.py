@@ -141,6 +141,10 @@ class Intakes(OverDatabase):
             return row._replace(erased=True), None, None
         return row, headers, body
 
+    async def exists(self, letter_id: str, whose: str | None = None) -> bool:
+        """Whether there is such a dead letter."""
+        return bool(await self._db.fetch("letter", id=letter_id, **seen_by(whose)))
+
     async def counts(self, whose: str | None = None) -> dict[str, tuple[int, int]]:
         """How many dead letters each intake has, and how many of them are to be tried again."""
         rows = await self._db.fetch("letter_counts", **seen_by(whose))
