@@ -126,7 +126,7 @@ def utf_16(text: str) -> list[int]:
 @example(SECRET, "", "")
 @example("12345678", "a", "b")
 @example("a b&c<d>e\"f'g/h é 😀", "x=", "&y")
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_every_form_of_a_value_is_masked(value: str, before: str, after: str) -> None:
     check_everything(value, before, after)
 
@@ -265,7 +265,7 @@ def test_a_value_that_comes_in_pieces_is_masked(value: str, before: str, after: 
 
 @pytest.mark.slow
 @given(values, around, around, streamed)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_many_values_that_come_in_pieces_are_masked(value: str, before: str, after: str, sizes: list[int]) -> None:
     check_in_pieces(value, before, after, sizes)
 
