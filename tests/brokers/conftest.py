@@ -21,7 +21,8 @@ KINDS: dict[str, tuple[Callable[[], Daemon], Callable[[Any], Producer]]] = {
     "kafka": (lambda: Kafka(settings=KAFKA_SETTINGS), KafkaProducer),
     "rabbitmq": (RabbitMQ, RabbitProducer),
 }
-SLOW_TO_START = frozenset({"kafka", "rabbitmq"})
+QUICK = "redis"
+"""The broker of the quick tests. `make test-full` runs them on all."""
 
 _STARTED: dict[str, Daemon] = {}
 
@@ -37,13 +38,13 @@ def _started(kind: str) -> Daemon:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test with a producer runs on each broker. Tests of a broker that starts slowly run in one process, so that it starts once."""
+    """Each test with a producer runs on each broker. Those of one broker run in one process, so that it starts once."""
     if "broker" in metafunc.fixturenames:
         metafunc.parametrize("broker", [_param(kind) for kind in KINDS])
 
 
 def _param(kind: str) -> Any:
-    marks = [pytest.mark.xdist_group(kind), pytest.mark.slow] if kind in SLOW_TO_START else []
+    marks = [] if kind == QUICK else [pytest.mark.xdist_group(kind), pytest.mark.slow]
     return pytest.param(kind, marks=marks)
 
 
