@@ -291,7 +291,7 @@ class Intake:
         return True
 
     async def _holding(self, work: Coroutine[Any, Any, Answer], items: Sequence[_Item], source: Source) -> Answer:
-        """The answer of the work. While it goes on, the broker is told now and then that these messages are not done yet."""
+        """The answer of the work. While it goes on, the intake tells the broker now and then that these messages are not done yet."""
         task = spawn(work, "onward-intake-settle")
         try:
             while (wait := self._next_hold - self._clock.monotonic()) <= 0 or not (

@@ -16,12 +16,12 @@ import logging
 import math
 import queue
 import threading
-import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from onward.brokers.kafka_url import connection_settings
 from onward.brokers.message import Received
 from onward.brokers.options import Options
 from onward.brokers.port import Finding
@@ -355,21 +355,11 @@ def _client_settings(options: Options, consumer: str) -> dict[str, Any]:
     """The settings of the client. Raises BadSetting."""
     chosen = options.starting_with(*CLIENT_OPTIONS)
     options.finish()
-    login, at, servers = options.url.partition("://")[2].rstrip("/").rpartition("@")
-    settings: dict[str, Any] = {
-        "bootstrap.servers": servers,
+    settings = connection_settings(options.url) | {
         "client.id": f"onward-{consumer}",
         "socket.timeout.ms": int(ANSWER_TIMEOUT_S * 1000),
         "log.connection.close": False,
     }
-    if at:
-        user, _, password = login.partition(":")
-        settings |= {
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanisms": "PLAIN",
-            "sasl.username": urllib.parse.unquote(user),
-            "sasl.password": urllib.parse.unquote(password),
-        }
     return settings | chosen
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from onward.brokers.kafka_url import connection_settings
 from onward.brokers.options import client_url
 from onward.brokers.publishing import SEND_TIMEOUT_S, Publication
 from onward.engine.worker.sinks import SendResult
-from onward.errors import BadSetting, UsageError
+from onward.errors import UsageError
 
 METADATA_TIMEOUT_S = 6.0
 POLL_S, FLUSH_S = 0.05, 0.5
@@ -116,17 +117,6 @@ def _result(error: Any) -> SendResult:
 
 
 def _settings(url: str) -> dict[str, Any]:
-    parts = urllib.parse.urlsplit(client_url(url))
-    user, _, hosts = parts.netloc.rpartition("@")
-    if not hosts:
-        raise BadSetting("the URL of a broker", "kafka://…", "kafka://HOST:PORT, more hosts with commas between them")
-    settings: dict[str, Any] = {"bootstrap.servers": hosts}
-    if user:
-        name, _, password = user.partition(":")
-        settings |= {
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": urllib.parse.unquote(name),
-            "sasl.password": urllib.parse.unquote(password),
-        }
-    return settings | dict(urllib.parse.parse_qsl(parts.query))
+    """The settings of the client, with the options of the URL. Raises BadSetting."""
+    url = client_url(url)
+    return connection_settings(url) | dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query))

@@ -1,4 +1,4 @@
-"""Which messages of a partition or channel are done, where the broker is told of the longest beginning without a gap."""
+"""Keeps which messages of a partition or channel are done, for brokers that take one number: up to there all are done."""
 
 from __future__ import annotations
 

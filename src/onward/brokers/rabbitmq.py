@@ -57,8 +57,8 @@ class RabbitSource:
         self._tag = ""
         self._arrived: collections.deque[DeliveredMessage] = collections.deque()
         self._progress = Progress(last=0)
-        self._told = 0
-        """The last delivery for which the broker was told."""
+        self._acknowledged = 0
+        """The last delivery up to which the broker got an acknowledgement."""
         self._news = asyncio.Event()
         self._problem = ""
 
@@ -93,10 +93,10 @@ class RabbitSource:
         """Acknowledge all deliveries up to the last before which all are done."""
         for item in received:
             self._progress.finish(item.token)
-        if self._progress.last > self._told:
+        if self._progress.last > self._acknowledged:
             async with self._answers() as channel:
                 await channel.basic_ack(self._progress.last, multiple=True)
-                self._told = self._progress.last
+                self._acknowledged = self._progress.last
 
     async def hold(self, _received: Sequence[Received]) -> None:
         """The broker waits as long as the connection lives."""

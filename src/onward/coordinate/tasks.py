@@ -48,7 +48,7 @@ class TaskLocks:
             outer = await self._coordinator.take(request, TASK_TTL_S)
         except CoordinatorUnavailable as error:
             log.warning("lock %r: task %s waits: %s", request.name, request.task_id, error)
-            return Busy(f"{self.outside} does not answer; nobody", outside=True)
+            return Busy(f"an unknown holder at {self.outside}, which does not answer,", outside=True)
         return outer._replace(outside=True) if isinstance(outer, Busy) else outer
 
     @staticmethod

@@ -34,7 +34,7 @@ from onward.store.shared.database import Connection, Database, OverDatabase, see
 from onward.store.shared.tasks import post_message
 
 CALL_AGAIN_S = 30.0
-"""Seconds after which a task that was told that it is its turn, and has not taken the lock, is told again."""
+"""Seconds after which the store wakes a task again whose turn it is, and that has not taken the lock."""
 
 MAX_CALLS = 1_000
 """Tasks that one `call_next` tells that it is their turn."""
@@ -93,7 +93,7 @@ class Locks(OverDatabase):
         return called
 
     async def release(self, tenant: str, name: str, event: AuditEvent) -> tuple[str, int, str, str] | None:
-        """Take a lock from its holder, whoever that is, and add the audit event. Returns the holder's label, its token, the coordinator
+        """Take a lock from its holder, a task or a program, and add the audit event. Returns the holder's label, its token, the coordinator
         outside of the database, and the owner; None where no one holds the lock."""
 
         async def job(connection: Connection) -> Any:

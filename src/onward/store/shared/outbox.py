@@ -147,9 +147,9 @@ class Outbox(OverDatabase, abc.ABC):
         await self._db.transact(job)
         crashpoint("deliver.after")
 
-    async def release(self, holder: str, numbers: Sequence[int], said: str) -> None:
+    async def release(self, holder: str, numbers: Sequence[int], why: str) -> None:
         """Let go of rows that could not be sent: they are due as they were before, and it was no attempt."""
-        await self._db.write("release_rows", holder=holder, numbers=list(numbers), said=said)
+        await self._db.write("release_rows", holder=holder, numbers=list(numbers), why=why)
 
     async def depths(self, prefix: str) -> list[LaneDepth]:
         """How many events wait for each receiver whose name begins so."""

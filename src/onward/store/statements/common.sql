@@ -730,7 +730,7 @@ DELETE FROM onward_outbox WHERE number AMONG (:numbers) AND holder = :holder AND
 
 -- name: release_rows
 -- Let go of rows that could not be sent: they are due as they were, and it was no attempt.
-UPDATE onward_outbox SET holder = NULL, due_at = at, attempts = attempts - 1, said = :said
+UPDATE onward_outbox SET holder = NULL, due_at = at, attempts = attempts - 1, said = :why
 WHERE number AMONG (:numbers) AND holder = :holder AND state = 'pending'
 
 -- name: lane_depths
