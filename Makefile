@@ -25,10 +25,10 @@ demo: $(if $(filter brokers,$(WHICH)),$(STAMP),$(BASE)) ## a ten-minute deploy i
 check: $(STAMP) lint ## linters, types, and the core on SQLite (2 minutes on two cores)
 	$(PYTEST) tests/core tests/engine tests/service tests/test_house.py -n $(JOBS) -m "not slow and not postgres"
 
-test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests (4 minutes on two cores)
+test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests (6 minutes on two cores)
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "not slow"
 
-test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance suites, both databases everywhere (some 30 minutes)
+test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance suites, both databases everywhere (some 40 minutes)
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "slow and not alone"
 	$(PYTEST) $(TESTS) -n 1 -m "alone"
 	$(PYTEST) tests/store -n $(JOBS) -m "postgres and not slow and not owner" --roles
