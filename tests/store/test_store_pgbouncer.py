@@ -225,7 +225,7 @@ async def test_a_bell_carries_nudges_past_the_pooler(pooled: Any, ringer: Valkey
         other.nudge("ready", ["t1"])
         other.nudge("ended")
         await eventually(lambda: _now({"ready", "ended"} <= set(heard)), 10)
-        await asyncio.to_thread(ringer.kill9)
+        await asyncio.to_thread(ringer.kill)
         await eventually(lambda: _now(not pooled.receives_nudges), 10)
         await asyncio.to_thread(ringer.start)
         heard.clear()
