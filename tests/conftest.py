@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from onward import Onward
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.core import mask, secret
 from onward.core.audit import BEGINNING
 from onward.store.port.core import Store

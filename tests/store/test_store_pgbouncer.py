@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from onward import Onward, State
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.brokers.bell import make_bell
 from onward.core import record as r
 from onward.core.clock import SystemClock
