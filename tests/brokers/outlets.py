@@ -86,7 +86,11 @@ class RedisOutlet(Outlet):
 
     async def read(self) -> list[Arrived]:
         async with redis.asyncio.Redis.from_url(self.url) as client:
-            entries = await client.xrange(self.place)
+            entries: list[Any] = []
+            while page := await client.xrange(
+                self.place, f"({entries[-1][0].decode()}" if entries else "-", count=5000
+            ):
+                entries += page
         fields = [{name.decode(): value for name, value in entry.items()} for _, entry in entries]
         return [
             Arrived(
