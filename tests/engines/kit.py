@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward import Onward
 from onward.app.application import Handle
@@ -13,6 +13,9 @@ from onward.core.task import NEVER, State, Task
 from onward.engine.background import spawn
 from onward.engine.worker.worker import Worker
 from tests.kit import HandClock, calm, eventually
+
+if TYPE_CHECKING:
+    from onward.engines.temporal.worker import TemporalWorker
 
 T = TypeVar("T")
 
@@ -149,3 +152,30 @@ class OwnEngine(Engine):
             return answer
 
         return await clock.until(look(), 1e7)
+
+
+class OnTemporal(Engine):
+    """Temporal, on real time."""
+
+    def __init__(self, app: Onward) -> None:
+        self.app = app
+        self._worker: TemporalWorker | None = None
+
+    @property
+    def works(self) -> bool:
+        return self._worker is not None
+
+    async def start(self) -> None:
+        self._worker = self.app._make_foreign_worker()
+        assert self._worker is not None
+        await self._worker.start()
+
+    async def crash(self) -> None:
+        assert self._worker is not None
+        worker, self._worker = self._worker, None
+        await worker.stop(0.0)  # its shifts are dropped in the middle of their steps
+
+    async def stop(self) -> None:
+        if self._worker is not None:
+            worker, self._worker = self._worker, None
+            await worker.stop(0.2)

@@ -1,0 +1,106 @@
+"""Engines of others in an app: opens the engine that the settings name, and makes its worker."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Protocol
+
+from onward.config import DEFAULT_DB, Settings
+from onward.core.approval import ApprovalRule
+from onward.core.clock import Clock
+from onward.core.ids import Ids
+from onward.engine.context.secrets import Secrets
+from onward.engine.handlers import Handler
+from onward.errors import UsageError
+from onward.service.service import Service
+from onward.store.port.core import Store
+
+if TYPE_CHECKING:
+    from onward.engines.temporal.client import TemporalEngine
+    from onward.engines.temporal.worker import TemporalWorker
+
+
+class RunningWorker(Protocol):
+    """A worker in this process, of any engine."""
+
+    id: str
+    slots: int
+    finished: int
+    """How many shifts it has done."""
+
+    @property
+    def running(self) -> int:
+        """How many tasks it does now."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to work."""
+        ...
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """Hand running tasks back: at their next step, or when the grace (in seconds) is over."""
+        ...
+
+
+def refuse_database(settings: Settings) -> None:
+    """Raises UsageError when the settings name a database beside another engine."""
+    if settings.db != DEFAULT_DB:
+        raise UsageError("db= beside engine= is not there yet: tasks on Temporal are read by queries; leave db out")
+
+
+def open_engine(settings: Settings, copy: Store, clock: Clock, *, encrypted: bool) -> TemporalEngine | None:
+    """The engine that the settings name, not connected yet; None for Onward's own. `copy` is the store for readers."""
+    if not settings.engine:
+        return None
+    try:
+        from onward.engines.temporal.client import TemporalEngine  # noqa: PLC0415 -- an extra
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed; pip install 'onward[temporal]'") from None
+    if encrypted:
+        raise UsageError("payloads on Temporal are encrypted by a payload codec of its SDK; leave encryption_keys out")
+    return TemporalEngine(settings.engine, copy, clock, settings.lease_s)
+
+
+class OtherEngines:
+    """The part of an app that another engine needs."""
+
+    settings: Settings
+    service: Service
+    handlers: dict[str, Handler]
+    secrets: Secrets
+    approval_rules: tuple[ApprovalRule, ...]
+    _clock: Clock
+    _rng: random.Random
+    _ids: Ids
+    _engine: TemporalEngine | None
+
+    def _check_handlers(self) -> None:
+        if not self.handlers:
+            raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
+
+    def _make_foreign_worker(self, slots: int | None = None) -> TemporalWorker | None:
+        """A worker of the engine that the settings name, not started yet; None for Onward's own."""
+        if self._engine is None:
+            return None
+        from onward.engines.temporal.session import SharedServices  # noqa: PLC0415 -- an extra
+        from onward.engines.temporal.worker import TemporalWorker  # noqa: PLC0415 -- an extra
+
+        self._check_handlers()
+        settings = self.settings
+        shared = SharedServices(
+            clock=self._clock,
+            rng=self._rng,
+            lease_s=settings.lease_s,
+            artifacts=self.service.artifacts,
+            secrets=self.secrets,
+            approval_rules=self.approval_rules,
+            submit=self.service.child,
+        )
+        return TemporalWorker(
+            self._engine,
+            self.handlers,
+            shared,
+            slots=settings.slots if slots is None else slots,
+            heartbeat_s=settings.heartbeat_s,
+            ids=self._ids,
+        )
