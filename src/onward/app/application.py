@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
 
-from onward.app.engines import OtherEngines, RunningWorker, open_engine, refuse_database
+from onward.app.engines import OtherEngines, RunningWorker, open_engine, store_url
 from onward.app.events import Events
 from onward.app.intakes import IntakeMethods
 from onward.app.locks import Coordination
@@ -105,14 +105,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
         self._master_keys = encryption or _master_keys(self.settings)
         self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._tool_cache = self._open_tool_cache
-        self._join(store or self._make_store())
-
-    def _make_store(self) -> Store:
-        """The store of the settings. With another engine it is a copy for readers, in memory."""
-        if not self.settings.engine:
-            return open_store(self.settings.db, self._clock, self.settings.connections)
-        refuse_database(self.settings)
-        return SqliteStore(MEMORY, clock=self._clock)
+        self._join(store or open_store(store_url(self.settings), self._clock, self.settings.connections))
 
     def _join(self, store: Store) -> None:
         self.store: Store = store

@@ -42,10 +42,13 @@ class RunningWorker(Protocol):
         ...
 
 
-def refuse_database(settings: Settings) -> None:
-    """Raises UsageError when the settings name a database beside another engine."""
+def store_url(settings: Settings) -> str:
+    """The database of the settings. With another engine it is a copy for readers, in memory. Raises UsageError."""
+    if not settings.engine:
+        return settings.db
     if settings.db != DEFAULT_DB:
         raise UsageError("db= beside engine= is not there yet: tasks on Temporal are read by queries; leave db out")
+    return "sqlite://:memory:"
 
 
 def open_engine(settings: Settings, copy: Store, clock: Clock, *, encrypted: bool) -> TemporalEngine | None:
