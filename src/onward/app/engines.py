@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from onward.config import DEFAULT_DB, Settings
 from onward.core.approval import ApprovalRule
@@ -76,6 +76,10 @@ class OtherEngines:
     _rng: random.Random
     _ids: Ids
     _engine: TemporalEngine | None
+    _schedule_specs: dict[str, Any]
+    _queue_limits: dict[str, Any]
+    _listeners: dict[str, Any]
+    _intakes: dict[str, Any]
 
     def _check_handlers(self) -> None:
         if not self.handlers:
@@ -89,6 +93,7 @@ class OtherEngines:
         from onward.engines.temporal.worker import TemporalWorker  # noqa: PLC0415 -- an extra
 
         self._check_handlers()
+        self._refuse_features()
         settings = self.settings
         shared = SharedServices(
             clock=self._clock,
@@ -107,3 +112,18 @@ class OtherEngines:
             heartbeat_s=settings.heartbeat_s,
             ids=self._ids,
         )
+
+    def _refuse_features(self) -> None:
+        """Raises UsageError where this app declares what Temporal does not do: a worker that ignored it would break a promise."""
+        limited = [handler.name for handler in self.handlers.values() if handler.limit is not None]
+        declared = {
+            "schedules": self._schedule_specs,
+            "limits": [*limited, *self._queue_limits],
+            "event functions": self._listeners,
+            "intakes": self._intakes,
+            "approval rules": self.approval_rules,
+        }
+        if names := [name for name, items in declared.items() if items]:
+            raise UsageError(
+                f"this app has {', '.join(names)}, which are not there on Temporal; leave them out, or run it on Onward's own engine"
+            )

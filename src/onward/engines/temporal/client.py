@@ -27,6 +27,7 @@ from onward.core.audit import AuditEvent
 from onward.core.clock import Clock
 from onward.core.record import Record
 from onward.core.task import NEEDS_A_PERSON, Message, NewTask
+from onward.core.wire import decode
 from onward.engines.copy import JournalCopy, TaskCopy
 from onward.engines.temporal import wire
 from onward.errors import BadSetting, StoreUnavailable, UsageError
@@ -42,6 +43,9 @@ CANCEL_PAUSE_S = 0.02
 
 QUERY_TIMEOUT_S = 5.0
 """Seconds within which a worker must answer a query."""
+
+MAX_EVENTS = 8_000
+"""Events of the history of one run. Temporal warns at 10,240."""
 
 MAX_LISTED = 1_000
 """Workflows that are read before a list of tasks."""
@@ -75,6 +79,8 @@ class TemporalEngine:
     def __init__(self, url: str, copy: Store, clock: Clock, lease_s: float) -> None:
         self.address = Address.parse(url)
         self._clock, self._lease_s = clock, lease_s
+        self.events: int = MAX_EVENTS
+        """Events of a history after which a task goes on in a new run."""
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
         self._copy = JournalCopy(copy, self._read, self._list, clock)
@@ -109,6 +115,9 @@ class TemporalEngine:
     async def _submit(self, task: NewTask) -> Submitted:
         if task.webhook is not None:
             _refuse("submit(webhook=)", "ask for the result, or let the last step send it")
+        options = decode(task.options)
+        if "budget" in options or "purses" in options:
+            _refuse("a budget", "submit the task without one")
         now = self._clock.now()
         task_id = task.id if task.key is None else key_id(task.key)
         request: wire.Request = {
@@ -126,6 +135,7 @@ class TemporalEngine:
             "created_at": now,
             "delay": task.delay,
             "lease_s": self._lease_s,
+            "events": self.events,
         }
         start: wire.Start = {
             "request": request,
@@ -135,6 +145,8 @@ class TemporalEngine:
             "attempt": 1,
             "reason": "delayed" if task.delay > 0 else "queued",
             "due_at": now + task.delay if task.delay > 0 else None,
+            "token": "",
+            "worker_queue": "",
         }
         created = await self._start(start, WorkflowIDReusePolicy.REJECT_DUPLICATE)
         fingerprint = task.fingerprint
@@ -239,6 +251,8 @@ class TemporalEngine:
                 "attempt": 1,
                 "reason": "queued",
                 "due_at": None,
+                "token": "",
+                "worker_queue": "",
             }
             return await self._start(start, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
         if view["state"] or view["reason"] not in NEEDS_A_PERSON:

@@ -43,6 +43,8 @@ class Request(TypedDict):
     created_at: float
     delay: float
     lease_s: float
+    events: int
+    """Events of the history after which the task goes on in a new run of its workflow."""
 
 
 class Start(TypedDict):
@@ -55,6 +57,9 @@ class Start(TypedDict):
     attempt: int
     reason: str
     due_at: float | None
+    token: str
+    worker_queue: str
+    """The shift that goes on in the new run, and the task queue of its worker; empty where none does."""
 
 
 class Advance(TypedDict):

@@ -41,6 +41,11 @@ STOP_TIMEOUT_S = 5.0
 """Seconds that a stop waits for the SDK, after the grace for running steps."""
 
 
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """Runs the workflow in the sandbox of the SDK. Onward's own modules are not imported again in it."""
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules("onward"))
+
+
 class TemporalWorker:
     """Start, stop. `id` names the worker, and the task queue that is its own."""
 
@@ -81,13 +86,12 @@ class TemporalWorker:
             "max_heartbeat_throttle_interval": timedelta(seconds=self._heartbeat_s),
             "default_heartbeat_throttle_interval": timedelta(seconds=self._heartbeat_s),
         }
-        restrictions = SandboxRestrictions.default.with_passthrough_modules("onward")
         self._workers = [
             Worker(
                 client,
                 task_queue=queue,
                 workflows=[OnwardTask],
-                workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
+                workflow_runner=workflow_runner(),
                 sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_WORKFLOW_S),
                 disable_eager_activity_execution=True,
                 **options,

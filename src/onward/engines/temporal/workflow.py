@@ -35,6 +35,15 @@ CRASH_PAUSE_S = 0.2
 PAGE_BYTES = 1_000_000
 """Bytes of the records and messages of one page of the query `view`, about."""
 
+ITEM_BYTES = 100
+"""Bytes of a record or a message beside its data, about."""
+
+MAX_START_BYTES = 1_500_000
+"""Bytes that a new run may take with it. The server refuses payloads of more than 2 MB."""
+
+MAX_EVENTS = 45_000
+"""Events of a history after which a task that cannot go on in a new run fails. The server ends workflows at 51,200."""
+
 HEARS = frozenset({"signal", "question", "approval", "child", "in_doubt", "budget", "lock"})
 NEEDS_A_PERSON = frozenset({"parked", "quarantined"})
 READY = frozenset({"queued", "cancelling"})
@@ -53,7 +62,7 @@ class OnwardTask:
         self._records, self._inbox, self._contents = start["records"], start["inbox"], start["contents"]
         self._attempt, self._reason, self._due_at = start["attempt"], start["reason"], start["due_at"]
         self._state = ""
-        self._token, self._queue = "", ""
+        self._token, self._queue = start["token"], start["worker_queue"]
         self._crashes = 0
         self._running = False
         self._cancelled = False
@@ -68,6 +77,7 @@ class OnwardTask:
             try:
                 await self._until_ready()
                 await self._advance()
+                self._continue_as_new()
             except asyncio.CancelledError:
                 self._cancel()
         await self._tell_parent()
@@ -218,6 +228,35 @@ class OnwardTask:
             self._reason, self._due_at = "queued", None
         else:
             self._reason, self._due_at = ending["reason"], ending["due_at"]
+
+    def _continue_as_new(self) -> None:
+        """Go on in a new run before the history is full. The run takes the whole journal with it: Temporal deletes the runs before it."""
+        events = workflow.info().get_current_history_length()
+        if self._state or events < self._request["events"]:
+            return
+        items = [*self._records, *self._inbox]
+        size = sum(len(item[4]) + ITEM_BYTES for item in items) + sum(map(len, self._contents.values()))
+        if size <= MAX_START_BYTES:
+            start: wire.Start = {
+                "request": self._request,
+                "records": self._records,
+                "inbox": self._inbox,
+                "contents": self._contents,
+                "attempt": self._attempt,
+                "reason": self._reason,
+                "due_at": self._due_at,
+                "token": self._token,
+                "worker_queue": self._queue,
+            }
+            workflow.continue_as_new(start)
+        if events >= MAX_EVENTS:
+            message = (
+                f"its journal of {size:,} bytes does not fit into a new run of its workflow, and the history of this run is full; split "
+                "the task into children, or leave large results as artifacts"
+            )
+            error = {"type": "HistoryFull", "message": message, "attempts": self._attempt}
+            self._write("task.failed", json.dumps({"error": error}))
+            self._state, self._reason, self._token = "failed", "", ""
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
