@@ -44,7 +44,7 @@ async def engine(engine_url: str, clock: HandClock) -> AsyncIterator[Engine]:
     if not engine_url:
         engine = OwnEngine(inline_app(clock), clock)
     elif engine_url.startswith("temporal:"):
-        engine = OnTemporal(Onward(engine=engine_url, lease_s=2.0, heartbeat_s=0.3))
+        engine = OnTemporal(Onward(engine=engine_url, lease_s=5.0, heartbeat_s=0.5))
     else:
         engine = OwnEngine(Onward(engine_url, lease_s=1.0, heartbeat_s=0.1, poll_s=0.05, grace_s=1.0))
     async with engine.app:

@@ -44,6 +44,8 @@ def test_an_address_has_defaults() -> None:
         "onward",
     )
 
+    assert Onward(engine=URL).store.where == "Temporal localhost:7233/default, task queue refusals"
+
 
 def test_settings_that_do_not_fit() -> None:
     with pytest.raises(UsageError, match="leave db out"):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def engine(temporal: Temporal, request: pytest.FixtureRequest) -> AsyncIterator[OnTemporal]:
-    engine = OnTemporal(Onward(engine=f"{temporal.url}?queue={request.node.name}", lease_s=2.0, heartbeat_s=0.3))
+    engine = OnTemporal(Onward(engine=f"{temporal.url}?queue={request.node.name}", lease_s=5.0, heartbeat_s=0.5))
     async with engine.app:
         yield engine
         await engine.stop()

@@ -73,8 +73,10 @@ class JournalCopy:
     """A store for readers. It has the verbs of the store behind it; those that read a task bring the copy up to date first."""
 
     def __init__(
-        self, store: Store, read: ReadTask, newest: Callable[[], Awaitable[Iterable[str]]], clock: Clock
+        self, where: str, store: Store, read: ReadTask, newest: Callable[[], Awaitable[Iterable[str]]], clock: Clock
     ) -> None:
+        self.where: str = where
+        """The name of the engine for messages, without secrets."""
         self._store, self._read, self._newest, self._clock = store, read, newest, clock
         self._silent_until = 0.0
         """Until when the engine is not asked about tasks of which the copy has something, because it did not answer."""

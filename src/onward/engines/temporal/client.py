@@ -62,6 +62,9 @@ class Address:
     namespace: str
     queue: str
 
+    def __str__(self) -> str:
+        return f"Temporal {self.target}/{self.namespace}, task queue {self.queue}"
+
     @classmethod
     def parse(cls, url: str) -> Address:
         """The parts of an address. Raises BadSetting."""
@@ -83,7 +86,7 @@ class TemporalEngine:
         """Events of a history after which a task goes on in a new run."""
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
-        self._copy = JournalCopy(copy, self._read, self._list, clock)
+        self._copy = JournalCopy(str(self.address), copy, self._read, self._list, clock)
         self.store: Store = cast("Store", self._copy)
         """The copy for readers."""
 

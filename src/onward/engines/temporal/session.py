@@ -423,10 +423,10 @@ class Session:
         return None if self._task.cancelled() else self._task.exception()
 
     async def _beat(self, heartbeat: Callable[[], object], interval_s: float) -> None:
-        """Tell the server that the worker of this task lives."""
+        """Tell the server that the worker of this task lives. A short stretch sends no heartbeat: its answer says the same."""
         while True:
-            heartbeat()
             await self._clock.sleep(interval_s)
+            heartbeat()
 
 
 def _to_json(ending: End | Wait) -> wire.Ending:
