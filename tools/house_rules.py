@@ -53,6 +53,7 @@ CLOCK_READERS = {
     "store/postgres/migrate.py",  # pauses between two tries to get a lock
     "engine/worker/lease.py",
     "agent/http_limits.py",  # the pause between two tries to go on with a stream
+    "engines/temporal/workflow.py",  # its clock is the one of Temporal
     "testing.py",  # a step that really takes time is really waited for
 }
 """Modules that read the clock of the machine."""

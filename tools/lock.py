@@ -25,6 +25,7 @@ USERS = (
     "nats",
     "rabbitmq",
     "kafka",
+    "temporal",
     "metrics",
     "otel",
 )

@@ -20,6 +20,7 @@ from onward.errors import BadSetting
 
 FILE_NAME = "onward.toml"
 
+DEFAULT_DB = "sqlite:///onward.db"
 DEFAULT_CONNECTIONS = 8
 RESERVED_CONNECTIONS = 2
 """Connections of the heartbeat and of the listener: the others are for statements."""
@@ -31,7 +32,8 @@ _QUOTA = TenantQuota()
 class Settings:
     """Every setting of Onward, with its default. `docs/settings.md` explains each."""
 
-    db: str = dataclasses.field(default="sqlite:///onward.db", repr=False)
+    db: str = dataclasses.field(default=DEFAULT_DB, repr=False)
+    engine: str = ""
     artifacts: str = "database"
     secrets: str = "environment"
     coordinator: str = dataclasses.field(default="store", repr=False)

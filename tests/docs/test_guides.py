@@ -67,6 +67,7 @@ def test_the_threat_model_names_tests_that_exist() -> None:
         "console.md",
         "hardening.md",
         "dead-letters.md",
+        "engines.md",
     ],
 )
 def test_the_commands_of_a_guide_are_commands(guide: str) -> None:

@@ -45,33 +45,6 @@ async def test_a_saga_that_was_undone_runs_its_steps_anew_with_new_keys(lab: Lab
     assert await lab.app.check() == []
 
 
-async def test_a_failure_in_a_branch_that_the_handler_caught_stays_as_it_was(lab: Lab) -> None:
-    """A former bug dropped the failure: the branch ran again and succeeded, and the steps after its failure lost their place."""
-    happened: list[str] = []
-
-    @lab.app.task(retry=SOON)
-    async def work(ctx: Any) -> str:
-        async def branch() -> None:
-            happened.append("branch")
-            if happened.count("branch") == 1:
-                raise ValueError("no")
-
-        async def last() -> str:
-            happened.append("last")
-            if happened.count("last") == 1:
-                raise OSError("not yet")
-            return "done"
-
-        (answer,) = await ctx.gather(ctx.step(branch), return_exceptions=True)
-        if isinstance(answer, Exception):
-            await ctx.step(lambda: happened.append("instead"), name="instead")
-        return str(await ctx.step(last))
-
-    task = await lab.run(work)
-    assert (task.state, task.result) == (State.COMPLETED, "done")
-    assert happened == ["branch", "instead", "last", "last"]
-
-
 async def test_an_undo_that_failed_is_not_tried_again_when_the_handler_went_on(lab: Lab) -> None:
     happened: list[str] = []
 
@@ -193,37 +166,6 @@ async def test_an_announced_effect_is_not_repeated_because_the_code_no_longer_sa
 
 
 # ── ctx.version ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_old_tasks_keep_the_old_way_and_new_ones_go_the_new(lab: Lab) -> None:
-    happened: list[tuple[str, str]] = []
-    changed = False
-
-    @lab.app.task
-    async def work(ctx: Any, version: str) -> str:
-        async def do(name: str) -> None:
-            happened.append((version, name))
-
-        await ctx.step(do, "a", name="a")
-        if changed and await ctx.version("second factor"):
-            await ctx.step(do, "new", name="new")
-        else:
-            await ctx.step(do, "old", name="old")
-        await ctx.sleep(100)
-        again = changed and await ctx.version("second factor")
-        await ctx.step(do, "last", name="last")
-        return "new" if again else "old"
-
-    await lab.start()
-    old = await lab.submit(work, "old")
-    await lab.settled(old)
-    changed = True
-    new = await lab.submit(work, "new")
-    assert ((await lab.ended(old)).result, (await lab.ended(new)).result) == ("old", "new")
-    assert [name for version, name in happened if version == "old"] == ["a", "old", "last"]
-    assert [name for version, name in happened if version == "new"] == ["a", "new", "last"]
-    marks = [[x.key for x in await lab.store.journal(task_id) if x.kind == r.VERSION] for task_id in (old, new)]
-    assert marks == [[], ["version second factor"]]
 
 
 async def test_a_change_is_decided_once_for_each_scope(lab: Lab) -> None:

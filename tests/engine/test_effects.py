@@ -12,7 +12,6 @@ from onward.core import record as r
 from onward.core.control import NotNow
 from onward.core.retry import Retry
 from onward.core.task import Reason, State
-from onward.errors import BadSetting, StateConflict
 from onward.testing import MemoryApp, crashes, drain, memory_app
 
 LOST = [ConnectionResetError("reset"), TimeoutError("late"), EOFError("cut")]
@@ -59,64 +58,6 @@ async def test_doubt_exactly_between_announcement_and_record() -> None:
     assert doubtful == {"save.after", "effect.before", "effect.after", "save.before"}
 
 
-@pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
-async def test_a_timeout_is_not_a_no(error: BaseException) -> None:
-    app, paid = payment(error)
-    async with app:
-        task = await app.submit("pay")
-        (left,) = await drain(app)
-        assert left.reason == "in_doubt"
-        assert len(paid) == 1, "not tried again"
-        await app.resolve(task.id, "happened", {"id": 99})
-        with pytest.raises(StateConflict, match="no effect of it is in doubt"):
-            await app.resolve(task.id, "not_happened")
-        await drain(app)
-        assert (await task.get()).result == {"id": 99}
-        assert len(paid) == 1
-
-
-async def test_did_not_happen_runs_it_again_with_the_same_key() -> None:
-    app, paid = payment(LOST[0])
-    async with app:
-        task = await app.submit("pay")
-        await drain(app)
-        await app.resolve(task.id, "not_happened")
-        assert await drain(app) == []
-        assert (await task.get()).result == {"id": 2}
-        assert paid == [f"{task.id}:charge"] * 2
-
-
-async def test_undo_takes_it_back_and_fails_the_step() -> None:
-    taken_back: list[str] = []
-
-    async def refund() -> None:
-        taken_back.append("refund")
-
-    app, _ = payment(LOST[0], undo=refund)
-    async with app:
-        task = await app.submit("pay")
-        await drain(app)
-        await app.resolve(task.id, "undo")
-        assert await drain(app) == []
-        ended = await task.get()
-        assert ended.state is State.FAILED
-        assert ended.error is not None
-        assert "had it undone" in ended.error["message"]
-        assert taken_back == ["refund"]
-
-
-async def test_a_clear_no_is_an_ordinary_failure() -> None:
-    for error in (ValueError("declined"), ConnectionRefusedError("nobody there")):
-        app, _ = payment(error, happens=False)
-        async with app:
-            task = await app.submit("pay")
-            assert await drain(app) == []
-            ended = await task.get()
-            assert ended.state is State.FAILED
-            assert ended.error is not None
-            assert str(error) in ended.error["message"]
-
-
 @pytest.mark.parametrize("later", [ValueError("no"), NotNow(Reason.QUOTA, 2e9, "used up")], ids=["no", "not now"])
 async def test_an_effect_known_not_to_have_happened_is_not_in_doubt_after_a_pause(later: Exception) -> None:
     """The task gives its slot back between two attempts: the next shift reads the announcement and its outcome in the journal."""
@@ -142,23 +83,6 @@ async def test_an_effect_known_not_to_have_happened_is_not_in_doubt_after_a_paus
         kinds = [record.kind for record in await app.service.journal(handle.id)]
         assert (kinds.count(r.ANNOUNCED), kinds.count(r.SHIFT)) == (3, 3)
         assert (await app.replay(handle.id)).agrees
-
-
-async def test_a_step_that_times_out_is_in_doubt() -> None:
-    app = memory_app()
-
-    @app.task(retry=1)
-    async def pay(ctx: Any) -> Any:
-        async def charge() -> None:
-            await asyncio.Event().wait()
-
-        return await ctx.step(charge, effect="once", timeout=5, retry=3)
-
-    async with app:
-        task = await app.submit("pay")
-        (left,) = await drain(app)
-        assert left.reason == "in_doubt"
-        assert "timeout of 5 s" in (await app.doubts(task.id))[0].reason
 
 
 async def test_an_effect_that_can_be_asked_is_asked_and_not_announced() -> None:
@@ -190,24 +114,6 @@ async def test_an_effect_that_can_be_asked_is_asked_and_not_announced() -> None:
     assert reconciled > 0
 
 
-async def test_a_lost_answer_is_reconciled_without_a_crash() -> None:
-    app, calls = memory_app(), []
-
-    @app.task(retry=1)
-    async def pay(ctx: Any) -> Any:
-        async def charge() -> str:
-            calls.append("charge")
-            raise ConnectionResetError("the answer was lost")
-
-        return await ctx.step(charge, reconcile=lambda: "it was paid")
-
-    async with app:
-        task = await app.submit("pay")
-        assert await drain(app) == []
-        assert (await task.get()).result == "it was paid"
-        assert calls == ["charge"]
-
-
 async def test_steps_that_are_safe_to_repeat_pay_nothing() -> None:
     app = memory_app()
 
@@ -224,45 +130,6 @@ async def test_steps_that_are_safe_to_repeat_pay_nothing() -> None:
         await drain(app)
         kinds = [record.kind for record in await app.service.journal(task.id)]
         assert kinds == [r.SUBMITTED, r.SHIFT, r.STEP_DONE, r.STEP_DONE, r.COMPLETED]
-
-
-async def test_wrong_words() -> None:
-    app, _ = payment()
-    async with app:
-        with pytest.raises(BadSetting, match="one of happened, not_happened, undo"):
-            await app.resolve("x", "perhaps")
-        task = await app.submit("pay")
-        await drain(app)
-        with pytest.raises(StateConflict, match="no effect of it is in doubt"):
-            await app.resolve(task.id, "happened")
-
-        @app.task(retry=1)
-        async def odd(ctx: Any) -> None:
-            await ctx.step(print, effect="twice")
-
-        strange = await app.submit("odd")
-        await drain(app)
-        assert "one of read, idempotent, once" in (await strange.get()).error["message"]  # type: ignore[index]
-
-
-async def test_several_in_doubt_at_once_are_named() -> None:
-    app = memory_app()
-
-    @app.task(retry=1)
-    async def both(ctx: Any) -> list[Any]:
-        async def lost(name: str) -> None:
-            raise ConnectionResetError(name)
-
-        return await ctx.gather(*[ctx.step(lost, name, name=name, effect="once") for name in ("a", "b")])
-
-    async with app:
-        task = await app.submit("both")
-        await drain(app)
-        for _ in range(2):
-            (doubt,) = (await app.doubts(task.id))[:1]
-            await app.resolve(task.id, "happened", doubt.step, step=doubt.step)
-            await drain(app)
-        assert (await task.get()).result == ["[gather.0]a", "[gather.1]b"]
 
 
 async def test_on_every_store(app: Onward) -> None:

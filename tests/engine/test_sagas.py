@@ -126,31 +126,6 @@ async def _drained(app: MemoryApp, name: str = "build", **options: Any) -> Any:
         return await task.get()
 
 
-async def test_an_undo_that_fails_is_reported_and_the_others_still_run() -> None:
-    app, undone = memory_app(), []
-
-    @app.task(retry=1)
-    async def build(ctx: Any) -> None:
-        async def do(name: str) -> str:
-            return name
-
-        async def undo(name: str) -> None:
-            if name == "b":
-                raise TypeError("a bug in the undo")
-            undone.append(name)
-
-        async with ctx.saga():
-            for name in "abc":
-                await ctx.step(do, name, name=name, undo=undo)
-            raise ValueError("no more")
-
-    task = await _drained(app)
-    assert undone == ["c", "a"]
-    assert task.error["undone"] == ["[saga]c", "[saga]a"]
-    assert task.error["not_undone"] == ["[saga]b"]
-    assert task.error["type"] == "ValueError"
-
-
 async def test_an_undo_is_retried_and_sees_the_result() -> None:
     app, seen = memory_app(), []
 
@@ -171,52 +146,6 @@ async def test_an_undo_is_retried_and_sees_the_result() -> None:
     task = await _drained(app)
     assert seen == [{"id": 7}] * 3
     assert task.error["undone"] == ["[saga]do"]
-
-
-async def test_sagas_in_each_other_and_branches_in_sagas() -> None:
-    app, log = memory_app(), []
-
-    @app.task(retry=1)
-    async def build(ctx: Any) -> None:
-        async def do(name: str) -> str:
-            log.append(name)
-            return name
-
-        async def undo(name: str) -> None:
-            log.append(f"-{name}")
-
-        async def branch(name: str) -> None:
-            await ctx.step(do, f"{name}1", undo=undo)
-            await ctx.step(do, f"{name}2", undo=undo)
-
-        async with ctx.saga():
-            await ctx.step(do, "a", undo=undo)
-            async with ctx.saga("inner"):
-                await ctx.step(do, "b", undo=undo)
-            try:
-                async with ctx.saga("optional"):
-                    await ctx.step(do, "c", undo=undo)
-                    raise ValueError("that did not work")
-            except ValueError:
-                await ctx.step(do, "d", undo=undo)
-            await ctx.gather(branch("x"), branch("y"))
-            raise RuntimeError("in the end")
-
-    task = await _drained(app)
-    assert log[:6] == ["a", "b", "c", "-c", "d", "x1"]
-    done = [name for name in log if not name.startswith("-") and name != "c"]
-    undone = [name[1:] for name in log if name.startswith("-") and name != "-c"]
-    assert sorted(undone) == sorted(done)
-    assert undone[-3:] == ["d", "b", "a"]
-    assert task.error["type"] == "RuntimeError"
-
-
-async def test_a_saga_that_went_well_undoes_nothing() -> None:
-    outside = Outside()
-    app = saga_app(outside, fail_at=99)
-    task = await _drained(app)
-    assert task.result == "built"
-    assert outside.event_names() == [f"do{n}" for n in range(1, STEPS + 1)]
 
 
 @pytest.mark.slow
@@ -280,18 +209,3 @@ async def test_retry_of_the_undo_policy_is_its_own() -> None:
     task = await _drained(app)
     assert len(tries) == 6
     assert task.error["not_undone"] == ["[saga]do"]
-
-
-async def test_a_plain_function_has_sagas_too() -> None:
-    app, log = memory_app(), []
-
-    @app.task(retry=1)
-    def build(ctx: Any) -> None:
-        with ctx.saga():
-            ctx.step(log.append, "a", name="a", undo=lambda _: log.append("-a"))
-            ctx.step(log.append, "b", name="b", undo=lambda _: log.append("-b"))
-            raise ValueError("no more")
-
-    task = await _drained(app)
-    assert log == ["a", "b", "-b", "-a"]
-    assert task.error["undone"] == ["[saga]b", "[saga]a"]

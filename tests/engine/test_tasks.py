@@ -19,10 +19,10 @@ from typing import Annotated, Any, NamedTuple
 import pydantic
 import pytest
 
-from onward import Onward, Retry, State, StepFailed
+from onward import Onward, State, StepFailed
 from onward.core import record as r
 from onward.errors import InvalidInput, TaskFailed, UsageError, WaitTimeout
-from tests.kit import Lab, dense, value
+from tests.kit import Lab, value
 
 
 class Order(pydantic.BaseModel):
@@ -327,47 +327,6 @@ async def test_a_result_that_is_too_large(app: Onward) -> None:
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_step_runs_once_whatever_happens_after_it(app: Onward) -> None:
-    calls: list[str] = []
-
-    @app.task(retry=Retry(first=0.01))
-    async def work(ctx: Any, n: int) -> Any:
-        first = await ctx.step(lambda: calls.append("first") or n + 1, name="first")
-        second = await ctx.step(functools.partial(add, 10), first)
-        if len(calls) == 2:
-            calls.append("failure")
-            raise ConnectionError("now")
-        return [first, second, ctx.attempt]
-
-    def add(a: int, b: int) -> int:
-        calls.append("add")
-        return a + b
-
-    async with app.worker():
-        handle = await app.submit(work, 1)
-        assert await handle.result(timeout=60) == [2, 12, 2]
-    assert calls == ["first", "add", "failure"]
-    assert await dense(app.store, handle.id)
-
-
-async def test_steps_of_one_name_get_numbered_keys(lab: Lab) -> None:
-    @lab.app.task
-    async def work(ctx: Any) -> list[int]:
-        results = [await ctx.step(number, n) for n in range(3)]
-        results += [await ctx.step(number, 9, name="other"), await ctx.step(number, 3)]
-        if ctx.attempt == 1:
-            raise ConnectionError
-        return results
-
-    async def number(n: int) -> int:
-        return n
-
-    task = await lab.run(work)
-    assert task.result == [0, 1, 2, 9, 3]
-    keys = [x.key for x in await lab.store.journal(task.task_id) if x.kind == r.STEP_DONE]
-    assert keys == ["number", "number#2", "number#3", "other", "number#4"]
-
-
 @pytest.mark.parametrize("name", ["", "[a", "step#2", "a\nb", "nul\x00", "\ud800"])
 async def test_names_that_a_step_cannot_have(lab: Lab, name: str) -> None:
     @lab.app.task(retry=1)
@@ -384,24 +343,6 @@ class _Nameless:
 
     def __call__(self) -> int:
         return 1
-
-
-async def test_time_chance_and_names_are_the_same_in_every_replay(lab: Lab) -> None:
-    seen: list[Any] = []
-
-    @lab.app.task
-    async def work(ctx: Any) -> int:
-        seen.append([await ctx.now(), await ctx.random(), await ctx.uuid(), await ctx.now(), await ctx.random()])
-        if ctx.attempt < 3:
-            raise ConnectionError
-        return len(seen)
-
-    task = await lab.run(work)
-    assert task.result == 3
-    assert seen[0] == seen[1] == seen[2]
-    assert seen[0][1] != seen[0][4]
-    assert 0 <= seen[0][1] < 1
-    assert len(seen[0][2]) == 36
 
 
 async def test_the_effect_key_is_the_same_in_every_attempt_and_of_no_other_step(lab: Lab) -> None:

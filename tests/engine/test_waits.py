@@ -1,4 +1,4 @@
-"""Waiting for a signal, an answer, a decision, a child: the slot is free, the first answer wins, no message is missed."""
+"""Waiting beside crashes, races and branches: no message is missed. (`tests/engines/` has the rest of waiting.)"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onward import Onward
 from onward.core import record as r
 from onward.core.task import State
 from onward.engine.shift.shift import Shift
-from onward.errors import AlreadyDecided, InvalidInput, NotFound, StateConflict, TaskFailed, UsageError
+from onward.errors import AlreadyDecided, StateConflict, TaskFailed
 from onward.testing import MemoryApp, crashes, drain, memory_app
 from tests.kit import eventually
 
@@ -23,190 +23,7 @@ def with_task(handler: Any, **options: Any) -> MemoryApp:
     return app
 
 
-# ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_signal_wakes_the_task_and_its_slot_was_free() -> None:
-    async def work(ctx: Any) -> Any:
-        return await ctx.signal("go")
-
-    app = with_task(work)
-    async with app:
-        task = await app.submit("work")
-        (left,) = await drain(app)
-        assert (left.state, left.reason, left.worker) == (State.WAITING, "signal", None)
-        await app.signal(task.id, "other", 0)
-        (left,) = await drain(app)
-        assert left.reason == "signal", "another name is another signal"
-        await app.signal(task.id, "go", {"n": 1})
-        assert await drain(app) == []
-        assert (await task.get()).result == {"n": 1}
-
-
-async def test_signals_that_come_before_are_kept_in_order() -> None:
-    async def work(ctx: Any) -> Any:
-        return [await ctx.signal("n") for _ in range(3)]
-
-    app = with_task(work)
-    async with app:
-        task = await app.submit("work")
-        for number in range(5):
-            await app.signal(task.id, "n", number)
-        assert await drain(app) == []
-        assert (await task.get()).result == [0, 1, 2]
-
-
-async def test_the_same_signal_twice_is_one() -> None:
-    async def work(ctx: Any) -> Any:
-        return [await ctx.signal("n"), await ctx.signal("n", timeout="1h", default="no more")]
-
-    app = with_task(work)
-    async with app:
-        task = await app.submit("work")
-        for _ in range(3):
-            await app.signal(task.id, "n", 1, id="delivery-77")
-        await drain(app)
-        assert (await task.get()).result == [1, "no more"]
-
-
-async def test_a_signal_that_does_not_come() -> None:
-    async def work(ctx: Any) -> Any:
-        first = await ctx.signal("n", timeout="30d", default="nothing")
-        return [first, await ctx.signal("n", timeout=5)]
-
-    app = with_task(work)
-    async with app:
-        task = await app.submit("work")
-        assert await drain(app) == []
-        ended = await task.get()
-        assert ended.error is not None
-        assert (ended.error["type"], ended.error["message"]) == ("WaitTimeout", "no signal 'n' came in time")
-
-
-async def test_messages_to_no_task_and_to_an_ended_one() -> None:
-    async def work(ctx: Any) -> None: ...
-
-    app = with_task(work)
-    async with app:
-        with pytest.raises(NotFound, match="there is no task 'nobody'"):
-            await app.signal("nobody", "x")
-        task = await app.submit("work")
-        await drain(app)
-        with pytest.raises(StateConflict, match="it has ended"):
-            await app.signal(task.id, "x")
-
-
-# ── people ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def ask_twice(ctx: Any) -> Any:
-    name = await ctx.ask("What is your name?")
-    colour = await ctx.ask("Which colour?", choices=["red", "blue"], timeout="1d", default="grey")
-    return [name, colour]
-
-
-async def test_a_question_and_its_answer() -> None:
-    app = with_task(ask_twice)
-    async with app:
-        task = await app.submit("work")
-        (left,) = await drain(app)
-        assert left.reason == "question"
-        (ask,) = await app.asks()
-        assert (ask.task_id, ask.kind, ask.text, ask.expires_at) == (task.id, "question", "What is your name?", None)
-        await app.answer(ask.id, "Ada")
-        with pytest.raises(AlreadyDecided, match="decided already: Ada"):
-            await app.answer(ask.id, "Eve")
-        async with app.worker():
-            while not (asks := await app.asks()):
-                await app.clock.move(0.1)
-        with pytest.raises(InvalidInput, match="takes one of red, blue, and not 'green'"):
-            await app.answer(asks[0].id, "green")
-        await app.answer(asks[0].id, "blue")
-        assert await app.asks() == []
-        await drain(app)
-        assert (await task.get()).result == ["Ada", "blue"]
-
-
-async def test_a_question_without_an_answer_gets_its_default() -> None:
-    app = with_task(ask_twice)
-    async with app:
-        task = await app.submit("work")
-        await drain(app)
-        (ask,) = await app.asks()
-        await app.answer(ask.id, "Ada")
-        assert await drain(app) == []
-        assert (await task.get()).result == ["Ada", "grey"]
-        (late,) = [
-            record for record in await app.service.journal(task.id) if record.value.get("question") == "Which colour?"
-        ]
-        with pytest.raises((AlreadyDecided, StateConflict)):
-            await app.answer(f"{task.id}.{late.seq}", "red")
-
-
-async def test_approvals() -> None:
-    async def work(ctx: Any, timeout: str | None = None, default: str = "deny") -> Any:
-        approval = await ctx.approve(
-            "Route traffic?", risk="external_action", data={"to": "web"}, timeout=timeout, default=default
-        )
-        return approval["decision"]
-
-    for decide, expect in (("approve", State.COMPLETED), ("deny", State.FAILED)):
-        app = with_task(work)
-        async with app:
-            task = await app.submit("work")
-            (left,) = await drain(app)
-            assert left.reason == "approval"
-            (ask,) = await app.asks("approval")
-            assert (ask.risk, ask.data, ask.text) == ("external_action", {"to": "web"}, "Route traffic?")
-            with pytest.raises(UsageError, match="is an approval; `onward approve`"):
-                await app.answer(ask.id, "yes")
-            await app.decide(ask.id, decide, reason="because", by="ada")
-            with pytest.raises(AlreadyDecided, match=f"decided already: {decide}"):
-                await app.decide(ask.id, "approve")
-            await drain(app)
-            ended = await task.get()
-            assert ended.state is expect
-            assert ended.error is None or ended.error["message"] == "denied: Route traffic? (because)"
-    for default, expect in (("approve", State.COMPLETED), ("deny", State.FAILED)):
-        app = with_task(work)
-        async with app:
-            task = await app.submit("work", {"timeout": "2d", "default": default})
-            assert await drain(app) == []
-            assert (await task.get()).state is expect
-
-
-async def test_wrong_ids() -> None:
-    app = with_task(ask_twice)
-    async with app:
-        task = await app.submit("work")
-        await drain(app)
-        for wrong in ("nobody", "nobody.3", f"{task.id}.1", f"{task.id}.999", f"{task.id}.x"):
-            with pytest.raises(NotFound, match="no question or approval"):
-                await app.answer(wrong, "x")
-            with pytest.raises(NotFound, match="no question or approval"):
-                await app.decide(wrong, "approve")
-
-
-async def test_several_open_at_once_answered_in_any_order() -> None:
-    async def work(ctx: Any) -> Any:
-        return await ctx.gather(ctx.ask("a?"), ctx.ask("b?"), ctx.approve("c?"), ctx.signal("d"))
-
-    app = with_task(work)
-    async with app:
-        task = await app.submit("work")
-        (left,) = await drain(app)
-        assert left.reason == "approval"
-        asks = {ask.text: ask.id for ask in await app.asks()}
-        assert set(asks) == {"a?", "b?", "c?"}
-        await app.signal(task.id, "d", 4)
-        await drain(app)
-        await app.decide(asks["c?"], "approve")
-        await app.answer(asks["b?"], 2)
-        await drain(app)
-        await app.answer(asks["a?"], 1)
-        assert await drain(app) == []
-        assert (await task.get()).result[:2] == [1, 2]
-        assert (await task.get()).result[3] == 4
+# ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -347,25 +164,6 @@ async def test_cancel_reaches_the_whole_tree(app: Onward) -> None:
     assert await app.store.health.census() == []
 
 
-async def test_a_child_shares_the_deadline_of_its_parent() -> None:
-    app = memory_app()
-
-    @app.task(retry=1)
-    async def child(ctx: Any) -> None:
-        await ctx.sleep("10d")
-
-    @app.task(retry=1, deadline="1h")
-    async def parent(ctx: Any) -> None:
-        await (await ctx.submit(child))
-
-    async with app:
-        task = await app.submit("parent")
-        assert await drain(app) == []
-        states = {item.task: item.error["type"] for item in (await app.list())[0]}  # type: ignore[index]
-        assert states == {"parent": "DeadlineExceeded", "child": "DeadlineExceeded"}
-        assert (await task.get()).state is State.FAILED
-
-
 async def test_branches_with_steps_of_one_name_get_their_own_results_at_every_crash() -> None:
     app = memory_app()
 
@@ -383,32 +181,6 @@ async def test_branches_with_steps_of_one_name_get_their_own_results_at_every_cr
         task = await copy.submit("work")
         assert await drain(copy) == []
         assert (await task.get()).result == ["a1a2a3", "b1b2b3"], copy.killed_at
-
-
-async def test_gather_waits_for_all_and_raises_the_first_in_order() -> None:
-    app, ran = memory_app(), []
-
-    @app.task(retry=1)
-    async def work(ctx: Any, quiet: bool) -> Any:
-        async def step(name: str, delay: float) -> str:
-            await asyncio.sleep(delay)
-            ran.append(name)
-            if name in {"b", "c"}:
-                raise ValueError(name)
-            return name
-
-        jobs = [
-            ctx.step(step, name, delay, name=name) for name, delay in (("a", 0), ("b", 0.02), ("c", 0), ("d", 0.03))
-        ]
-        answers = await ctx.gather(*jobs, return_exceptions=quiet)
-        return [str(answer) for answer in answers]
-
-    async with app:
-        loud, quiet = await app.submit("work", {"quiet": False}), await app.submit("work", {"quiet": True})
-        await drain(app)
-        assert sorted(ran) == ["a", "a", "b", "b", "c", "c", "d", "d"]
-        assert "step '[gather.1]b'" in (await loud.get()).error["message"]  # type: ignore[index]
-        assert [text[:1] for text in (await quiet.get()).result] == ["a", "s", "s", "d"]
 
 
 async def test_the_bound_of_a_map_holds() -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
 
 from onward.app.connect import open_shelf, open_store
+from onward.app.engines import OtherEngines, RunningWorker, open_engine, store_url
 from onward.app.events import Events
 from onward.app.intakes import IntakeMethods
 from onward.app.locks import Coordination
@@ -67,7 +68,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
+class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherEngines):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:
@@ -100,7 +101,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
         self._master_keys = encryption or _master_keys(self.settings)
         self.secrets.source(self.settings.secrets if secrets is None else secrets)
         self._tool_cache = self._open_tool_cache
-        self._join(store or open_store(self.settings.db, self._clock, self.settings.connections))
+        self._join(store or open_store(store_url(self.settings), self._clock, self.settings.connections))
 
     def _join(self, store: Store) -> None:
         self.store: Store = store
@@ -111,6 +112,9 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
             label = self.settings.encryption_label
             store.data_keys.use(self._master_keys, label=label, refuse_plain=refuse, inline=store.inline)
         self._hang_bell(store)
+        self._engine = open_engine(self.settings, store, self._clock, encrypted=self._master_keys is not None)
+        if self._engine is not None:
+            self.store = store = self._engine.store
         self._coordinator = open_coordinator(self.settings.coordinator)
         self.service: Service = Service(
             store,
@@ -124,6 +128,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
             intake_keep_s=self.settings.intake_keep_s,
             coordinator=self._coordinator,
             broker_checks=self._check_brokers,
+            engine=self._engine,
         )
 
     def move(self, db: str) -> None:
@@ -163,14 +168,14 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
     @contextlib.asynccontextmanager
     async def worker(
         self, *, slots: int | None = None, queues: Sequence[str] = (), intakes: bool = True
-    ) -> AsyncIterator[Worker]:
+    ) -> AsyncIterator[RunningWorker]:
         """Run a worker in this process while the block lasts. With `intakes`, it also receives messages of brokers."""
         settings = self.settings
         metrics = exposed(
             self.service.standing, settings.metrics_host, settings.metrics_port, settings.tls_cert, settings.tls_key
         )
         async with self, metrics, self._export_heads():
-            worker = self._make_worker(slots=slots, queues=queues)
+            worker = self._make_foreign_worker(slots) or self._make_worker(slots=slots, queues=queues)
             await worker.start()
             try:
                 async with self.intakes() if intakes else contextlib.nullcontext():
@@ -182,8 +187,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
         self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn | None = None
     ) -> Worker:
         """A worker that is not started yet."""
-        if not self.handlers:
-            raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
+        self._check_handlers()
         return Worker(
             self.store,
             self.handlers,

@@ -15,6 +15,7 @@ from onward.core.record import ANNOUNCED, STEP_DONE, STEP_FAILED
 from onward.core.task import Message
 from onward.errors import InvalidInput, NoState, StateConflict, TaskNotFound
 from onward.service.askers import Askers
+from onward.service.engine import Engine
 from onward.service.messages import message_id
 from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
@@ -29,8 +30,8 @@ _WORK = frozenset({STEP_DONE, STEP_FAILED, ANNOUNCED})
 class AgentStates:
     """Reads and patches states of agents."""
 
-    def __init__(self, store: Store, ids: Ids, askers: Askers) -> None:
-        self._store, self._ids, self._askers = store, ids, askers
+    def __init__(self, store: Store, engine: Engine, ids: Ids, askers: Askers) -> None:
+        self._store, self._engine, self._ids, self._askers = store, engine, ids, askers
 
     async def get(self, task_id: str) -> AgentState:
         """The current state of a task. Raises TaskNotFound, and NoState for a task without a state."""
@@ -66,7 +67,7 @@ class AgentStates:
             await self._check_state(task_id, task.task)
             payload = {"patch": patch.model_dump(mode="json", exclude_defaults=True)} | ({"by": by} if by else {})
             message = Message(message_id(id) or self._ids(), "patch", "", None, wire.encode(payload, "the patch"))
-            if (await self._store.send(task_id, message, asker=asker)).number is not None:
+            if (await self._engine.send(task_id, message, asker=asker)).number is not None:
                 self._store.nudge("ready", [task_id])
                 return
             task = await self._store.get(task_id) or task

@@ -14,6 +14,7 @@ from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.errors import CannotFork, DataErased, EncryptionKeyMissing, TaskNotFound, UsageError
 from onward.service.askers import Askers
+from onward.service.engine import Engine
 from onward.store.port.core import Store
 from onward.store.port.paging import whole_journal
 
@@ -34,9 +35,16 @@ class Forks:
     """Plans and starts forks. `check` raises when a handler does not take an input."""
 
     def __init__(
-        self, store: Store, ids: Ids, check: Callable[[str, Any], object], artifacts: Artifacts, askers: Askers
+        self,
+        store: Store,
+        engine: Engine,
+        ids: Ids,
+        check: Callable[[str, Any], object],
+        artifacts: Artifacts,
+        askers: Askers,
     ) -> None:
-        self._store, self._ids, self._check, self._artifacts, self._askers = store, ids, check, artifacts, askers
+        self._store, self._engine, self._ids, self._check = store, engine, ids, check
+        self._artifacts, self._askers = artifacts, askers
 
     async def plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002
         """The plan of a fork. Raises CannotFork where the journal cannot be cut."""
@@ -87,7 +95,7 @@ class Forks:
         payload = {"approvals": list(plan.approvals)} if plan.approvals else {}
         askers = await self._askers.of(plan.origin.task_id) | ({asker} if asker is not None else set())
         options = await self._options_with(agent, askers, plan.origin.task_id) if agent or askers else b""
-        await self._store.fork(
+        await self._engine.fork(
             fork, plan.origin.task_id, plan.at, input=data, inbox=plan.inbox, options=options, details=payload
         )
         self._store.nudge("ready", [fork])

@@ -31,6 +31,7 @@ from onward.errors import (
     Withdrawn,
 )
 from onward.service.asks import Asks
+from onward.service.engine import Engine
 from onward.service.forks import own_input
 from onward.service.votes import Votes
 from onward.store.port.core import Sent, Store
@@ -51,13 +52,15 @@ class Messages:
     def __init__(
         self,
         store: Store,
+        engine: Engine,
         ids: Ids,
         check_call: CheckCall,
         is_agent: Callable[[str], Awaitable[bool]],
         asks: Asks,
         votes: Votes,
     ) -> None:
-        self._store, self._ids, self._check_call, self._is_agent = store, ids, check_call, is_agent
+        self._store, self._engine, self._ids = store, engine, ids
+        self._check_call, self._is_agent = check_call, is_agent
         self._asks, self._votes = asks, votes
 
     async def signal(
@@ -97,7 +100,7 @@ class Messages:
         message = Message(
             message_id(id) or self._ids(), SAID if agent else "signal", SAID, None, wire.encode(text, "the message")
         )
-        if task.ended or (await self._store.send(task_id, message, asker=asker)).number is None:
+        if task.ended or (await self._engine.send(task_id, message, asker=asker)).number is None:
             task = await self._store.get(task_id) or task
             raise StateConflict(task_id, task.state, "told anything", _advice(task, agent))
         if not agent:
@@ -197,7 +200,7 @@ class Messages:
                 through = {**shown_and_decided(other), "through": ask.id}
                 message = Message(self._ids(), "decision", "", other.seq, wire.encode(payload | through, "the answer"))
                 also = event and event._replace(subject=other.id, data=through)
-                await self._store.send(ask.task_id, message, also)
+                await self._engine.send(ask.task_id, message, also)
         self._store.nudge("ready", [ask.task_id])
 
     async def _open_approvals(self, task_id: str) -> AsyncIterator[Ask]:
@@ -285,7 +288,7 @@ class Messages:
         event = audit_event(
             caller, "resolve", task_id, None if task is None else task.tenant, verdict=verdict, step=step
         )
-        sent = await self._store.send(task_id, message, event, asker_of(caller))
+        sent = await self._engine.send(task_id, message, event, asker_of(caller))
         if sent.number is None:
             sent = await self._resolve_ended(task_id, message, event)
         self._store.nudge("ready")
@@ -298,7 +301,7 @@ class Messages:
             raise TaskNotFound(task_id)
         undo = self._ids() if message.name == "undo" else None
         data = b"" if undo is None else wire.encode(own_input(task), f"the input of task {task.task!r}")
-        sent = await self._store.resolve_ended(task_id, message, event, undo=undo, input=data)
+        sent = await self._engine.resolve_ended(task_id, message, event, undo=undo, input=data)
         if sent.number is None:
             raise StateConflict(task_id, task.state, "told anything", "it was just resumed; ask again")
         return sent
@@ -306,7 +309,7 @@ class Messages:
     async def _send(
         self, task_id: str, message: Message, event: AuditEvent | None = None, asker: str | None = None
     ) -> Sent:
-        sent = await self._store.send(task_id, message, event, asker)
+        sent = await self._engine.send(task_id, message, event, asker)
         if sent.number is None:
             await self._raise_ended(task_id)
         self._store.nudge("ready", [task_id])

@@ -15,6 +15,7 @@ from onward.core.task import NewTask
 from onward.core.view_json import from_row
 from onward.core.views import Schedule
 from onward.errors import ScheduleNotFound
+from onward.service.engine import Engine
 from onward.store.port.core import Store
 
 Change = Callable[[ScheduleRow, float], ScheduleRow | None]
@@ -26,8 +27,8 @@ UPCOMING_TICKS = 3
 class Schedules:
     """Saves, lists and changes schedules."""
 
-    def __init__(self, store: Store, ids: Ids) -> None:
-        self._store, self._ids = store, ids
+    def __init__(self, store: Store, engine: Engine, ids: Ids) -> None:
+        self._store, self._engine, self._ids = store, engine, ids
 
     async def save(self, wanted: Sequence[ScheduleRow]) -> None:
         """Write the schedules that code declares. A schedule with the same rhythm keeps its next tick, and a paused one stays paused."""
@@ -61,7 +62,7 @@ class Schedules:
         row = _find(await self._store.schedules.list(), name)
         if asker is not None:
             row = row._replace(options=wire.encode({"askers": [asker], **wire.decode(row.options)}))
-        (submitted,) = await self._store.submit([row.task_at(None, self._ids())])
+        (submitted,) = await self._engine.submit([row.task_at(None, self._ids())])
         self._store.nudge("ready", [submitted.id])
         return submitted.id
 

@@ -48,6 +48,7 @@ from onward.service.budgets import Budgets
 from onward.service.bulk import Bulk
 from onward.service.cluster import Cluster
 from onward.service.encryption import Encryption
+from onward.service.engine import Engine
 from onward.service.explain import Explainer
 from onward.service.forks import Forks
 from onward.service.handlers import Handlers
@@ -118,20 +119,22 @@ class Service(Listing):
         intake_keep_s: float = 0.0,
         coordinator: Coordinator | None = None,
         broker_checks: BrokerChecks = no_brokers,
+        engine: Engine | None = None,
     ) -> None:
         self._store, self._specs, self._clock, self._ids = store, specs, clock, ids
+        engine = self._engine = engine or store
         self._remote: dict[str, HandlerSpec] = {}
         self._read_at = -math.inf
         self._queue_room = QueueRoom(store, queue_limit, clock)
         askers = self._askers = Askers(store)
         votes = Votes(store, ids, askers)
         self.asks: Asks = Asks(store, votes)
-        self.messages: Messages = Messages(store, ids, self.check_call, self.is_agent, self.asks, votes)
+        self.messages: Messages = Messages(store, engine, ids, self.check_call, self.is_agent, self.asks, votes)
         self.artifacts: Artifacts = artifacts or Artifacts(store)
-        self.forks: Forks = Forks(store, ids, self.check_input, self.artifacts, askers)
-        self.schedules: Schedules = Schedules(store, ids)
+        self.forks: Forks = Forks(store, engine, ids, self.check_input, self.artifacts, askers)
+        self.schedules: Schedules = Schedules(store, engine, ids)
         self.budgets: Budgets = Budgets(store, clock)
-        self.agent_states: AgentStates = AgentStates(store, ids, askers)
+        self.agent_states: AgentStates = AgentStates(store, engine, ids, askers)
         self.subscriptions: Subscriptions = Subscriptions(store, ids, webhooks)
         self.keys: Keys = Keys(store)
         self.sessions: Sessions = Sessions(store)
@@ -189,7 +192,7 @@ class Service(Listing):
             await self._all_there(new)  # raises KeyConflict before any task is written
         if requests[0].parent is None:  # children pass the bound, so that their parents can go on
             await self._check_room(new)
-        submitted = await self._store.submit(new, connection)
+        submitted = await self._engine.submit(new, connection)
         for task, row in zip(new, submitted, strict=True):
             _check_conflict(task, row)
             if telemetry.counters.on and row.created:
@@ -248,7 +251,7 @@ class Service(Listing):
             new = {key: task for key, task in new.items() if key not in known}
             await self._check_new_room(list(new.values()))
         if new:
-            submitted = await self._store.submit(list(new.values()))
+            submitted = await self._engine.submit(list(new.values()))
             for (key, task), row in zip(new.items(), submitted, strict=True):
                 outcomes[key], created[key] = row.id, row.created
                 if telemetry.counters.on and row.created:
@@ -262,7 +265,7 @@ class Service(Listing):
         return [outcomes[key] for key in keys]
 
     async def _ids_by_key(self, keys: Sequence[str]) -> dict[str, str]:
-        return {key: row.id for key, row in (await self._store.by_key(keys)).items()}
+        return {key: row.id for key, row in (await self._engine.by_key(keys)).items()}
 
     async def _check_new_room(self, new: Sequence[NewTask]) -> None:
         if new:
@@ -272,7 +275,7 @@ class Service(Listing):
     async def received(self, intake: str, identities: Sequence[str], tenant: str | None) -> set[str]:
         """Which of these messages of an intake have a task."""
         requests = [SubmitRequest("", key=identity, tenant=tenant, intake=intake) for identity in identities]
-        known = await self._store.by_key([stored_key(request) for request in requests])
+        known = await self._engine.by_key([stored_key(request) for request in requests])
         return {request.key for request in requests if request.key is not None and stored_key(request) in known}
 
     async def _new_task_of_message(self, request: SubmitRequest) -> NewTask:
@@ -309,7 +312,7 @@ class Service(Listing):
         other content."""
         keys = [task.key for task in new if task.key is not None]
         fingerprints = {task.key: task.fingerprint for task in new if task.key is not None}
-        submitted = await self._store.by_key(keys, fingerprints) if keys else {}
+        submitted = await self._engine.by_key(keys, fingerprints) if keys else {}
         for task in new:
             if task.key in submitted:
                 _check_conflict(task, submitted[task.key])
@@ -483,7 +486,7 @@ class Service(Listing):
         """Cancel the task and its children, in any state; open sagas are undone first. A worker that holds the task stops within a
         heartbeat. Cancelling a cancelled task changes nothing. Raises StateConflict for a task that has ended otherwise."""
         task = await self.get(task_id)
-        stopped = await self._store.cancel(task.task_id)
+        stopped = await self._engine.cancel(task.task_id)
         if not stopped.won:
             task = await self.get(task_id)
             if task.state is not State.CANCELLED:
@@ -500,7 +503,7 @@ class Service(Listing):
         held, pending = 0, collections.deque(parents)
         while pending:
             for child in await self._store.children(pending.popleft()):
-                stopped = await self._store.cancel(child)
+                stopped = await self._engine.cancel(child)
                 if telemetry.counters.on and (task := await self._store.get(child)) is not None:
                     _count_ended(task.task, stopped)
                 held += stopped.held
@@ -525,7 +528,7 @@ class Service(Listing):
         while pending:
             current = pending.popleft()
             if current not in marked:
-                held = await self._store.pause(current)
+                held = await self._engine.pause(current)
                 if held is None and current == task_id:
                     raise StateConflict(task_id, (await self.get(task_id)).state, "paused", "it has ended")
                 if held is not None:
@@ -538,7 +541,7 @@ class Service(Listing):
         start, pause, changed = self._clock.monotonic(), 0.005, asyncio.Event()
         stop_listening = self._store.listen("ready", changed.set)
         try:
-            while left := await self._store.unconfirmed_pauses(held):
+            while left := await self._engine.unconfirmed_pauses(held):
                 if self._clock.monotonic() - start > PAUSE_TIMEOUT_S:
                     advice = (
                         f"the worker that holds {left[0]} has not confirmed it within {PAUSE_TIMEOUT_S:.0f} s; it is marked as paused "
@@ -555,7 +558,7 @@ class Service(Listing):
     async def _resume_children(self, task_id: str) -> None:
         for child in await self._store.children(task_id):
             if (await self.get(child)).reason == Reason.PAUSED:
-                await self._store.resume(child)
+                await self._engine.resume(child)
             await self._resume_children(child)
 
     async def resume(self, task_id: str, asker: str | None = None) -> Task:
@@ -564,7 +567,7 @@ class Service(Listing):
         task = await self.get(task_id)
         if task.state is State.COMPLETED:
             return task
-        if not await self._store.resume(task.task_id, asker):
+        if not await self._engine.resume(task.task_id, asker):
             task = await self.get(task_id)
             advice = "submit it anew" if task.ended else "it goes on by itself"
             raise StateConflict(task_id, task.state, "resumed", advice)
@@ -576,7 +579,7 @@ class Service(Listing):
         """Change the priority of a task; higher goes first."""
         check_priority(priority)
         task = await self.get(task_id)
-        if not await self._store.prioritize(task.task_id, priority):
+        if not await self._engine.prioritize(task.task_id, priority):
             raise StateConflict(task_id, (await self.get(task_id)).state, "prioritized", "it has ended")
         return await self.get(task_id)
 

@@ -64,6 +64,10 @@ async def migrate(args: Namespace) -> int:
 async def doctor(args: Namespace) -> int:
     """`onward doctor`."""
     screen, app = Screen(args), connect.load_app(args)
+    if app.settings.engine:
+        raise UsageError(
+            f"doctor checks an Onward database, and this app runs on {app.store.where}; `temporal operator cluster health` checks that"
+        )
     where, status = app.store.where, 0
     try:
         checks = await _examine(app, screen, deep=args.deep)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from onward.app.application import Onward
+from onward.app.engines import RunningWorker
 from onward.cli.args import connect
 from onward.cli.commands.worker import log_lines, loop_factory, print_event, status_line, stop_on_signals
 from onward.cli.demo.serve import demo_app, fill, introduce
@@ -20,7 +21,6 @@ from onward.cli.output.screen import Screen
 from onward.cli.output.text import count
 from onward.config import Settings
 from onward.core.caller import KEYLESS
-from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
 from onward.server.access.auth import check_bind
 from onward.server.http.tls import Certificate, certificate
@@ -84,7 +84,7 @@ async def _open_checked(app: Onward, host: str) -> AsyncIterator[bool]:
 
 
 @contextlib.asynccontextmanager
-async def _worker(app: Onward, args: Namespace) -> AsyncIterator[Worker | None]:
+async def _worker(app: Onward, args: Namespace) -> AsyncIterator[RunningWorker | None]:
     if args.no_worker or not app.handlers:
         # Events are sent and messages are received also without a worker.
         async with app.relay(), app.intakes() if not args.no_intake else contextlib.nullcontext():
@@ -94,7 +94,7 @@ async def _worker(app: Onward, args: Namespace) -> AsyncIterator[Worker | None]:
         yield worker
 
 
-def _introduction(app: Onward, worker: Worker | None, address: str) -> str:
+def _introduction(app: Onward, worker: RunningWorker | None, address: str) -> str:
     where = f"{address} on {app.store.where}"
     if worker is None:
         return f"{where} · no worker here"

@@ -23,10 +23,10 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from onward.app.application import Onward
+from onward.app.engines import RunningWorker
 from onward.cli.args import connect
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import clock, count, safe
-from onward.engine.worker.worker import Worker
 from onward.logging import JsonLines
 from onward.service.serialize import iso
 
@@ -66,7 +66,7 @@ async def _work(screen: Screen, app: Onward, args: Namespace) -> int:
     return 0
 
 
-def _introduction(app: Onward, worker: Worker, args: Namespace) -> str:
+def _introduction(app: Onward, worker: RunningWorker, args: Namespace) -> str:
     queues = f"queues {', '.join(args.queues)}" if args.queues else "all queues"
     slots, settings = count(worker.slots, "slot"), app.settings
     url = f"http{'s' if settings.tls_cert else ''}://{settings.metrics_host}:{settings.metrics_port}/metrics"
@@ -161,7 +161,9 @@ def log_lines(screen: Screen) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def status_line(screen: Screen, app: Onward, worker: Worker | None, stop: asyncio.Event) -> AsyncIterator[None]:
+async def status_line(
+    screen: Screen, app: Onward, worker: RunningWorker | None, stop: asyncio.Event
+) -> AsyncIterator[None]:
     """Show a line at the bottom of a terminal with the state of the worker."""
     if not screen.live or worker is None:
         yield
@@ -171,7 +173,7 @@ async def status_line(screen: Screen, app: Onward, worker: Worker | None, stop: 
 
 
 class _Status:
-    def __init__(self, app: Onward, worker: Worker, stop: asyncio.Event) -> None:
+    def __init__(self, app: Onward, worker: RunningWorker, stop: asyncio.Event) -> None:
         self._app, self._worker, self._stop = app, worker, stop
         self._spinner = Spinner("dots", style="green")
         self._samples: list[tuple[float, int]] = [(time.monotonic(), 0)]

@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Cancel, Control, Fenced, Park
+from onward.engine.shift.ports import JournalWriter
 from onward.engine.shift.replay import Known, Replay, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap
 from onward.engine.shift.services import WorkerServices
 from onward.engine.worker.lease import Lease
 from onward.errors import DeadlineExceeded, OnwardError, StoreUnavailable
-from onward.store.writer import MAX_UNSAVED_BYTES, Hold, Writer
+from onward.store.writer import MAX_UNSAVED_BYTES, Hold
 
 T = TypeVar("T")
 log = logging.getLogger("onward.shift")
@@ -60,7 +61,7 @@ class ShiftJournal:
         self.hold: Hold = hold
         self.tenant: str | None = tenant
         self.replay: Replay = Replay()
-        self.writer: Writer = services.writer
+        self.writer: JournalWriter = services.writer
         self.lease: Lease = services.lease
         self.monotonic: Callable[[], float] = services.clock.monotonic
         self.aborts: dict[str, dict[str, Any]] = {}

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, cast
+from typing import Any
 
 from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
+from onward.engine.shift.ports import JournalWriter
 from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.steps import Steps
 from onward.engine.shift.waits import Waits
-from onward.store.writer import Hold, Writer
+from onward.store.writer import Hold
 
 
 class DeferringSteps(Steps):
@@ -26,7 +27,7 @@ class DeferringSteps(Steps):
         super().__init__(services, journal, waits)
         self._deferred, self._durable = _DeferredWriter(journal.writer), 0
         self._reads = Steps(services, journal, waits)
-        self._reads._writer = cast("Writer", self._deferred)
+        self._reads._writer = self._deferred
 
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now."""
@@ -44,7 +45,7 @@ class _DeferredWriter:
     last = 0
     """The number of the last of them."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: JournalWriter) -> None:
         self._writer = writer
 
     def append(self, hold: Hold, kind: str, key: str, data: bytes) -> Awaitable[None]:

@@ -11,18 +11,21 @@ from onward.coordinate.tasks import TaskLocks
 from onward.core.approval import ApprovalRule
 from onward.core.clock import Clock
 from onward.engine.context.secrets import Secrets
+from onward.engine.shift.ports import JournalWriter, ShiftStore
 from onward.engine.shift.threads import Threads
 from onward.engine.worker.lease import Lease
-from onward.store.port.core import Store
-from onward.store.writer import Writer
 
 
 class WorkerServices(Protocol):
     """What a worker gives to its shifts."""
 
-    store: Store
+    @property
+    def store(self) -> ShiftStore: ...
+
+    @property
+    def writer(self) -> JournalWriter: ...
+
     artifacts: Artifacts
-    writer: Writer
     clock: Clock
     rng: random.Random
     threads: Threads

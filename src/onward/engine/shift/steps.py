@@ -23,6 +23,7 @@ from onward.core.task import NEVER, Reason
 from onward.engine.context.arguments import from_json, is_async
 from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
+from onward.engine.shift.ports import StepWriter
 from onward.engine.shift.replay import STEPS, Known, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap
 from onward.engine.shift.services import WorkerServices
@@ -46,7 +47,8 @@ class Steps:
 
     def __init__(self, services: WorkerServices, journal: ShiftJournal, waits: Waits) -> None:
         self._services, self._journal, self._waits = services, journal, waits
-        self._writer, self._lease, self._monotonic = journal.writer, journal.lease, journal.monotonic
+        self._writer: StepWriter = journal.writer
+        self._lease, self._monotonic = journal.lease, journal.monotonic
 
     async def run(self, call: Call) -> Any:
         """The recorded result of the step, or the result of running it now, recorded."""

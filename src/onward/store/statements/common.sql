@@ -1495,3 +1495,28 @@ ORDER BY CASE WHEN token IS NULL THEN 1 ELSE 0 END, place LIMIT :limit
 SELECT tenant, name, owner, label FROM onward_locks
 WHERE outside <> '' AND token IS NOT NULL AND task_id IS NOT NULL AND (tenant > :after_tenant OR (tenant = :after_tenant AND name > :after_name))
 ORDER BY tenant, name LIMIT :limit
+
+-- name: copy_task
+-- A task of another engine, in a copy for readers.
+INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
+VALUES (:id, :task, :queue, :priority, :created_at, :key, :fingerprint, :input, :options, :parent, :grp, :tenant) ON CONFLICT DO NOTHING
+
+-- name: copy_queue
+-- Its row while it has not ended.
+INSERT INTO onward_queue (task_id, queue, task, priority, attempt, reason, due_at, worker, parent, grp, inbox)
+VALUES (:id, :queue, :task, :priority, :attempt, :reason, :due_at, :worker, :parent, :grp, :inbox)
+
+-- name: copy_record
+-- A record of it, with the number and the time that it has there.
+INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:id, :seq, :shift, :kind, :key, :data, :at) ON CONFLICT DO NOTHING
+
+-- name: copy_message
+-- A message to it.
+INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES (:id, :number, :message, :kind, :name, :ref, :data, onward_now())
+ON CONFLICT DO NOTHING
+
+-- name: copy_outcome
+-- How it ended, at the time of its last record.
+INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at)
+SELECT j.task_id, CAST(:state AS text), CAST(:attempt AS integer), j.seq, j.at FROM onward_journal j WHERE j.task_id = :id AND j.seq = CAST(:seq AS bigint)
+ON CONFLICT DO NOTHING

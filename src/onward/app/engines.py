@@ -1,0 +1,129 @@
+"""Engines of others in an app: opens the engine that the settings name, and makes its worker."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, Protocol
+
+from onward.config import DEFAULT_DB, Settings
+from onward.core.approval import ApprovalRule
+from onward.core.clock import Clock
+from onward.core.ids import Ids
+from onward.engine.context.secrets import Secrets
+from onward.engine.handlers import Handler
+from onward.errors import UsageError
+from onward.service.service import Service
+from onward.store.port.core import Store
+
+if TYPE_CHECKING:
+    from onward.engines.temporal.client import TemporalEngine
+    from onward.engines.temporal.worker import TemporalWorker
+
+
+class RunningWorker(Protocol):
+    """A worker in this process, of any engine."""
+
+    id: str
+    slots: int
+    finished: int
+    """How many shifts it has done."""
+
+    @property
+    def running(self) -> int:
+        """How many tasks it does now."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to work."""
+        ...
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """Hand running tasks back: at their next step, or when the grace (in seconds) is over."""
+        ...
+
+
+def store_url(settings: Settings) -> str:
+    """The database of the settings. With another engine it is a copy for readers, in memory. Raises UsageError."""
+    if not settings.engine:
+        return settings.db
+    if settings.db != DEFAULT_DB:
+        raise UsageError("db= beside engine= is not there yet: tasks on Temporal are read by queries; leave db out")
+    return "sqlite://:memory:"
+
+
+def open_engine(settings: Settings, copy: Store, clock: Clock, *, encrypted: bool) -> TemporalEngine | None:
+    """The engine that the settings name, not connected yet; None for Onward's own. `copy` is the store for readers."""
+    if not settings.engine:
+        return None
+    try:
+        from onward.engines.temporal.client import TemporalEngine  # noqa: PLC0415 -- an extra
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed; pip install 'onward[temporal]'") from None
+    if encrypted:
+        raise UsageError("payloads on Temporal are encrypted by a payload codec of its SDK; leave encryption_keys out")
+    return TemporalEngine(settings.engine, copy, clock, settings.lease_s)
+
+
+class OtherEngines:
+    """The part of an app that another engine needs."""
+
+    settings: Settings
+    service: Service
+    handlers: dict[str, Handler]
+    secrets: Secrets
+    approval_rules: tuple[ApprovalRule, ...]
+    _clock: Clock
+    _rng: random.Random
+    _ids: Ids
+    _engine: TemporalEngine | None
+    _schedule_specs: dict[str, Any]
+    _queue_limits: dict[str, Any]
+    _listeners: dict[str, Any]
+    _intakes: dict[str, Any]
+
+    def _check_handlers(self) -> None:
+        if not self.handlers:
+            raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
+
+    def _make_foreign_worker(self, slots: int | None = None) -> TemporalWorker | None:
+        """A worker of the engine that the settings name, not started yet; None for Onward's own."""
+        if self._engine is None:
+            return None
+        from onward.engines.temporal.session import SharedServices  # noqa: PLC0415 -- an extra
+        from onward.engines.temporal.worker import TemporalWorker  # noqa: PLC0415 -- an extra
+
+        self._check_handlers()
+        self._refuse_features()
+        settings = self.settings
+        shared = SharedServices(
+            clock=self._clock,
+            rng=self._rng,
+            lease_s=settings.lease_s,
+            artifacts=self.service.artifacts,
+            secrets=self.secrets,
+            approval_rules=self.approval_rules,
+            submit=self.service.child,
+        )
+        return TemporalWorker(
+            self._engine,
+            self.handlers,
+            shared,
+            slots=settings.slots if slots is None else slots,
+            heartbeat_s=settings.heartbeat_s,
+            ids=self._ids,
+        )
+
+    def _refuse_features(self) -> None:
+        """Raises UsageError where this app declares what Temporal does not do: a worker that ignored it would break a promise."""
+        limited = [handler.name for handler in self.handlers.values() if handler.limit is not None]
+        declared = {
+            "schedules": self._schedule_specs,
+            "limits": [*limited, *self._queue_limits],
+            "event functions": self._listeners,
+            "intakes": self._intakes,
+            "approval rules": self.approval_rules,
+        }
+        if names := [name for name, items in declared.items() if items]:
+            raise UsageError(
+                f"this app has {', '.join(names)}, which are not there on Temporal; leave them out, or run it on Onward's own engine"
+            )

@@ -1,0 +1,448 @@
+"""A shift in the memory of a Temporal worker, between one `advance` and the next.
+
+The writer gathers the records of the shift. An `advance` takes them as its answer, and the next `advance` says that they are durable: then
+the steps that wait for them go on. A session whose next `advance` does not come, because another worker has the task, is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onward.artifacts.keeper import Artifacts
+from onward.coordinate.tasks import TaskLocks
+from onward.core import record as r
+from onward.core.approval import ApprovalRule
+from onward.core.budget import BudgetLedger, Granted
+from onward.core.clock import Clock
+from onward.core.control import Fenced
+from onward.core.quota import Shut
+from onward.core.record import Entry, Record
+from onward.core.task import NEVER, Message, Reason, Task
+from onward.engine.background import spawn
+from onward.engine.context.secrets import Secrets
+from onward.engine.handlers import Handler
+from onward.engine.shift.services import WorkerServices
+from onward.engine.shift.shift import Shift
+from onward.engine.shift.threads import Threads
+from onward.engine.shift.traced import TracedShift, watching
+from onward.engine.worker.lease import Lease
+from onward.engine.worker.worker import Submit
+from onward.engines.temporal import wire
+from onward.errors import OnwardError, UsageError
+from onward.store.port.core import ALL_MESSAGES, Claimed, End, Sent, Wait
+from onward.store.writer import Hold
+
+if TYPE_CHECKING:
+    from onward.engines.temporal.client import TemporalEngine
+
+log = logging.getLogger("onward.temporal")
+
+MAX_RECORD_BYTES = 1_500_000
+"""Bytes of one record, with the contents that go with it. The server refuses payloads of more than 2 MB."""
+
+MENTION_DELAY_S = 1.0
+"""Seconds until records without a waiter are a reason for a commit of their own."""
+
+
+class SessionWriter:
+    """Gathers the records of one shift for the answers of `advance`. It has the verbs of `JournalWriter`."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._entries: list[tuple[Entry, dict[str, bytes]]] = []
+        """Records that no answer has yet, and the contents that go with each."""
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        """By the number of the record, the callers that wait until it is durable."""
+        self._wanted = asyncio.Event()
+        self.ending: End | Wait | None = None
+        self._durable = 0
+
+    # ── for the shift ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, hold: Hold, kind: str, key: str, data: bytes) -> asyncio.Future[None]:
+        self._add(hold, kind, key, data)
+        self._wanted.set()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((hold.seq, future))
+        return future
+
+    def mention(self, hold: Hold, kind: str, key: str, data: bytes) -> None:
+        self._add(hold, kind, key, data)
+
+    defer = mention
+
+    def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
+        """The future is done at once: whether the last record is durable does not matter to a shift that is over."""
+        self._add(hold, kind, "", data)
+        hold.settled, self.ending = True, ending
+        self._wanted.set()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    async def flushed(self, hold: Hold) -> None:
+        if hold.lost or hold.settled:
+            raise hold.why_not()
+        if hold.seq > self._durable:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((hold.seq, future))
+            self._wanted.set()
+            await future
+
+    def keep(self, hold: Hold, name: str, data: bytes) -> None:
+        if not hold.gone:
+            hold.kept, hold.contents = hold.kept or {}, hold.contents or {}
+            hold.kept[name] = hold.contents[name] = data
+
+    def unwritten(self, hold: Hold, names: Iterable[str]) -> dict[str, bytes]:
+        contents = hold.contents or {}
+        return {name: contents[name] for name in names if name in contents}
+
+    def _add(self, hold: Hold, kind: str, key: str, data: bytes) -> None:
+        if hold.lost or hold.settled:
+            raise hold.why_not()
+        kept, size = hold.kept or {}, len(data) + sum(map(len, (hold.kept or {}).values()))
+        if size > MAX_RECORD_BYTES:
+            raise OnwardError(
+                f"a record of {size:,} bytes is more than the {MAX_RECORD_BYTES:,} that fit into one payload of Temporal; leave large results "
+                "as artifacts (ctx.artifact), with artifacts= a folder or a bucket"
+            )
+        hold.seq += 1
+        hold.kept = None
+        self._entries.append(((hold.id, hold.seq, hold.shift, kind, key, data, self._now()), kept))
+
+    # ── for the session ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def durable_to(self, head: int) -> None:
+        """All records up to this number are in the journal: their waiters go on."""
+        self._durable = head
+        done = [future for seq, future in self._waiters if seq <= head]
+        self._waiters = [(seq, future) for seq, future in self._waiters if seq > head]
+        for future in done:
+            if not future.done():
+                future.set_result(None)
+
+    async def wanted(self) -> None:
+        """Wait until a caller waits for a record, the shift has ended, or records have waited for long enough."""
+        while not self._wanted.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), MENTION_DELAY_S)
+            if any(entry[3] != r.SHIFT for entry, _ in self._entries):
+                return
+        await asyncio.sleep(0)  # other branches may be about to append as well
+
+    def take(self) -> tuple[list[wire.JsonRecord], dict[str, str], End | Wait | None]:
+        """The records of the next answer, with their contents, and the ending if the last record is among them."""
+        records: list[wire.JsonRecord] = []
+        contents: dict[str, str] = {}
+        room = MAX_RECORD_BYTES
+        while self._entries:
+            (_, seq, shift, kind, key, data, at), kept = self._entries[0]
+            room -= len(data) + sum(map(len, kept.values()))
+            if room < 0 and records:
+                return records, contents, None
+            records.append([seq, shift, kind, key, data.decode(), at])
+            contents |= {name: base64.b64encode(content).decode() for name, content in kept.items()}
+            del self._entries[0]
+        self._wanted.clear()
+        return records, contents, self.ending
+
+    def drop(self) -> None:
+        """Refuse what waits: the shift is lost."""
+        for _, future in self._waiters:
+            if not future.done():
+                future.set_exception(Fenced())
+                future.exception()
+        self._waiters = []
+
+
+class _NoQuotas:
+    """Used-up quotas of providers: each step asks anew, since Temporal has no place that all workers share."""
+
+    async def get(self, name: str, /) -> Shut | None:  # noqa: ARG002 -- as in the port
+        return None
+
+    async def shut(self, name: str, seconds: float | None, why: str, /) -> Shut:  # noqa: ARG002
+        left = 5.0 if seconds is None else seconds
+        return Shut(0.0, left, why)
+
+    async def reopen(self, name: str, until: float, /) -> None:
+        """Nothing was shut."""
+
+
+class _NoTrim:
+    async def trim(self, task_id: str, keep: int, before: float, /) -> int:  # noqa: ARG002 -- as in the port
+        return 0
+
+
+class _NoFollowers:
+    def announce(self) -> None:
+        """Readers ask the workflow."""
+
+
+class _NoBudgets:
+    async def change(
+        self,
+        holders: Sequence[str],  # noqa: ARG002 -- as in the port
+        change: Callable[[Mapping[str, BudgetLedger]], Granted],  # noqa: ARG002
+        /,
+    ) -> Granted:
+        raise UsageError("budgets are not there on Temporal yet; submit this task without a budget")
+
+
+class NoLocks(TaskLocks):
+    """Refuses `ctx.lock`."""
+
+    def __init__(self) -> None:
+        self.outside = ""
+
+    async def take(self, request: Any) -> Any:  # noqa: ARG002 -- as in TaskLocks
+        raise UsageError(
+            "ctx.lock is not there on Temporal; use a workflow id or an idempotency key of your own instead"
+        )
+
+    async def left(self, request: Any) -> None:
+        """No lock was taken."""
+
+    async def call_next(self) -> None:
+        """No task waits for a lock."""
+
+
+class SessionStore:
+    """What a shift reads and sends, by queries and signals. It has the verbs of `ShiftStore`."""
+
+    codec = None
+    budgets, quotas, pruning, tails = _NoBudgets(), _NoQuotas(), _NoTrim(), _NoFollowers()
+
+    def __init__(self, engine: TemporalEngine, task_id: str, started: Record) -> None:
+        self._engine, self._task_id, self._started = engine, task_id, started
+        self._records: list[Record] | None = None
+
+    async def get(self, task_id: str, whose: str | None = None, /) -> Task | None:
+        return await self._engine.store.get(task_id, whose)
+
+    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000, /) -> list[Record]:
+        records = await self._own_records() if task_id == self._task_id else await self._engine.records(task_id)
+        if after is None:
+            checkpoints = [record.seq for record in records if record.kind == r.CHECKPOINT]
+            after = checkpoints[-1] - 1 if checkpoints else 0
+        return [record for record in records if record.seq > after][:limit]
+
+    async def _own_records(self) -> list[Record]:
+        """The journal as it was when this shift began, and the record of its start, which is not durable yet."""
+        if self._records is None:
+            before = await self._engine.records(self._task_id)
+            if (
+                before and before[-1].seq >= self._started.seq
+            ):  # another worker has written since: this stretch was given up
+                raise Fenced
+            self._records = [*before, self._started]
+        return self._records
+
+    async def inbox(self, task_id: str, after: int = 0, limit: int = ALL_MESSAGES, /) -> list[Message]:
+        return (await self._engine.messages(task_id, after))[:limit]
+
+    async def contents(self, task_id: str, ids: Sequence[str], /) -> dict[str, bytes]:
+        return await self._engine.contents(task_id, ids)
+
+    async def send(self, task_id: str, message: Message, /) -> Sent:
+        return await self._engine.send(task_id, message)
+
+    async def transact(
+        self,
+        body: Callable[[Any], Awaitable[Entry]],  # noqa: ARG002 -- as in the port
+        seconds: float,  # noqa: ARG002
+        known: float | None = None,  # noqa: ARG002
+        /,
+    ) -> bool:
+        raise UsageError(
+            "ctx.transaction needs an Onward database, and this task runs on Temporal; make it a step with effect='once', or an idempotent one"
+        )
+
+    def nudge(self, topic: str, tasks: Sequence[str] = (), /) -> None:
+        """Temporal wakes tasks by itself."""
+
+
+class SessionServices:
+    """What a shift uses: the parts that all sessions of a worker share, and its own store, writer and lease."""
+
+    def __init__(self, shared: SharedServices, engine: TemporalEngine, task_id: str, started: Record) -> None:
+        self.store = SessionStore(engine, task_id, started)
+        self.writer = SessionWriter(shared.clock.now)
+        self.lease = shared.lease
+        self.artifacts, self.clock, self.rng, self.threads = shared.artifacts, shared.clock, shared.rng, shared.threads
+        self.locks: TaskLocks = NoLocks()
+        self.secrets, self.approval_rules, self.submit = shared.secrets, shared.approval_rules, shared.submit
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def due(self, at: float) -> None:
+        """The workflow has a timer for it."""
+
+
+class SharedServices:
+    """The parts of a worker that its sessions share."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        lease_s: float,
+        artifacts: Artifacts,
+        secrets: Secrets,
+        approval_rules: Sequence[ApprovalRule],
+        submit: Submit,
+    ) -> None:
+        self.clock, self.rng, self.threads = clock, rng, Threads()
+        self.lease: Lease = Lease(clock, lease_s)
+        """Holds while the server has answered this worker lately."""
+        self.artifacts, self.secrets, self.approval_rules, self.submit = artifacts, secrets, approval_rules, submit
+
+
+class _SessionShift(Shift):
+    """A shift of a task whose crashes the workflow counts: a shift that crashed in its first stretch has no record at all."""
+
+    def __init__(self, services: WorkerServices, claimed: Claimed, handler: Handler) -> None:
+        super().__init__(services, claimed, handler)
+        self._root.resumed = self._root.resumed or claimed.crashes > 0
+
+    async def _count_idle_shifts(self) -> int:
+        return self._claimed.crashes
+
+
+class _TracedSessionShift(TracedShift, _SessionShift):
+    """The same with spans and counters."""
+
+
+class Session:
+    """One shift, from its first `advance` until it has ended or is dropped."""
+
+    def __init__(
+        self,
+        shared: SharedServices,
+        engine: TemporalEngine,
+        advance: wire.Advance,
+        handler: Handler,
+        worker: str,
+        token: str,
+    ) -> None:
+        request, now = advance["request"], shared.clock.now()
+        number = advance["head"] + 1
+        data = b'{"worker":"%b"}' % worker.encode()
+        services = SessionServices(shared, engine, request["id"], Record(number, number, r.SHIFT, "", data, now))
+        claimed = Claimed(
+            id=request["id"],
+            task=request["task"],
+            input=request["input"].encode(),
+            options=request["options"].encode(),
+            shift=number,
+            attempt=advance["attempt"],
+            crashes=advance["crashes"],
+            created_at=request["created_at"],
+            claimed_at=now,
+            parent=request["parent"],
+            inbox=advance["inbox"],
+            tenant=request["tenant"],
+        )
+        self.token: str = token
+        self._answered_at: float | None = None
+        """When the last stretch was answered, while no other is under way."""
+        self._clock, self._writer = shared.clock, services.writer
+        make = _TracedSessionShift if watching() else _SessionShift
+        self._shift = make(services, claimed, handler)
+        hold = self._shift.hold
+        hold.seq -= 1
+        self._writer.mention(hold, r.SHIFT, "", data)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def task_id(self) -> str:
+        return self._shift.task_id
+
+    def fits(self, advance: wire.Advance) -> bool:
+        """Whether this advance goes on with this shift."""
+        return advance["token"] == self.token and not self._shift.hold.lost
+
+    async def advance(self, head: int, heartbeat: Callable[[], object], interval_s: float) -> wire.Advanced:
+        """Go on until a record must be durable, or the shift has ended; the new records. `head` is the last durable record."""
+        self._answered_at = None
+        self._writer.durable_to(head)
+        if self._task is None:
+            self._task = spawn(self._work(), f"onward-task-{self.task_id}")
+        beating = spawn(self._beat(heartbeat, interval_s), "onward-temporal-heartbeat")
+        wanted = spawn(self._writer.wanted(), "onward-temporal-records")
+        try:
+            await asyncio.wait({wanted, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            if self._task.done() and self._writer.ending is None:
+                raise RuntimeError(f"the shift of task {self.task_id} ended without a record") from self._failure()
+        finally:
+            beating.cancel()
+            wanted.cancel()
+        records, contents, ending = self._writer.take()
+        self._answered_at = self._clock.monotonic()
+        return {
+            "token": self.token,
+            "queue": "",
+            "records": records,
+            "contents": contents,
+            "ending": None if ending is None else _to_json(ending),
+        }
+
+    @property
+    def over(self) -> bool:
+        """Whether the shift has ended, and an answer has its last record."""
+        return self._writer.ending is not None and not self._writer._entries
+
+    def idle_since(self, before: float) -> bool:
+        """Whether it waits for its next stretch since before this moment."""
+        return self._answered_at is not None and self._answered_at < before
+
+    def drop(self) -> None:
+        """Give the shift up: another worker has the task, or it was cancelled."""
+        self._shift.hold.lost = True
+        self._writer.drop()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _work(self) -> None:
+        try:
+            await self._shift.work()
+        except OnwardError as error:
+            log.error("task %s: %s", self.task_id, error)  # noqa: TRY400 -- a sentence, not a trace
+
+    def _failure(self) -> BaseException | None:
+        assert self._task is not None
+        return None if self._task.cancelled() else self._task.exception()
+
+    async def _beat(self, heartbeat: Callable[[], object], interval_s: float) -> None:
+        """Tell the server that the worker of this task lives. A short stretch sends no heartbeat: its answer says the same."""
+        while True:
+            await self._clock.sleep(interval_s)
+            heartbeat()
+
+
+def _to_json(ending: End | Wait) -> wire.Ending:
+    if isinstance(ending, End):
+        return {
+            "state": ending.state.value,
+            "due_at": None,
+            "reason": "",
+            "attempt": ending.attempt,
+            "inbox": ending.inbox,
+        }
+    due = ending.due_at
+    return {
+        "state": "",
+        "due_at": None if due is None or due == NEVER else due,
+        "reason": Reason.QUEUED.value if due is None else str(ending.reason),
+        "attempt": ending.attempt,
+        "inbox": ending.inbox,
+    }
