@@ -5,8 +5,11 @@ The database has only the hash of a key, so a key is shown once, when it is crea
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hmac
+import json
+import math
 from collections.abc import Sequence
 
 from onward.core import identity, wire
@@ -15,6 +18,7 @@ from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, ANYBODY, SCOPES, Caller
 from onward.core.durations import Duration, seconds
 from onward.core.key import KeyRow, Token
+from onward.core.page import Page
 from onward.core.text import is_visible, safe
 from onward.core.view_json import from_row
 from onward.core.views import Key
@@ -22,6 +26,7 @@ from onward.errors import BadSetting, NotFound, UsageError
 from onward.service.submission import named
 from onward.store.port.core import Store
 from onward.store.port.listing import Kin
+from onward.store.shared.keys import FIRST, PAGE_KEYS
 
 MAX_SHOWN_CHARS = 80
 """Characters of a wrong value in an error."""
@@ -89,9 +94,22 @@ class Keys:
         row = await self._store.keys.add(new_row, None if expires is None else seconds(expires, "expires"), event)
         return NewKey(_view(row), token.text)
 
+    async def page(self, whose: str | None = None, *, limit: int = PAGE_KEYS, cursor: str | None = None) -> Page[Key]:
+        """A page of the keys, valid or not, the oldest first; `next` is the cursor of the next page. `whose` as for `Service.get`."""
+        if not 1 <= limit <= PAGE_KEYS:
+            raise BadSetting("limit", limit, f"between 1 and {PAGE_KEYS}")
+        rows = await self._store.keys.list(whose, after=_place(cursor), limit=limit)
+        next_ = json.dumps([rows[-1].created_at, rows[-1].id]) if len(rows) == limit else None
+        return Page([_view(row) for row in rows], next_)
+
     async def list(self, whose: str | None = None) -> KeyList:
-        """All keys, valid or not, the oldest first; `whose` as for `Service.get`."""
-        return [_view(row) for row in await self._store.keys.list(whose)]
+        """All keys, of all pages."""
+        page = await self.page(whose)
+        keys = [*page]
+        while page.next is not None:
+            page = await self.page(whose, cursor=page.next)
+            keys += page
+        return keys
 
     async def revoke(self, key_id: str, *, whose: str | None = None, by: Caller = ANYBODY) -> Key:
         """Revoke a key: requests with it are refused from now on. Revoking it again changes nothing. Raises NotFound."""
@@ -171,6 +189,17 @@ def _owner(given: str | None) -> str | None:
         safe(given)[:MAX_SHOWN_CHARS],
         f"person:ID (1 to {identity.MAX_PERSON_CHARS} visible characters) or key:ID (as `onward keys` lists it)",
     )
+
+
+def _place(cursor: str | None) -> tuple[float, str]:
+    """The time and the id that a cursor stands for. Raises BadSetting."""
+    if cursor is None:
+        return FIRST
+    with contextlib.suppress(ValueError, TypeError):
+        at, key_id = json.loads(cursor)
+        if isinstance(at, float) and math.isfinite(at) and key_format.is_id(key_id):
+            return at, key_id
+    raise BadSetting("cursor", safe(cursor)[:MAX_SHOWN_CHARS], "`next` of the page before")
 
 
 def _view(row: KeyRow) -> Key:

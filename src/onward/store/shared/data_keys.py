@@ -23,7 +23,7 @@ from onward.errors import EncryptionKeyMissing, OnwardError, PayloadDamaged, Sti
 from onward.store.shared.audit import Audit
 from onward.store.shared.codec import AddKey, Codec
 from onward.store.shared.database import Connection, Database, OverDatabase
-from onward.store.shared.schedules import schedule_of
+from onward.store.shared.schedules import each_stored
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -347,10 +347,9 @@ class DataKeys(OverDatabase):
         codec = self._db.codec
         assert codec is not None
         ids = {bytes.fromhex(row.id) for row in keys}
-        schedules = [schedule_of(row) for row in await self._db.fetch("schedules")]
         return [
             row.name
-            for row in schedules
+            async for row in each_stored(self._db)
             if (is_sealed(row.input) and key_of(row.input) in ids)
             or _owns(codec.subject(wire.decode(row.options).get("tenant"), row.options), tenant, value)
         ]

@@ -15,7 +15,7 @@ from onward.core.sealed import is_sealed
 from onward.errors import UsageError
 from onward.store.shared.codec import Codec, Item
 from onward.store.shared.database import Connection, OverDatabase
-from onward.store.shared.schedules import schedule_of
+from onward.store.shared.schedules import each_stored
 
 SLICE_ROWS = 10
 """Rows of one task that are read, sealed and written at a time. Contents are read one at a time: each may have 100 MB."""
@@ -69,8 +69,7 @@ class Sealing(OverDatabase):
         """Seal the plain inputs of all schedules; how many that were."""
         codec = self._codec()
         count = 0
-        for row in await self._db.fetch("schedules"):
-            schedule = schedule_of(row)
+        async for schedule in each_stored(self._db):
             if not is_sealed(schedule.input):
                 sealed = await codec.sealed_schedule(schedule)
                 values = {"name": schedule.name, "seen": schedule.input, "data": sealed.input}

@@ -575,6 +575,14 @@ FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward
 JOIN onward_tasks t ON t.id = g.first
 ORDER BY g.queue, g.reason
 
+-- name: unfinished_of
+-- The same, of one tenant, or of tasks without a tenant.
+SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
+FROM (SELECT q.queue, q.reason, count(*) AS tasks, min(q.task_id) AS first
+      FROM onward_queue q JOIN onward_tasks o ON o.id = q.task_id WHERE COALESCE(o.tenant, '') = :tenant GROUP BY q.queue, q.reason) g
+JOIN onward_tasks t ON t.id = g.first
+ORDER BY g.queue, g.reason
+
 -- name: held_by
 -- How many tasks each worker holds.
 SELECT worker, count(*) AS several FROM onward_queue WHERE worker IS NOT NULL GROUP BY worker
@@ -624,9 +632,17 @@ DELETE FROM onward_buckets WHERE full_at < onward_now() - 3600
 SELECT name, schema FROM onward_handlers
 
 -- name: schedules
--- All schedules.
+-- Schedules after a name, up to a number of bytes; always the first.
+SELECT p.name, p.task, p.input, p.options, p.queue, p.priority, p.cron, p.every, p.timezone, p.missed, p.next_at, p.last_at, p.paused, p.mark FROM (
+    SELECT s.*, sum(length(s.input) + length(s.options)) OVER (ORDER BY s.name) - length(s.input) - length(s.options) AS before FROM (
+        SELECT * FROM onward_schedules WHERE name > :after ORDER BY name LIMIT :limit
+    ) AS s
+) AS p WHERE p.before < CAST(:most AS bigint) ORDER BY p.name
+
+-- name: schedule
+-- One schedule by its name.
 SELECT name, task, input, options, queue, priority, cron, every, timezone, missed, next_at, last_at, paused, mark
-FROM onward_schedules ORDER BY name
+FROM onward_schedules WHERE name = :name
 
 -- name: soonest
 -- The schedules that tick next.
@@ -1014,8 +1030,18 @@ SELECT id, hash, name, tenant, scopes, agent, created_at, expires_at, revoked_at
 {key_columns} WHERE id = :id
 
 -- name: keys
--- The keys that a reader may see, the oldest first.
-{key_columns} WHERE :of_all OR COALESCE(tenant, '') = :tenant ORDER BY created_at, id
+-- The keys that a reader may see, the oldest first, after a time and an id.
+{key_columns} WHERE (:of_all OR COALESCE(tenant, '') = :tenant)
+  AND (created_at > CAST(:after_at AS float8) OR (created_at = CAST(:after_at AS float8) AND id > :after)) ORDER BY created_at, id LIMIT :limit
+
+-- name: keys_valid
+-- How many valid keys a tenant has, up to a number.
+SELECT count(*) AS keys FROM (SELECT 1 FROM onward_keys WHERE tenant = :tenant AND revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > onward_now()) LIMIT :limit) AS valid
+
+-- name: key_names
+-- The names of keys that a reader may see.
+SELECT id, name FROM onward_keys WHERE id AMONG (:ids) AND (:of_all OR COALESCE(tenant, '') = :tenant)
 
 -- name: has_keys
 -- Whether there ever was a key: a revoked key counts too.
