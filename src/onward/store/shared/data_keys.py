@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from onward.core import wire
 from onward.core.audit import AuditEvent
 from onward.core.clock import Clock, SystemClock
+from onward.core.crash import crashpoint
 from onward.core.encryption import DataKey, MasterKeys, Subject, context, new_data_key
 from onward.core.sealed import DAMAGED, ERASED, MAGIC, is_sealed, key_of, locked
 from onward.errors import EncryptionKeyMissing, OnwardError, PayloadDamaged, StillNeeded, StoreUnavailable
@@ -304,6 +305,7 @@ class DataKeys(OverDatabase):
             wrapped = await self.master.wrap(secret, context(key_id, row.subject))
             values = {"id": row.id, "seen": row.wrapped, "wrapped": wrapped, "master": self.master.current}
             count += len(await self._db.write("data_key_rewrap", **values))
+            crashpoint("rotate.wrapped")
         return (rows[-1].id if len(rows) == limit else None), count
 
     async def retire(self, tenant: str | None = None, value: str | None = None) -> int:
