@@ -1210,6 +1210,10 @@ SELECT id FROM onward_tasks WHERE id > :after ORDER BY id LIMIT :limit
 -- Records of a task that are not sealed.
 SELECT seq, kind, key, data FROM onward_journal WHERE task_id = :id AND seq > :after AND {plain_data} ORDER BY seq LIMIT :limit
 
+-- name: plain_record_sizes
+-- Their bytes.
+SELECT seq, length(data) AS size FROM onward_journal WHERE task_id = :id AND seq > :after AND {plain_data} ORDER BY seq LIMIT :limit
+
 -- name: seal_records
 -- Seal the payload of a record, unless the record was trimmed, pruned or sealed meanwhile.
 UPDATE onward_journal SET data = :data WHERE task_id = :id AND seq = :place AND data = :seen
@@ -1219,6 +1223,10 @@ UPDATE onward_journal SET data = :data WHERE task_id = :id AND seq = :place AND 
 SELECT number, id, kind, name, ref, data FROM onward_inbox WHERE task_id = :id AND number > :after AND {plain_data}
 ORDER BY number LIMIT :limit
 
+-- name: plain_message_sizes
+-- Their bytes.
+SELECT number, length(data) AS size FROM onward_inbox WHERE task_id = :id AND number > :after AND {plain_data} ORDER BY number LIMIT :limit
+
 -- name: seal_messages
 -- Seal the payload of a message.
 UPDATE onward_inbox SET data = :data WHERE task_id = :id AND number = :place AND data = :seen
@@ -1226,6 +1234,10 @@ UPDATE onward_inbox SET data = :data WHERE task_id = :id AND number = :place AND
 -- name: plain_contents
 -- Contents of a task that are not sealed.
 SELECT id, data FROM onward_contents WHERE task_id = :id AND id > :after AND {plain_data} ORDER BY id LIMIT :limit
+
+-- name: plain_content_sizes
+-- Their bytes.
+SELECT id, length(data) AS size FROM onward_contents WHERE task_id = :id AND id > :after AND {plain_data} ORDER BY id LIMIT :limit
 
 -- name: seal_contents
 -- Seal a content.
@@ -1235,6 +1247,10 @@ UPDATE onward_contents SET data = :data WHERE task_id = :id AND id = :place AND 
 -- Bodies of deliveries of a task that are not sealed.
 SELECT number, seq, subscription, body FROM onward_outbox WHERE task_id = :id AND number > :after AND {plain_body}
 ORDER BY number LIMIT :limit
+
+-- name: plain_body_sizes
+-- Their bytes.
+SELECT number, length(body) AS size FROM onward_outbox WHERE task_id = :id AND number > :after AND {plain_body} ORDER BY number LIMIT :limit
 
 -- name: seal_bodies
 -- Seal the body of a delivery.
