@@ -68,9 +68,7 @@ async def test_the_approval_that_expires_first_comes_first(app: Onward, client: 
     assert {approval["risk"] for approval in approvals} == {"write_local"}
 
 
-async def test_the_preview_of_a_fork(
-    app: Onward, client: Client, ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_preview_of_a_fork(app: Onward, client: Client, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.task
     async def work(ctx: Any) -> str:
         await ctx.step(lambda: 1, name="read")
