@@ -6,6 +6,7 @@ import pytest
 
 from onward.core.audit import AuditEvent
 from onward.core.key import KeyRow
+from onward.core.page import FIRST, TimeCursor
 from onward.store.port.core import Store
 from onward.store.shared import keys as shared_keys
 from onward.store.shared.keys import KEPT_S
@@ -65,10 +66,10 @@ async def test_keys_come_in_pages(store: Store, time: Time) -> None:
     for n, name in enumerate(names):
         time.move(n % 2)  # some of the same moment
         await add(store, name)
-    pages, after = list[list[str]](), shared_keys.FIRST
+    pages, after = list[list[str]](), FIRST
     while page := await store.keys.list(after=after, limit=3):
         pages.append([key.id for key in page])
-        after = page[-1].created_at, page[-1].id
+        after = TimeCursor(page[-1].created_at, page[-1].id)
     assert pages == [names[:3], names[3:6], names[6:]]
     assert await store.keys.names(["k1", "k5", "nobody"]) == {"k1": "k1", "k5": "k5"}
     assert await store.keys.names(["k1"], "acme") == {}

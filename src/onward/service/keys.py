@@ -5,11 +5,8 @@ The database has only the hash of a key, so a key is shown once, when it is crea
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hmac
-import json
-import math
 from collections.abc import Sequence
 
 from onward.core import identity, wire
@@ -18,7 +15,7 @@ from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, ANYBODY, SCOPES, Caller
 from onward.core.durations import Duration, seconds
 from onward.core.key import KeyRow, Token
-from onward.core.page import Page
+from onward.core.page import Page, TimeCursor, parse_time_cursor
 from onward.core.text import is_visible, safe
 from onward.core.view_json import from_row
 from onward.core.views import Key
@@ -26,7 +23,7 @@ from onward.errors import BadSetting, NotFound, UsageError
 from onward.service.submission import named
 from onward.store.port.core import Store
 from onward.store.port.listing import Kin
-from onward.store.shared.keys import FIRST, PAGE_KEYS
+from onward.store.shared.keys import PAGE_KEYS
 
 MAX_SHOWN_CHARS = 80
 """Characters of a wrong value in an error."""
@@ -98,8 +95,8 @@ class Keys:
         """A page of the keys, valid or not, the oldest first; `next` is the cursor of the next page. `whose` as for `Service.get`."""
         if not 1 <= limit <= PAGE_KEYS:
             raise BadSetting("limit", limit, f"between 1 and {PAGE_KEYS}")
-        rows = await self._store.keys.list(whose, after=_place(cursor), limit=limit)
-        next_ = json.dumps([rows[-1].created_at, rows[-1].id]) if len(rows) == limit else None
+        rows = await self._store.keys.list(whose, after=parse_time_cursor(cursor), limit=limit)
+        next_ = str(TimeCursor(rows[-1].created_at, rows[-1].id)) if len(rows) == limit else None
         return Page([_view(row) for row in rows], next_)
 
     async def list(self, whose: str | None = None) -> KeyList:
@@ -189,17 +186,6 @@ def _owner(given: str | None) -> str | None:
         safe(given)[:MAX_SHOWN_CHARS],
         f"person:ID (1 to {identity.MAX_PERSON_CHARS} visible characters) or key:ID (as `onward keys` lists it)",
     )
-
-
-def _place(cursor: str | None) -> tuple[float, str]:
-    """The time and the id that a cursor stands for. Raises BadSetting."""
-    if cursor is None:
-        return FIRST
-    with contextlib.suppress(ValueError, TypeError):
-        at, key_id = json.loads(cursor)
-        if isinstance(at, float) and math.isfinite(at) and key_format.is_id(key_id):
-            return at, key_id
-    raise BadSetting("cursor", safe(cursor)[:MAX_SHOWN_CHARS], "`next` of the page before")
 
 
 def _view(row: KeyRow) -> Key:

@@ -163,7 +163,7 @@ function revoke(key, again) {
 // ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 async function sessions(box, signal, _place, again) {
-  const page = await get("/api/sessions", {}, { signal });
+  const page = { sessions: await everyPage("/api/sessions", "sessions", { signal }) };
   redraw(box, [page.sessions], () => [
     h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, "People who are signed in. Their roles are those that the identity provider gave them at sign-in.")),
     h("div", { class: "stacked" }, table(SESSION_COLUMNS(again), [...page.sessions].reverse(), { label: "Sessions", none: empty("No sessions", "") })),

@@ -45,7 +45,6 @@ from onward.server.access.queries import Queries
 from onward.service.audit import Entries
 from onward.service.keys import NewKey
 from onward.service.locks import LockList
-from onward.service.sessions import SessionList
 from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
 from onward.service.tenant_quotas import TenantUses
@@ -53,6 +52,7 @@ from onward.store.port.listing import MAX_ASKS, MAX_BYTES, PAGE_BYTES
 from onward.store.port.tenancy import each_for
 from onward.store.shared.keys import PAGE_KEYS
 from onward.store.shared.schedules import PAGE_SCHEDULES
+from onward.store.shared.sessions import PAGE_SESSIONS
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
@@ -394,10 +394,10 @@ class AuthorizedService(Queries):
         self.need(ADMIN)
         return await self.service.keys.revoke(key_id, whose=self.caller.sees, by=self.caller)
 
-    async def sessions(self) -> SessionList:
-        """The sessions of people that have not ended; for a caller with a tenant, those of that tenant."""
+    async def sessions(self, *, limit: int = PAGE_SESSIONS, cursor: str | None = None) -> Page[Session]:
+        """A page of the sessions of people that have not ended; for a caller with a tenant, those of that tenant."""
         self.need(ADMIN)
-        return await self.service.sessions.list(self.caller.sees)
+        return await self.service.sessions.page(self.caller.sees, limit=limit, cursor=cursor)
 
     async def revoke_session(self, session_id: str) -> Session:
         """End the session of a person: within two seconds requests with it are refused. Raises NotFound."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onward.core.audit import AuditEvent
 from onward.core.key import KeyRow
+from onward.core.page import FIRST, TimeCursor
 from onward.store.shared.audit import Audit
 from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
 
@@ -18,9 +19,6 @@ MAX_PRUNED = 100
 
 PAGE_KEYS = 1_000
 """Keys of a page. A key has a few hundred bytes."""
-
-FIRST = (-1.0, "")
-"""A time and an id before all keys."""
 
 
 class Keys(OverDatabase):
@@ -49,10 +47,10 @@ class Keys(OverDatabase):
         return KeyRow(*rows[0]) if rows else None
 
     async def list(
-        self, whose: str | None = None, *, after: tuple[float, str] = FIRST, limit: int = PAGE_KEYS
+        self, whose: str | None = None, *, after: TimeCursor = FIRST, limit: int = PAGE_KEYS
     ) -> Sequence[KeyRow]:
         """A page of the keys, the oldest first, after the time and the id of one."""
-        values = {"after_at": after[0], "after": after[1], "limit": limit}
+        values = {"after_at": after.at, "after": after.id, "limit": limit}
         return [KeyRow(*row) for row in await self._db.fetch("keys", **values, **seen_by(whose))]
 
     async def count_valid(self, tenant: str, most: int) -> int:

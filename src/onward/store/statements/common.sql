@@ -1073,9 +1073,9 @@ SELECT id, hash, person, name, roles, tenant, created_at, last_used_at, idle_s, 
 {session_columns} WHERE hash = :hash
 
 -- name: sessions
--- The sessions that a reader may see and that have not ended, the oldest first.
+-- The sessions that a reader may see and that have not ended, the oldest first, after a time and an id.
 {session_columns} WHERE expires_at > onward_now() AND last_used_at + idle_s > onward_now() AND (:of_all OR COALESCE(tenant, '') = :tenant)
-ORDER BY created_at, id
+  AND (created_at > CAST(:after_at AS float8) OR (created_at = CAST(:after_at AS float8) AND id > :after)) ORDER BY created_at, id LIMIT :limit
 
 -- name: session_end
 -- End a session; it returns nothing when that was done before.
