@@ -26,6 +26,8 @@ KEYS = 4
 PEOPLE = 12
 """Subjects, each with its own data key."""
 PERIOD_S = 0.03
+MORE_ORDERS = 40
+"""Orders that are submitted during each change: a slow machine does not get more of them."""
 HELD_BACK = 5
 """Each so many-th order gets its signal only at the end: it waits through changes of the keys."""
 
@@ -40,6 +42,8 @@ class Plant:
         self.workers: list[Child] = []
         self.orders: dict[int, Any] = {}
         self._unsignalled: list[int] = []
+        self._room = asyncio.Semaphore(3 * PEOPLE)
+        self._using_client = asyncio.Lock()
         self._stopping = False
         self._feeding: asyncio.Task[None] | None = None
 
@@ -69,19 +73,26 @@ class Plant:
 
     async def _feed(self) -> None:
         for number in itertools.count():
-            labels = {crew.LABEL: f"p{number % PEOPLE}"}
-            self.orders[number] = await self.client.submit("order", number, labels=labels)
-            if number % HELD_BACK:
-                await self.client.signal(self.orders[number].id, "go", f"go {number}")
-            else:
-                self._unsignalled.append(number)
+            await self._room.acquire()
             if self._stopping:
                 return
+            async with self._using_client:
+                labels = {crew.LABEL: f"p{number % PEOPLE}"}
+                self.orders[number] = await self.client.submit("order", number, labels=labels)
+                if number % HELD_BACK:
+                    await self.client.signal(self.orders[number].id, "go", f"go {number}")
+                else:
+                    self._unsignalled.append(number)
             await asyncio.sleep(PERIOD_S)
+
+    def _order_more(self) -> None:
+        for _ in range(MORE_ORDERS):
+            self._room.release()
 
     async def give(self, keys: str) -> None:
         """Restart all processes one by one with these keys. One worker is killed, the other stops in order."""
         self.keys = keys
+        self._order_more()
         for number, worker in enumerate(self.workers):
             if number == 0:
                 await asyncio.to_thread(worker.kill9)
@@ -90,12 +101,14 @@ class Plant:
                 assert await asyncio.to_thread(worker.wait) == 0
             worker.close()
             self.workers[number] = await self._worker()
-        before, self.client = self.client, await self._connect()
-        await asyncio.sleep(10 * PERIOD_S)  # a submit with the client of before may be under way
+        new = await self._connect()
+        async with self._using_client:
+            before, self.client = self.client, new
         await before.__aexit__(None, None, None)
 
     async def rotate(self, crash: str = "") -> int:
         """`onward encryption rotate --data-keys`; its exit status."""
+        self._order_more()
         env = {**self._environment(), **({"ONWARD_CRASH": crash} if crash else {})}
         arguments = ("encryption", "rotate", "--data-keys", "--db", self._url)
         with Child.module("onward", *arguments, cwd=ROOT, env=env) as child:
@@ -105,6 +118,7 @@ class Plant:
         """Stop the feed, signal the orders that wait, and wait for all of them."""
         assert self._feeding is not None
         self._stopping = True
+        self._room.release()
         await self._feeding
         for number in self._unsignalled:
             await self.client.signal(self.orders[number].id, "go", f"go {number}")
