@@ -7,15 +7,18 @@ A round has a database, a server and a worker of its own. The honest tenant subm
 hostile one does all that its keys allow, from many connections, and heeds no `Retry-After`: small tasks in ever new groups and queues,
 tasks that take a minute, large bodies, the longest lists, streams, MCP, calls that are refused and audited, priorities that it may not
 give. It also has a backlog of tasks. The table shows the median of the rounds' p95, and their ratio; the aim is 3 times at most.
+`--without` switches a protection off, to see what it is worth.
 
-`python -m bench.hostile server URL …`, `… worker URL` and `… hostile URL PORT TOKEN …` are the other processes.
+`python -m bench.hostile server URL …`, `… worker URL …`, `… backlog URL …` and `… hostile URL PORT TOKEN …` are the other processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -24,7 +27,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -36,6 +39,8 @@ from onward import Context, Onward
 from onward.core.caller import SCOPES, Caller
 from onward.server.access.service import AuthorizedService
 from onward.server.http.uvicorn import Server
+from onward.service import submission
+from onward.service.process_use import ProcessUse
 from onward.service.submission import SubmitRequest
 
 AIM = 3.0
@@ -52,6 +57,11 @@ NO_QUOTAS = {
     for name in ("requests", "key_requests", "streams", "sessions", "queue_share", "tasks", "refused")
 }
 PERCENT = 95
+
+QUOTAS, QUEUE_TURNS, SERVER_TURNS = "quotas", "queue-turns", "server-turns"
+PROTECTIONS = (QUOTAS, QUEUE_TURNS, SERVER_TURNS)
+"""What `--without` switches off: the quotas of tenants; their turns in a queue, so that all tasks stand in one line; their turns at the
+database and the event loop of the server."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +86,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--store", choices=("postgres", "sqlite"), nargs="+", default=["postgres", "sqlite"])
     parser.add_argument("--rounds", type=int, default=5, help="rounds for each store")
     parser.add_argument("--seconds", type=float, default=6.0, help="seconds of each half of a round")
-    parser.add_argument("--no-quotas", action="store_true", help="switch all quotas off")
+    parser.add_argument("--without", nargs="+", choices=PROTECTIONS, default=[], help="switch these protections off")
     parser.add_argument("--only", nargs="+", choices=list(ATTACKS), default=list(ATTACKS), help="these attacks alone")
     return parser.parse_args(words)
 
@@ -86,7 +96,7 @@ def run(options: argparse.Namespace, empty: Callable[[str], str]) -> int:
     rounds: dict[str, list[Round]] = {store: [] for store in options.store}
     for _ in range(options.rounds):
         for store in options.store:
-            result = measure(empty(store), options.seconds, attacks=options.only, quotas=not options.no_quotas)
+            result = measure(empty(store), options.seconds, attacks=options.only, without=options.without)
             print(f"{store:10} {_row([result])}   {result.statuses}", file=sys.stderr, flush=True)
             rounds[store].append(result)
     print(f"{'':10} {'submit p95':>24} {'pick-up p95':>24}   alone, beside, ratio; medians of {options.rounds} rounds")
@@ -115,27 +125,28 @@ def _row(rounds: list[Round]) -> str:
     )
 
 
-def measure(url: str, seconds: float, *, attacks: list[str] | None = None, quotas: bool = True) -> Round:
-    """One round in an empty database."""
-    return uvloop.run(_round(url, seconds, list(ATTACKS) if attacks is None else attacks, quotas))
+def measure(url: str, seconds: float, *, attacks: Sequence[str] = (), without: Sequence[str] = ()) -> Round:
+    """One round in an empty database; with all attacks if none is named. `without` are protections that are switched off, in the processes
+    of the round: the one that calls this keeps them."""
+    return uvloop.run(_round(url, seconds, attacks or list(ATTACKS), without))
 
 
-async def _round(url: str, seconds: float, attacks: list[str], quotas: bool) -> Round:
-    async with make_app(url, quotas) as app:
+async def _round(url: str, seconds: float, attacks: Sequence[str], without: Sequence[str]) -> Round:
+    async with make_app(url, without) as app:
         honest = (await app.keys.create("honest", list(SCOPES), tenant=HONEST)).token
         keys = [
             (await app.keys.create(f"hostile {n}", list(SCOPES), tenant=HOSTILE)).token for n in range(HOSTILE_KEYS)
         ]
         with ExitStack() as stack:
             start = lambda role, *rest: stack.enter_context(child.Worker(role, url, *rest, module="bench.hostile"))  # noqa: E731
-            servers = start("server", int(quotas)), start("worker", int(quotas))
+            servers = start("server", *without), start("worker", *without)
             port, _ = [await asyncio.to_thread(server.hear) for server in servers]
             attacker = start("hostile", port, ",".join(attacks), *keys)
             await asyncio.to_thread(attacker.hear)
             await (await Connection.open(port, honest)).request("POST", "/mcp", _BEGIN_MCP, _MCP)  # imports the MCP SDK
             await _submit_often(port, honest, WARM_UP_S / 2)
             alone = await _latency(app, await _submit_often(port, honest, seconds))
-            await _fill(app)
+            await asyncio.to_thread(start("backlog", *without).hear)
             attacker.tell("begin")
             await asyncio.sleep(WARM_UP_S)
             beside = await _submit_often(port, honest, seconds)
@@ -335,8 +346,8 @@ async def _attack(port: int, attacks: list[str], keys: list[str]) -> None:
 # ── the server and the worker ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def make_app(url: str, quotas: bool) -> Onward:
-    app = Onward(url, **({} if quotas else NO_QUOTAS))
+def make_app(url: str, without: Sequence[str]) -> Onward:
+    app = Onward(url, **(NO_QUOTAS if QUOTAS in without else {}))
 
     @app.task
     async def start_time(ctx: Context) -> float:
@@ -349,18 +360,37 @@ def make_app(url: str, quotas: bool) -> Onward:
     return app
 
 
-async def _server(url: str, quotas: bool) -> None:
+def switch_off(without: Sequence[str]) -> None:
+    """Switch the turns that are named off in this process."""
+    if QUEUE_TURNS in without:
+        submission.turn_group = lambda _tenant, _group: "all"
+    if SERVER_TURNS in without:
+        ProcessUse._turn = lambda _self, _tenant, _kind, _max_s=None: contextlib.nullcontext()  # type: ignore[assignment, method-assign]
+
+
+async def _server(url: str, without: Sequence[str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         bound.bind(("127.0.0.1", 0))
-        async with make_app(url, quotas) as app:
+        async with make_app(url, without) as app:
             await Server(app.asgi(), grace=1, ready=lambda: child.say(bound.getsockname()[1])).serve([bound])
 
 
-async def _worker(url: str, quotas: bool) -> None:
-    app = make_app(url, quotas)
+async def _worker(url: str, without: Sequence[str]) -> None:
+    app = make_app(url, without)
     async with app, app.worker(slots=SLOTS):
         child.say("ready")
         await asyncio.to_thread(sys.stdin.read)
+
+
+async def _backlog(url: str, without: Sequence[str]) -> None:
+    async with make_app(url, without) as app:
+        await _fill(app)
+    child.say("filled")
+
+
+def _run(role: Callable[[str, Sequence[str]], Coroutine[Any, Any, None]], url: str, *without: str) -> None:
+    switch_off(without)
+    uvloop.run(role(url, without))
 
 
 def _hostile(url: str, port: str, attacks: str, *keys: str) -> None:
@@ -372,8 +402,9 @@ if __name__ == "__main__":
     child.main(
         {},
         {
-            "server": lambda url, quotas: uvloop.run(_server(url, quotas == "1")),
-            "worker": lambda url, quotas: uvloop.run(_worker(url, quotas == "1")),
+            "server": functools.partial(_run, _server),
+            "worker": functools.partial(_run, _worker),
+            "backlog": functools.partial(_run, _backlog),
             "hostile": _hostile,
         },
     )

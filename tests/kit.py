@@ -158,7 +158,7 @@ def together(*batches: Batch) -> Batch:
 
 
 async def kinds(store: Store, task_id: str) -> list[str]:
-    return [record.kind for record in await store.journal(task_id)]
+    return [record.kind for record in await store.journal(task_id, limit=100_000)]
 
 
 async def dense(store: Store, task_id: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -11,8 +12,9 @@ from onward import Onward, Retry
 from onward.core import record as r
 from onward.core.journal.waterfall import Bar, Waterfall
 from onward.core.record import Record
-from onward.errors import NotFound, TaskNotFound
-from onward.service.serialize import whole_record_json
+from onward.errors import NotFound, StepFailed, TaskNotFound
+from onward.service import timeline as timeline_module
+from onward.service.serialize import timeline_json, whole_record_json
 from tests.kit import eventually, only_memory
 
 
@@ -252,3 +254,59 @@ async def test_one_record_whole_or_cut(app: Onward) -> None:
             await look(task.id, seq)
     with pytest.raises(TaskNotFound):
         await app.service.timelines.timeline("nobody")
+
+
+@only_memory
+async def test_a_long_timeline_comes_in_parts_that_make_the_whole(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    async def below(ctx: Any) -> None: ...
+
+    @app.task
+    async def above(ctx: Any) -> None:
+        child = await ctx.submit("below")
+        for _ in range(5):
+            await ctx.step(lambda: "x", name="early")
+        with contextlib.suppress(StepFailed):
+            async with ctx.saga("trip"):
+                for _ in range(5):
+                    await ctx.step(lambda: "x", name="book", undo=lambda: None)
+                await ctx.sleep(0.01)
+                await ctx.step(lambda: 1 / 0, name="break", retry=1)
+        await child.result()
+        for _ in range(5):
+            await ctx.step(lambda: "x", name="late")
+
+    async with app.worker():
+        task = await app.submit(above)
+        await task.result(timeout="20s")
+    timelines = app.service.timelines
+    whole = await timelines.timeline(task.id)
+    assert not whole.more
+    assert {"ok", "undone"} <= {bar.state for bar in whole.bars}
+    for records, bars in ((1, 1), (3, 4), (7, 10)):
+        monkeypatch.setattr(timeline_module, "PAGE_RECORDS", records)
+        monkeypatch.setattr(timeline_module, "MAX_BARS", bars)
+        read, parts = await timelines.timeline(task.id), 1
+        while read.more:
+            part = await timelines.timeline(task.id, after=read.seq)
+            assert len(part.bars) + len(part.marks) <= bars + 4 * records + 5, "with those that are open"
+            read, parts = read.then(part), parts + 1
+        assert parts > 2
+        assert read == whole
+
+
+@only_memory
+async def test_a_timeline_is_bounded_in_bytes(app: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    async def work(ctx: Any) -> None:
+        for _ in range(50):
+            await ctx.step(lambda: "x", name="é" * 200)
+
+    async with app.worker():
+        task = await app.submit(work)
+        await task.result(timeout="20s")
+    monkeypatch.setattr(timeline_module, "PAGE_RECORDS", 2)
+    monkeypatch.setattr(timeline_module, "PAGE_BYTES", 10_000)
+    first = await app.service.timelines.timeline(task.id)
+    assert first.more
+    assert 9_000 < len(json.dumps(timeline_json(first), ensure_ascii=False).encode()) < 13_000

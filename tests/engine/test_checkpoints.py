@@ -8,6 +8,7 @@ import pytest
 
 from onward import Onward, State
 from onward.core import record as r
+from onward.core.page import Page
 from onward.core.wire import content_id
 from onward.errors import StepFailed
 from onward.store.port.core import Batch, Content, Store
@@ -64,8 +65,8 @@ async def test_what_came_before_a_checkpoint_is_not_read_again(lab: Lab) -> None
     read: list[int | None] = []
     whole = lab.store.journal
 
-    async def journal(task_id: str, after: int | None = 0, limit: int = 1000) -> list[r.Record]:
-        records = await whole(task_id, after, limit)
+    async def journal(task_id: str, *bounds: Any) -> Page[r.Record]:
+        records = await whole(task_id, *bounds)
         read.append(len(records))
         return records
 

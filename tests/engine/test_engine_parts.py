@@ -328,6 +328,16 @@ async def test_a_busy_process_sends_few_nudges() -> None:
     hub.close()
 
 
+@pytest.mark.parametrize("topic", ["ended", "news", "follow", "who", "ready", "unknown"])
+def test_a_nudge_of_a_stranger_raises_nothing(topic: str) -> None:
+    hub, told, names = Hub(), threading.Event(), list[str]()
+    hub.listen(topic, (lambda *queue: names.extend(queue)) if topic == "ready" else told.set)
+    for rest in ("", " ", " default", " a b", " \x01", f" {'x' * 7000}"):
+        hub.heard(f"{topic}{rest}")
+    assert names == (["default", "a b", "\x01", "x" * 7000] if topic == "ready" else [])
+    assert told.is_set() is (topic != "ready")
+
+
 async def test_datagrams_between_processes() -> None:
     topics: list[str] = []
     listener = Datagrams(topics.append)

@@ -13,6 +13,8 @@ from onward.agent.prices import Prices
 from onward.core.caller import ADMIN, READ, SCOPES, SUBMIT, Caller
 from onward.errors import Forbidden
 from onward.server.access.service import AuthorizedService
+from onward.service.submission import SubmitRequest
+from tests.kit import eventually
 from tests.server.conftest import Ends
 
 Client = httpx2.AsyncClient
@@ -153,3 +155,79 @@ async def test_scopes_for_queues_workers_and_stats(app: Onward, scopes: set[str]
     assert await may(AuthorizedService(app.service, Caller(tenant="t", scopes=frozenset(scopes)))) == set(), (
         "a queue belongs to no tenant"
     )
+
+
+# ── figures of a caller without a tenant ─────────────────────────────────────────────────────────────────────────────
+
+
+def _caller(tenant: str | None, *scopes: str) -> Caller:
+    return Caller(tenant, frozenset(scopes), "key", "key")
+
+
+async def test_stats_and_queues_count_the_tasks_that_the_caller_sees(app: Onward) -> None:
+    """As lists do: without a tenant and without the scope admin, a caller sees tasks without a tenant."""
+
+    @app.task(retry=1)
+    async def work(ctx: Any, end: str) -> None:
+        if end == "fails":
+            raise ValueError(end)
+
+    for tenant, queue, count in (("acme", "secret-launch", 5), ("globex", "default", 3), (None, "mail", 2)):
+        service = AuthorizedService(app.service, _caller(tenant, SUBMIT))
+        await service.submit([SubmitRequest("work", "ok", queue=queue, delay="1h") for _ in range(count)])
+        await service.submit([SubmitRequest("work", end, queue="now") for end in ("ok", "fails")])
+    async with app.worker(queues=["now"]):
+        await eventually(lambda: _ended(app, 6))
+    reader, admin = [AuthorizedService(app.service, _caller(None, *scopes)) for scopes in ((READ,), (READ, ADMIN))]
+    stats, whole = await reader.stats(), await admin.stats()
+    assert (stats.states["pending"], stats.states["completed"], stats.states["failed"]) == (2, 1, 1)
+    assert (whole.states["pending"], whole.states["completed"], whole.states["failed"]) == (10, 3, 3)
+    assert (stats.reasons, stats.exact) == ({"delayed": 2}, True)
+    assert {queue.name: queue.waiting for queue in await reader.queues()} == {"mail": 2}
+    assert {queue.name for queue in await admin.queues()} == {"secret-launch", "default", "mail"}
+    assert len((await reader.list())[0]) == 4, "the same tasks"
+
+
+async def _ended(app: Onward, count: int) -> bool:
+    stats = await app.stats()
+    return stats.states["completed"] + stats.states["failed"] == count
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_schedules_come_in_pages(app: Onward, client: Client) -> None:
+    @app.task
+    async def work(ctx: Any, number: int) -> None: ...
+
+    for n in range(5):
+        app.schedule(f"s{n}", work, n, every="1h")
+    await app.save_schedules()
+    names, query = list[str](), {"limit": "2"}
+    for expected in (2, 2, 1):
+        page = (await client.get("/api/schedules", params=query)).json()
+        assert len(page["schedules"]) == expected
+        names += [schedule["name"] for schedule in page["schedules"]]
+        query["cursor"] = page["next"]
+    assert page["next"] is None
+    assert names == [f"s{n}" for n in range(5)]
+    assert [schedule.name for schedule in await app.schedules()] == names
+    for query in ({"limit": "0"}, {"limit": "1001"}, {"cursor": ""}):
+        assert (await client.get("/api/schedules", params=query)).status_code == 422
+
+
+async def test_keys_come_in_pages(app: Onward, client: Client) -> None:
+    made = [(await app.keys.create(f"k{n}", ["admin", "read"])) for n in range(5)]
+    headers = {"Authorization": f"Bearer {made[0].token}"}
+    names, query = list[str](), {"limit": "2"}
+    for expected in (2, 2, 1):
+        page = (await client.get("/api/keys", params=query, headers=headers)).json()
+        assert len(page["keys"]) == expected
+        names += [key["name"] for key in page["keys"]]
+        query["cursor"] = page["next"]
+    assert page["next"] is None
+    assert sorted(names) == [f"k{n}" for n in range(5)]
+    assert [key.name for key in await app.keys.list()] == names
+    for cursor in ("k", "[]", '["a", "b"]', "[1.0, 5]", "[NaN, 5]", '[1e999, "abc"]'):
+        answer = await client.get("/api/keys", params={"cursor": cursor}, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_setting"), cursor

@@ -7,11 +7,13 @@ import platform
 from typing import Any
 
 import httpx2
+import pytest
 
 from onward import Onward, tool
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 from onward.app.application import VERSION
+from onward.server.schema import shapes
 from tests.kit import eventually, only_memory
 from tests.server.conftest import Ends
 
@@ -66,7 +68,7 @@ async def test_the_approval_that_expires_first_comes_first(app: Onward, client: 
     assert {approval["risk"] for approval in approvals} == {"write_local"}
 
 
-async def test_the_preview_of_a_fork(app: Onward, client: Client, ends: Ends) -> None:
+async def test_the_preview_of_a_fork(app: Onward, client: Client, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.task
     async def work(ctx: Any) -> str:
         await ctx.step(lambda: 1, name="read")
@@ -80,11 +82,15 @@ async def test_the_preview_of_a_fork(app: Onward, client: Client, ends: Ends) ->
     answer = await client.post(f"/api/tasks/{task.id}/fork", json={"at": 3, "preview": True})
     assert answer.json() == {
         "would_repeat": [{"seq": 4, "name": "charge", "kind": "step", "effect": True}],
+        "more": 0,
         "keeps": 3,
         "asks_again": [],
     }
     again = (await client.post(f"/api/tasks/{task.id}/fork", json={"at": 1, "preview": True})).json()
     assert [(step["name"], step["effect"]) for step in again["would_repeat"]] == [("read", False), ("charge", True)]
+    monkeypatch.setattr(shapes, "MAX_REPEATED", 1)
+    first = (await client.post(f"/api/tasks/{task.id}/fork", json={"at": 1, "preview": True})).json()
+    assert (first["would_repeat"], first["more"]) == (again["would_repeat"][1:], 1), "effects come before others"
     wrong = await client.post(f"/api/tasks/{task.id}/fork", json={"at": 99, "preview": True})
     assert (wrong.status_code, wrong.json()["code"]) == (409, "cannot_fork")
     assert len((await app.list())[0]) == before

@@ -8,7 +8,7 @@ import pytest
 
 from onward import Onward, State
 from onward.core import record as r
-from onward.core.journal.cuts import Cuts
+from onward.core.journal.cuts import Cuts, slim
 from onward.core.record import Record
 from onward.errors import CannotFork, InvalidInput, TaskNotFound, UsageError
 from tests.kit import Lab, dense
@@ -323,3 +323,40 @@ def test_a_cut_checks_all_open_waits() -> None:
     )
     assert [place.seq for place in cuts.places()] == [1, 2, 6, 10, 11, 13]
     assert (cuts.near(4), cuts.near(1), cuts.near(12)) == ([2, 6], [2], [11, 13])
+
+
+async def test_a_journal_without_its_large_payloads_is_cut_at_the_same_places(lab: Lab) -> None:
+    @lab.app.task
+    async def leaf(ctx: Any) -> str:
+        return "x" * 1000
+
+    @lab.app.task
+    async def work(ctx: Any) -> None:
+        child = await ctx.submit("leaf")
+        await ctx.step(lambda: "x" * 10_000, name="large")
+        await ctx.approve("pay", data={"sum": "9" * 5_000})
+        await ctx.signal("go")
+        await child.result()
+
+    await lab.start()
+    task_id = await lab.submit("work")
+    await lab.settled(task_id)
+    (ask,) = await lab.app.asks("approval")
+    await lab.app.decide(ask.id, "approve")
+    await lab.app.signal(task_id, "go", "y" * 5_000)
+    await lab.ended(task_id)
+    records = list(await lab.store.journal(task_id))
+    small = [slim(record) for record in records]
+    before, after = [sum(len(record.data) for record in journal) for journal in (records, small)]
+    assert before > 20_000
+    assert after < 2_000
+    children = frozenset(Cuts(records).started())
+    assert len(children) == 1
+    full, light = Cuts(records, children), Cuts(small, children)
+    assert light.started() == full.started()
+    assert [record.seq for record in light.places()] == [record.seq for record in full.places()]
+    for record in records:
+        at = record.seq
+        for question in (Cuts.why_not, Cuts.near, Cuts.inbox, Cuts.approved, Cuts.again):
+            assert question(light, at) == question(full, at), (question, at)  # type: ignore[operator]
+    assert full.approved(records[-1].seq) != []

@@ -32,7 +32,7 @@ class Counts:
         self.reads, self._clock, self._tasks = 0, clock, tasks
         self.overview = self
 
-    async def unfinished(self) -> list[Unfinished]:
+    async def unfinished(self, whose: str | None = None) -> list[Unfinished]:
         self.reads += 1
         await asyncio.sleep(0)
         self._clock.time += 0.1

@@ -421,13 +421,13 @@ async def test_a_worker_outlives_a_store_that_is_away(lab: Lab, caplog: Any) -> 
     lab.app.schedule("s", "work", every="5s", missed="all")
     away = True
 
-    async def schedules(*, soonest: int | None = None) -> Any:
-        if away and soonest is not None:
+    async def soonest(limit: int) -> Any:
+        if away:
             raise StoreUnavailable("the line is dead")
-        return await real.schedules.list(soonest=soonest)
+        return await real.schedules.soonest(limit)
 
     real = lab.store
-    lab.app.store = Through(real, **{"schedules.list": schedules})
+    lab.app.store = Through(real, **{"schedules.soonest": soonest})
     await lab.start()
     await lab.clock.until(lab.clock.sleep(11))
     assert await fired(lab.app) == []
@@ -543,15 +543,15 @@ async def test_a_change_looks_again_when_a_tick_was_quicker(clock: HandClock) ->
         real, other = app.store, ticker(app, clock)
         looked = 0
 
-        async def schedules(**options: Any) -> Any:
+        async def schedule(name: str) -> Any:
             nonlocal looked
-            table = await real.schedules.list(**options)
+            table = await real.schedules.get(name)
             if (looked := looked + 1) == 1:
                 clock.jump(3600)
                 await other.look()
             return table
 
-        app.service.schedules._store = Through(real, **{"schedules.list": schedules})  # type: ignore[assignment]
+        app.service.schedules._store = Through(real, **{"schedules.get": schedule})  # type: ignore[assignment]
         paused = await app.pause_schedule("s")
         assert (looked, paused.paused) == (2, True)
         assert paused.last_at is not None, "the tick is not forgotten"

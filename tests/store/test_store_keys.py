@@ -6,6 +6,7 @@ import pytest
 
 from onward.core.audit import AuditEvent
 from onward.core.key import KeyRow
+from onward.core.page import FIRST, TimeCursor
 from onward.store.port.core import Store
 from onward.store.shared import keys as shared_keys
 from onward.store.shared.keys import KEPT_S
@@ -58,3 +59,29 @@ async def test_there_is_always_a_key_where_there_was_one(store: Store, time: Tim
         await add(store, f"later{n}", 1.0)
         assert await store.keys.exist()
     assert len(await ids(store)) == 1
+
+
+async def test_keys_come_in_pages(store: Store, time: Time) -> None:
+    names = [f"k{n}" for n in range(7)]
+    for n, name in enumerate(names):
+        time.move(n % 2)  # some of the same moment
+        await add(store, name)
+    pages, after = list[list[str]](), FIRST
+    while page := await store.keys.list(after=after, limit=3):
+        pages.append([key.id for key in page])
+        after = TimeCursor(page[-1].created_at, page[-1].id)
+    assert pages == [names[:3], names[3:6], names[6:]]
+    assert await store.keys.names(["k1", "k5", "nobody"]) == {"k1": "k1", "k5": "k5"}
+    assert await store.keys.names(["k1"], "acme") == {}
+
+
+async def test_valid_keys_of_a_tenant_are_counted_up_to_a_number(store: Store, time: Time) -> None:
+    for id_, tenant, seconds in (("a", "acme", None), ("b", "acme", DAY_S), ("c", "acme", None), ("d", "globex", None)):
+        key = KeyRow(id_, b"h" * 32, id_, tenant, "read", None, 0, None, None, None, None, 0)
+        await store.keys.add(key, seconds, EVENT._replace(subject=id_))
+    assert await store.keys.count_valid("acme", 100) == 3
+    assert await store.keys.count_valid("acme", 2) == 2
+    time.move(DAY_S + 1)
+    await store.keys.revoke("a", EVENT._replace(action="revoke_key", subject="a"))
+    assert await store.keys.count_valid("acme", 100) == 1
+    assert await store.keys.count_valid("nobody", 100) == 0

@@ -10,6 +10,7 @@ import pytest
 from onward.core import crash
 from onward.core.schedule import ScheduleRow
 from onward.store.port.core import Store
+from onward.store.shared import schedules as shared_schedules
 from tests.kit import Time, claim, join, new, next_id, not_memory, sql
 
 
@@ -53,8 +54,8 @@ async def test_a_schedule_comes_back_as_it_was_written(store: Store, time: Time)
 async def test_the_soonest_come_first_and_the_paused_not_at_all(store: Store) -> None:
     for name, at in (("c", 30.0), ("a", 20.0), ("b", 10.0), ("d", None), ("e", 20.0)):
         await store.schedules.advance(name, None, row(name, next_at=at, paused=at is None))
-    assert [schedule.name for schedule in (await store.schedules.list(soonest=3)).rows] == ["b", "a", "e"]
-    assert [schedule.name for schedule in (await store.schedules.list(soonest=9)).rows] == ["b", "a", "e", "c"]
+    assert [schedule.name for schedule in (await store.schedules.soonest(3)).rows] == ["b", "a", "e"]
+    assert [schedule.name for schedule in (await store.schedules.soonest(9)).rows] == ["b", "a", "e", "c"]
 
 
 async def test_a_turn_moves_the_schedule_and_submits_its_tasks(store: Store) -> None:
@@ -144,3 +145,32 @@ async def test_of_many_turns_at_once_one_succeeds(store: Store, open_another: An
         assert sorted(done) == [False] * 5 + [True]
         assert (await marks(store))["nightly"] == f"m{turn}.{done.index(True)}"
     assert len(await keys(store)) == 10
+
+
+async def test_schedules_come_in_pages_of_a_bounded_number(store: Store) -> None:
+    names = [f"s{n}" for n in range(7)]
+    for name in names:
+        await store.schedules.advance(name, None, row(name))
+    pages, after = list[list[str]](), ""
+    while after is not None:
+        _, rows = await store.schedules.list(after=after, limit=3)
+        pages.append([schedule.name for schedule in rows])
+        after = rows.next
+    assert pages == [names[:3], names[3:6], names[6:]]
+    assert [schedule.name for schedule in (await store.schedules.get("s4")).rows] == ["s4"]
+    assert (await store.schedules.get("s")).rows == []
+
+
+async def test_schedules_come_in_pages_of_bounded_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_schedules, "PAGE_BYTES", 10_000)
+    for n in range(6):
+        await store.schedules.advance(
+            f"s{n}", None, row(f"s{n}", input=b'"%s"' % (b"x" * (30_000 if n == 4 else 4_000)))
+        )
+    pages, after = list[list[str]](), ""
+    while after is not None:
+        _, rows = await store.schedules.list(after=after)
+        pages.append([schedule.name for schedule in rows])
+        after = rows.next
+    assert pages == [["s0", "s1", "s2"], ["s3", "s4"], ["s5"]], "the one with which a page has its bytes is the last"
+    assert [schedule.name async for schedule in shared_schedules.each_stored(store._db)] == [f"s{n}" for n in range(6)]  # type: ignore[attr-defined]

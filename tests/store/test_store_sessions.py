@@ -6,6 +6,7 @@ import hashlib
 
 from onward.core import wire
 from onward.core.audit import AuditEvent
+from onward.core.page import FIRST, TimeCursor
 from onward.core.session import MAX_PER_PERSON, SessionRow
 from onward.store.port.core import Store
 from tests.kit import Time, sql
@@ -95,3 +96,15 @@ async def test_a_session_that_another_one_displaces_is_in_the_audit(store: Store
     assert (signed_in.action, signed_in.subject) == ("sign_in", "new")
     assert (ended.action, ended.subject, ended.tenant, ended.key) == ("displace_session", "s0", "acme", "person:a-1")
     assert wire.decode(ended.data) == {"person": "a-1", "roles": "viewer", "because_of": "new"}
+
+
+async def test_sessions_come_in_pages(store: Store, time: Time) -> None:
+    names = [f"s{n}" for n in range(5)]
+    for n, name in enumerate(names):
+        time.move(n % 2)  # some of the same moment
+        await store.sessions.add(session(name, person=f"p{n}"), 3600, EVENT)
+    pages, after = list[list[str]](), FIRST
+    while page := await store.sessions.list(after=after, limit=2):
+        pages.append([row.id for row in page])
+        after = TimeCursor(page[-1].created_at, page[-1].id)
+    assert pages == [names[:2], names[2:4], names[4:]]

@@ -17,7 +17,7 @@ from onward.core.record import Record
 from onward.core.sealed import is_sealed, unreadable
 from onward.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge, TaskNotFound
 from onward.store.port.core import Batch, Content, Store
-from onward.store.port.paging import bounded_pages
+from onward.store.port.paging import journal_pages
 
 if TYPE_CHECKING:
     from onward.core.state import ArtifactRef
@@ -117,7 +117,7 @@ class Artifacts:
 
         refs: dict[str, Any] = {}
         empty = True
-        async for page in bounded_pages(self._store, _check_task_id(task_id)):
+        async for page in journal_pages(self._store.journal, _check_task_id(task_id)):
             empty = False
             for record in page:
                 if until is None or record.seq <= until:

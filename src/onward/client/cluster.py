@@ -17,9 +17,14 @@ class ClusterVerbs(QueryVerbs):
 
     @verb
     def schedules(self) -> Script[list[Schedule]]:
-        """All schedules, by name."""
-        document = yield from self._read("/api/schedules")
-        return [from_json(Schedule, schedule) for schedule in document["schedules"]]
+        """All schedules, by name, of all pages."""
+        schedules: list[Schedule] = []
+        cursor: str | None = None
+        while True:
+            document = yield from self._read("/api/schedules", cursor=cursor)
+            schedules += [from_json(Schedule, schedule) for schedule in document["schedules"]]
+            if (cursor := document.get("next")) is None:
+                return schedules
 
     @verb
     def pause_schedule(self, name: str) -> Script[Schedule]:

@@ -37,8 +37,12 @@ class QueryVerbs(BaseClient):
 
     @verb
     def timeline(self, task_id: str, after: int = 0) -> Script[Timeline]:
-        """The journal of a task as a waterfall; with `after`, only the bars and marks that changed after that record."""
-        return parse_timeline((yield from self._read(f"{path('tasks', task_id)}/timeline", after=after)))
+        """The journal of a task as a waterfall, of all pages; with `after`, only the bars and marks that changed after that record."""
+        route = f"{path('tasks', task_id)}/timeline"
+        timeline = parse_timeline((yield from self._read(route, after=after)))
+        while timeline.more:
+            timeline = timeline.then(parse_timeline((yield from self._read(route, after=timeline.seq))))
+        return timeline
 
     @verb
     def record(self, task_id: str, seq: int) -> Script[Json]:

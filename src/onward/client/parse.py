@@ -58,6 +58,7 @@ def parse_timeline(document: Json) -> Timeline:
         seq=document["seq"],
         bars=[from_json(Bar, bar) for bar in document["bars"]],
         marks=[from_json(Point, mark) for mark in document["marks"]],
+        more=document.get("more", False),
     )
 
 

@@ -84,6 +84,20 @@ async function json(method, path, options) {
 }
 
 export const get = (path, query, options = {}) => json("GET", path, { ...options, query });
+
+const MAX_PAGES = 100;
+
+/** The items of a list (`name` in the response) of all pages, up to a bound. */
+export async function everyPage(path, name, options = {}) {
+  let page = await get(path, {}, options);
+  const items = page[name];
+  for (let read = 1; page.next && read < MAX_PAGES; read += 1) {
+    page = await get(path, { cursor: page.next }, options);
+    items.push(...page[name]);
+  }
+  return items;
+}
+
 export const post = (path, body = {}, options = {}) => json("POST", path, { ...options, body });
 export const remove = (path, options = {}) => json("DELETE", path, options);
 

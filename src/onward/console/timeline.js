@@ -58,6 +58,7 @@ export function timeline({ pick, signal }) {
       bars.clear();
       marks.clear();
     }
+    for (const [name, bar] of bars) if (bar.end === null) bars.delete(name); // the data has it as it is now
     for (const bar of data.bars) bars.set(`${bar.kind}:${bar.seq}:${bar.attempt}`, bar);
     for (const mark of data.marks) marks.set(`${mark.kind}:${mark.seq}`, mark);
     about = { from: data.from, until: data.until, seq: data.seq };

@@ -1,11 +1,21 @@
-"""A page of a list."""
+"""A page of a list, and the cursor of a list in the order of its times."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
+
+from onward.core.text import safe
+from onward.errors import BadSetting
 
 T = TypeVar("T")
+
+MAX_CURSOR_CHARS: Final = 200
+MAX_SHOWN_CHARS: Final = 80
+"""Characters of a wrong cursor in an error."""
 
 
 class Page(list[T]):
@@ -14,3 +24,28 @@ class Page(list[T]):
     def __init__(self, items: Iterable[T] = (), next: str | None = None) -> None:  # noqa: A002 -- as in HTTP
         super().__init__(items)
         self.next = next
+
+
+class TimeCursor(NamedTuple):
+    """A place in a list in the order of times: that of an item, and its id."""
+
+    at: float
+    id: str
+
+    def __str__(self) -> str:
+        return json.dumps([self.at, self.id])
+
+
+FIRST: Final = TimeCursor(-1.0, "")
+"""The place before all items."""
+
+
+def parse_time_cursor(cursor: str | None) -> TimeCursor:
+    """The place that a cursor stands for; None is for the first page. Raises BadSetting."""
+    if cursor is None:
+        return FIRST
+    with contextlib.suppress(ValueError, TypeError):
+        at, item_id = json.loads(cursor[:MAX_CURSOR_CHARS])
+        if isinstance(at, float) and math.isfinite(at) and isinstance(item_id, str) and item_id.isalnum():
+            return TimeCursor(at, item_id)
+    raise BadSetting("cursor", safe(cursor)[:MAX_SHOWN_CHARS], "`next` of the page before")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from onward.core import wire
+from onward.core.page import Page
 from onward.core.task import NewTask
 from onward.errors import BadSetting, UsageError
 
@@ -127,7 +128,7 @@ class Timetable(NamedTuple):
     """Schedules, and the time of the database when they were read."""
 
     now: float
-    rows: list[ScheduleRow]
+    rows: Page[ScheduleRow]
 
 
 class Due(NamedTuple):

@@ -141,29 +141,54 @@ def folded(state: AgentState, patches: Iterable[StatePatch]) -> AgentState:
 def state_in(records: Iterable[Record], inbox: Iterable[Message] = ()) -> AgentState | None:
     """The state in a journal, read from its beginning or from any checkpoint on; None when it has none. Patches from outside count from the
     moment they are in the inbox: those that the task has not applied yet, in its journal or in the rest of its `inbox`, are folded last."""
-    state: AgentState | None = None
-    sent: dict[int, Any] = {}
+    reader = StateReader()
     for record in records:
-        _note_sent(record, sent)
+        reader.read(record)
+    for message in inbox:
+        reader.hear(message)
+    return reader.current()
+
+
+class StateReader:
+    """The same record by record, for a reader that does not keep the journal."""
+
+    def __init__(self) -> None:
+        self._state: AgentState | None = None
+        self._sent: dict[int, Any] = {}
+        self.last_message = 0
+        """The number of the last message of the inbox that the journal has."""
+
+    def read(self, record: Record) -> None:
+        """Read the next record."""
+        _note_sent(record, self._sent)
+        self.last_message = last_message([record], self.last_message)
         if record.kind == CHECKPOINT:
             value = record.value["value"]
             snapshot = value.get("state") if isinstance(value, dict) else None
-            state = state if snapshot is None else AgentState.model_validate(snapshot)
+            self._state = self._state if snapshot is None else AgentState.model_validate(snapshot)
         elif record.kind == PATCHED:
             payload = record.value
             if "state" in payload:
-                state = AgentState.model_validate(payload["state"])
-            elif state is not None:
-                state = state.patched(StatePatch.model_validate(payload["patch"]))
-    sent |= {message.number: wire.decode(message.data) for message in inbox if message.kind == PATCH}
-    if state is None:
-        return None
-    return folded(state, [StatePatch.model_validate(sent[number]["patch"]) for number in sorted(sent)])
+                self._state = AgentState.model_validate(payload["state"])
+            elif self._state is not None:
+                self._state = self._state.patched(StatePatch.model_validate(payload["patch"]))
+
+    def hear(self, message: Message) -> None:
+        """Read a message of the inbox that is not in the journal yet."""
+        if message.kind == PATCH:
+            self._sent[message.number] = wire.decode(message.data)
+
+    def current(self) -> AgentState | None:
+        """The state; None when there is none."""
+        if self._state is None:
+            return None
+        return folded(self._state, [StatePatch.model_validate(self._sent[n]["patch"]) for n in sorted(self._sent)])
 
 
-def last_message(records: Iterable[Record]) -> int:
-    """The number of the last message of the inbox that is in a journal, read from its beginning or from a checkpoint on."""
-    last = 0
+def last_message(records: Iterable[Record], before: int = 0) -> int:
+    """The number of the last message of the inbox that is in a journal, read from its beginning or from a checkpoint on; `before` is that
+    of the records before these."""
+    last = before
     for record in records:
         if record.kind == CHECKPOINT:
             last = int(record.value["inbox"])

@@ -71,9 +71,9 @@ def restored(value: Any, task_id: str) -> Usage:
     return Usage.from_json(document) if document["of"] == task_id else Usage()
 
 
-def usage_in(records: Iterable[r.Record], task_id: str) -> Usage:
-    """The usage of a task, from its journal since its last checkpoint."""
-    usage = Usage()
+def usage_in(records: Iterable[r.Record], task_id: str, before: Usage = Usage()) -> Usage:  # noqa: B008 -- it is frozen
+    """The usage of a task, from its journal since its last checkpoint; `before` is that of the pages before these records."""
+    usage = before
     for record in records:
         if record.kind == r.CHECKPOINT:
             usage = restored(record.value["value"], task_id)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from onward.core.approval import ApprovalRule, Vote
 from onward.core.budget import KINDS, BudgetLedger
 from onward.core.durations import Time
-from onward.core.journal.waterfall import Bar, Point
+from onward.core.journal.waterfall import Bar, Point, position
 from onward.core.record import Record
 from onward.core.usage import Usage
 
@@ -443,6 +443,15 @@ class Timeline:
     """The last record that is in it."""
     bars: list[Bar]
     marks: list[Point]
+    more: bool = False
+    """Whether the journal has more records: ask again with `after` = `seq`."""
+
+    def then(self, later: Timeline) -> Timeline:
+        """The timeline with all that changed after it. Bars that were open are in the later one."""
+        bars = [bar for bar in self.bars if bar.end is not None]
+        changed = {(bar.kind, bar.seq, bar.attempt) for bar in later.bars}
+        bars = [bar for bar in bars if (bar.kind, bar.seq, bar.attempt) not in changed] + later.bars
+        return dataclasses.replace(later, bars=sorted(bars, key=position), marks=self.marks + later.marks)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

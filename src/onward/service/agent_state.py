@@ -19,12 +19,15 @@ from onward.service.engine import Engine
 from onward.service.messages import message_id
 from onward.service.submission import SubmitRequest
 from onward.store.port.core import Store
-from onward.store.port.paging import whole_journal
+from onward.store.port.paging import journal_pages
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, StatePatch
 
 _WORK = frozenset({STEP_DONE, STEP_FAILED, ANNOUNCED})
+
+PAGE_MESSAGES = 100
+"""Messages of an inbox that are read at once."""
 
 
 class AgentStates:
@@ -35,14 +38,21 @@ class AgentStates:
 
     async def get(self, task_id: str) -> AgentState:
         """The current state of a task. Raises TaskNotFound, and NoState for a task without a state."""
-        from onward.core.state import last_message, state_in  # noqa: PLC0415 -- pydantic, which most programs do not need
+        from onward.core.state import StateReader  # noqa: PLC0415 -- pydantic, which most programs do not need
 
         task = await self._store.get(task_id)
         if task is None:
             raise TaskNotFound(task_id)
-        records = await whole_journal(self._store.journal, task_id, None)
-        state = state_in(records, await self._store.inbox(task_id, last_message(records)))
-        if state is None:
+        reader = StateReader()
+        async for page in journal_pages(self._store.journal, task_id, None):
+            for record in page:
+                reader.read(record)
+        after = reader.last_message
+        while messages := await self._store.inbox(task_id, after, PAGE_MESSAGES):
+            for message in messages:
+                reader.hear(message)
+            after = messages[-1].number
+        if (state := reader.current()) is None:
             raise NoState(task_id, task.task)
         return state
 
@@ -78,8 +88,9 @@ class AgentStates:
         try:
             await self.get(task_id)
         except NoState:
-            if any(record.kind in _WORK for record in await whole_journal(self._store.journal, task_id, None)):
-                raise NoState(task_id, name) from None
+            async for page in journal_pages(self._store.journal, task_id, None):
+                if any(record.kind in _WORK for record in page):
+                    raise NoState(task_id, name) from None
 
     async def after(self, task_id: str, request: SubmitRequest) -> SubmitRequest:
         """The request for a task that continues another one, for the tenant of that one. Raises NoState for a task without a state,

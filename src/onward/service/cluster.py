@@ -8,7 +8,8 @@ bound (`Stats.exact`).
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+import functools
+from collections.abc import Awaitable, Iterable
 
 from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
@@ -38,19 +39,27 @@ class Cluster:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._unfinished = SharedRead(clock, self._count_unfinished, _many)
+        self._unfinished = SharedRead(clock, functools.partial(self._count_unfinished, None), _many)
         """Counts of unfinished tasks, by queue and reason."""
+        self._without_tenant = SharedRead(clock, functools.partial(self._count_unfinished, ""), _many)
+        """The same of tasks without a tenant."""
         self._held = SharedRead(clock, self._read_held)
 
-    async def _count_unfinished(self) -> list[Unfinished]:
-        return list(await self._store.overview.unfinished())
+    async def _count_unfinished(self, whose: str | None) -> list[Unfinished]:
+        return list(await self._store.overview.unfinished(whose))
+
+    def _counts(self, whose: str | None) -> Awaitable[list[Unfinished]]:
+        if whose is None:
+            return self._unfinished()
+        return self._without_tenant() if whose == "" else self._count_unfinished(whose)
 
     async def _read_held(self) -> tuple[float, dict[str, int]]:
         return await self._store.overview.held()
 
-    async def queues(self) -> list[Queue]:
-        """All queues that have unfinished tasks, a limit, or a worker that names them, by name."""
-        unfinished, limits = await self._unfinished(), await self._store.queues.limits()
+    async def queues(self, whose: str | None = None) -> list[Queue]:
+        """All queues that have unfinished tasks, a limit, or a worker that names them, by name. With `whose`, only the tasks of that tenant
+        count ("": those without a tenant), and a queue with no such task is left out unless it has a limit or a worker."""
+        unfinished, limits = await self._counts(whose), await self._store.queues.limits()
         workers = await self.workers()
         rows: dict[str, list[Unfinished]] = collections.defaultdict(list)
         for row in unfinished:
@@ -80,9 +89,19 @@ class Cluster:
         now, held = await self._held()
         return [_worker(row, now, held.get(row.id, 0)) for row in rows]
 
-    async def stats(self) -> Stats:
-        """How many tasks there are, by state and reason, and how many the workers finish."""
-        unfinished, ended = await self._unfinished(), await self._store.overview.ended(MAX_COUNT_ENDED)
+    async def _ended(self, whose: str | None) -> Ended:
+        if whose is None:
+            return await self._store.overview.ended(MAX_COUNT_ENDED)
+        completed, failed, cancelled = [
+            len(await self._store.listing.ids(limit=MAX_COUNT_ENDED, before=None, state=state, whose=whose))
+            for state in (State.COMPLETED, State.FAILED, State.CANCELLED)
+        ]
+        return Ended(completed, failed, cancelled, max(completed, failed, cancelled) < MAX_COUNT_ENDED)
+
+    async def stats(self, whose: str | None = None) -> Stats:
+        """How many tasks there are, by state and reason, and how many the workers finish. With `whose`, only the tasks of that tenant count
+        ("": those without a tenant); workers serve all tenants."""
+        unfinished, ended = await self._counts(whose), await self._ended(whose)
         reasons: collections.Counter[str] = collections.Counter()
         for row in unfinished:
             reasons[row.reason] += row.tasks

@@ -9,14 +9,14 @@ from typing import Any
 from onward.artifacts.keeper import Artifacts
 from onward.core import wire
 from onward.core.ids import Ids
-from onward.core.journal.cuts import Again, Cuts
+from onward.core.journal.cuts import Again, Cuts, slim
 from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.errors import CannotFork, DataErased, EncryptionKeyMissing, TaskNotFound, UsageError
 from onward.service.askers import Askers
 from onward.service.engine import Engine
 from onward.store.port.core import Store
-from onward.store.port.paging import whole_journal
+from onward.store.port.paging import journal_pages
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Forks:
         return ForkPlan(origin, at, cuts.inbox(at), tuple(cuts.again(at)), tuple(cuts.approved(at)))
 
     async def places(self, task_id: str) -> list[Record]:
-        """The records after which the task can be forked."""
+        """The records after which the task can be forked, without their payloads."""
         cuts = await self._cuts(task_id)
         if not cuts.records:
             raise TaskNotFound(task_id)
@@ -111,7 +111,7 @@ class Forks:
         raise TaskNotFound(origin)
 
     async def _cuts(self, task_id: str) -> Cuts:
-        records = await whole_journal(self._store.journal, task_id)
+        records = [slim(record) async for page in journal_pages(self._store.journal, task_id) for record in page]
         return Cuts(records, await self._children(records, task_id))
 
     async def _children(self, records: list[Record], task_id: str) -> frozenset[str]:

@@ -15,6 +15,7 @@ from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, ANYBODY, SCOPES, Caller
 from onward.core.durations import Duration, seconds
 from onward.core.key import KeyRow, Token
+from onward.core.page import Page, TimeCursor, parse_time_cursor
 from onward.core.text import is_visible, safe
 from onward.core.view_json import from_row
 from onward.core.views import Key
@@ -22,6 +23,7 @@ from onward.errors import BadSetting, NotFound, UsageError
 from onward.service.submission import named
 from onward.store.port.core import Store
 from onward.store.port.listing import Kin
+from onward.store.shared.keys import PAGE_KEYS
 
 MAX_SHOWN_CHARS = 80
 """Characters of a wrong value in an error."""
@@ -89,9 +91,22 @@ class Keys:
         row = await self._store.keys.add(new_row, None if expires is None else seconds(expires, "expires"), event)
         return NewKey(_view(row), token.text)
 
+    async def page(self, whose: str | None = None, *, limit: int = PAGE_KEYS, cursor: str | None = None) -> Page[Key]:
+        """A page of the keys, valid or not, the oldest first; `next` is the cursor of the next page. `whose` as for `Service.get`."""
+        if not 1 <= limit <= PAGE_KEYS:
+            raise BadSetting("limit", limit, f"between 1 and {PAGE_KEYS}")
+        rows = await self._store.keys.list(whose, after=parse_time_cursor(cursor), limit=limit)
+        next_ = str(TimeCursor(rows[-1].created_at, rows[-1].id)) if len(rows) == limit else None
+        return Page([_view(row) for row in rows], next_)
+
     async def list(self, whose: str | None = None) -> KeyList:
-        """All keys, valid or not, the oldest first; `whose` as for `Service.get`."""
-        return [_view(row) for row in await self._store.keys.list(whose)]
+        """All keys, of all pages."""
+        page = await self.page(whose)
+        keys = [*page]
+        while page.next is not None:
+            page = await self.page(whose, cursor=page.next)
+            keys += page
+        return keys
 
     async def revoke(self, key_id: str, *, whose: str | None = None, by: Caller = ANYBODY) -> Key:
         """Revoke a key: requests with it are refused from now on. Revoking it again changes nothing. Raises NotFound."""

@@ -35,7 +35,7 @@ from onward.service.engine import Engine
 from onward.service.forks import own_input
 from onward.service.votes import Votes
 from onward.store.port.core import Sent, Store
-from onward.store.port.paging import bounded_pages
+from onward.store.port.paging import journal_pages
 
 VERDICTS = ("happened", "not_happened", "undo")
 
@@ -244,7 +244,7 @@ class Messages:
         announced: dict[str, int] = {}
         doubts: dict[str, Doubt] = {}
         empty = True
-        async for page in bounded_pages(self._store, task_id):
+        async for page in journal_pages(self._store.journal, task_id):
             empty = False
             for record in page:
                 if record.kind == r.ANNOUNCED:

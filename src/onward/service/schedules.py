@@ -10,18 +10,23 @@ from collections.abc import Callable, Sequence
 
 from onward.core import wire
 from onward.core.ids import Ids
-from onward.core.schedule import Rhythm, ScheduleRow, Timetable
+from onward.core.page import Page
+from onward.core.schedule import Rhythm, ScheduleRow
 from onward.core.task import NewTask
 from onward.core.view_json import from_row
 from onward.core.views import Schedule
-from onward.errors import ScheduleNotFound
+from onward.errors import BadSetting, ScheduleNotFound
 from onward.service.engine import Engine
 from onward.store.port.core import Store
+from onward.store.shared.schedules import PAGE_SCHEDULES
 
 Change = Callable[[ScheduleRow, float], ScheduleRow | None]
 """Makes the new row of a schedule, at a time of the database: the same row where nothing has to change, None to remove it."""
 
 UPCOMING_TICKS = 3
+
+NAMED_SCHEDULES = 20
+"""Schedules that an error names."""
 
 
 class Schedules:
@@ -32,13 +37,13 @@ class Schedules:
 
     async def save(self, wanted: Sequence[ScheduleRow]) -> None:
         """Write the schedules that code declares. A schedule with the same rhythm keeps its next tick, and a paused one stays paused."""
-        table = await self._store.schedules.list()
         for row in wanted:
-            while not await self._save(row, table):
-                table = await self._store.schedules.list()
+            while not await self._save(row):
+                pass
 
-    async def _save(self, wanted: ScheduleRow, table: Timetable) -> bool:
-        stored = next((row for row in table.rows if row.name == wanted.name), None)
+    async def _save(self, wanted: ScheduleRow) -> bool:
+        table = await self._store.schedules.get(wanted.name)
+        stored = table.rows[0] if table.rows else None
         merged = _merge(wanted, stored, table.now)
         if merged == stored:
             return True
@@ -59,7 +64,7 @@ class Schedules:
 
     async def trigger(self, name: str, asker: str | None = None) -> str:
         """Submit its task now, beside its ticks, also while it is paused; the task's id. `asker` is the principal that triggers it."""
-        row = _find(await self._store.schedules.list(), name)
+        _, row = await self._find(name)
         if asker is not None:
             row = row._replace(options=wire.encode({"askers": [asker], **wire.decode(row.options)}))
         (submitted,) = await self._engine.submit([row.task_at(None, self._ids())])
@@ -68,17 +73,37 @@ class Schedules:
 
     async def _change(self, name: str, change: Change) -> ScheduleRow:
         while True:
-            table = await self._store.schedules.list()
-            row = _find(table, name)
-            changed = change(row, table.now)
+            now, row = await self._find(name)
+            changed = change(row, now)
             if changed == row:
                 return row
             if await self._store.schedules.advance(name, row.mark, changed and changed._replace(mark=self._ids())):
                 return changed or row
 
+    async def _find(self, name: str) -> tuple[float, ScheduleRow]:
+        """The time, and the schedule of this name. Raises ScheduleNotFound."""
+        now, rows = await self._store.schedules.get(name)
+        if not rows:
+            known = (await self._store.schedules.list(limit=NAMED_SCHEDULES)).rows
+            raise ScheduleNotFound(name, [row.name for row in known])
+        return now, rows[0]
+
+    async def page(self, *, limit: int = PAGE_SCHEDULES, cursor: str | None = None) -> Page[Schedule]:
+        """A page of the schedules, by name; `next` is the cursor of the next page. Their inputs have about 4 MB together, so a page may have
+        fewer than `limit`."""
+        if not 1 <= limit <= PAGE_SCHEDULES:
+            raise BadSetting("limit", limit, f"between 1 and {PAGE_SCHEDULES}")
+        _, rows = await self._store.schedules.list(after=cursor or "", limit=limit)
+        return Page([_view(row) for row in rows], rows.next)
+
     async def list(self) -> list[Schedule]:
-        """All schedules, by name."""
-        return [_view(row) for row in (await self._store.schedules.list()).rows]
+        """All schedules, by name, of all pages."""
+        page = await self.page()
+        schedules = [*page]
+        while page.next is not None:
+            page = await self.page(cursor=page.next)
+            schedules += page
+        return schedules
 
 
 def row_of(name: str, rhythm: Rhythm, missed: str, task: NewTask) -> ScheduleRow:
@@ -111,13 +136,6 @@ def _merge(wanted: ScheduleRow, stored: ScheduleRow | None, now: float) -> Sched
 
 def _unpaused(row: ScheduleRow, now: float) -> ScheduleRow:
     return row._replace(paused=False, next_at=row.rhythm.after(now)) if row.paused else row
-
-
-def _find(table: Timetable, name: str) -> ScheduleRow:
-    for row in table.rows:
-        if row.name == name:
-            return row
-    raise ScheduleNotFound(name, [row.name for row in table.rows])
 
 
 def _view(row: ScheduleRow) -> Schedule:

@@ -83,6 +83,7 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
         "seq": timeline.seq,
         "bars": [to_json(bar) for bar in timeline.bars],
         "marks": [to_json(mark) for mark in timeline.marks],
+        "more": timeline.more,
     }
 
 

@@ -19,6 +19,7 @@ from onward.coordinate.port import Coordinator
 from onward.core import wire
 from onward.core.clock import Clock
 from onward.core.ids import Ids
+from onward.core.page import Page
 from onward.core.record import DOUBTED, ENDS, PARKED, QUARANTINED, Record, payload
 from onward.core.sealed import unreadable
 from onward.core.task import NEEDS_A_PERSON, NewTask, Reason, State, Task
@@ -402,9 +403,9 @@ class Service(Listing):
 
     async def journal(
         self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
-    ) -> list[Record]:
+    ) -> Page[Record]:
         """Records after a number; with None, from the last checkpoint on. The record with which their data has `most` bytes or more is
-        the last."""
+        the last; `next` is None if no record follows."""
         records = await self._store.journal(plain_id(task_id), after, limit, most)
         if not records and after == 0:
             raise TaskNotFound(task_id)

@@ -144,7 +144,7 @@ class TenantQuotas:
     async def check_key(self, tenant: str | None) -> None:
         """Raises QuotaExceeded when the tenant has as many valid keys as it may."""
         most = 0 if tenant is None else (await self.of(tenant)).keys
-        if tenant is not None and 0 < most <= sum(row.valid for row in await self._store.keys.list(tenant)):
+        if tenant is not None and 0 < most <= await self._store.keys.count_valid(tenant, most):
             whose, remedy = f"tenant {tenant!r:.80}", "revoke a key that is not in use (`onward keys revoke`)"
             raise QuotaExceeded(tenant, "keys", most, LASTING_RETRY_S, whose, "valid keys", remedy=remedy)
 

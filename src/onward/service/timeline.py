@@ -6,23 +6,15 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from onward.core import wire
-from onward.core.journal.turns import (
-    calls_in,
-    content_ids,
-    is_call,
-    is_output,
-    messages_of,
-    missing_turn,
-    model_call,
-)
-from onward.core.journal.waterfall import Bar, Waterfall
+from onward.core.journal.turns import CallReader, content_ids, is_call, is_output, messages_of, missing_turn, model_call
+from onward.core.journal.waterfall import Waterfall, position
 from onward.core.record import STEP_DONE, SUBMITTED, Record, payload
 from onward.core.text import short
 from onward.core.views import RecordView, Timeline, TurnView
 from onward.errors import NotFound, OnwardError, TaskNotFound
 from onward.store.port.core import Store
 from onward.store.port.listing import TINY_BYTES
-from onward.store.port.paging import bounded_pages, whole_journal
+from onward.store.port.paging import PAGE_BYTES, PAGE_RECORDS, journal_pages, whole_journal
 
 MAX_CHILDREN = 1000
 """Children whose end is read from their rows, where the journal does not have it."""
@@ -30,6 +22,10 @@ CALL_SEARCH_RECORDS = 200
 """Records before the output of a tool in which its model call is searched."""
 MAX_REPLY_CHARS = 200
 """Characters of the model's reply that a list of turns shows."""
+MAX_BARS = 10_000
+"""Bars and marks after which a timeline reads no further page of the journal. The rest is for the next request."""
+BAR_BYTES = 250
+"""Bytes of a bar as JSON without its name and text, about."""
 
 
 class Turn(NamedTuple):
@@ -38,6 +34,8 @@ class Turn(NamedTuple):
     view: TurnView
     messages: list[dict[str, Any]]
     reply: dict[str, Any]
+    usage: dict[str, Any] | None = None
+    """The tokens that the provider reported."""
 
 
 class Timelines:
@@ -47,7 +45,7 @@ class Timelines:
         self._store = store
 
     async def all(self, task_id: str) -> list[Record]:
-        """The whole journal. Raises TaskNotFound."""
+        """The whole journal in memory, for a task that is known to be short. Raises TaskNotFound."""
         records = await whole_journal(self._store.journal, task_id)
         if not records:
             raise TaskNotFound(task_id)
@@ -55,25 +53,29 @@ class Timelines:
 
     def pages(self, task_id: str) -> AsyncIterator[list[Record]]:
         """The whole journal in pages of a bounded number of bytes; none for a task that does not exist."""
-        return bounded_pages(self._store, task_id)
+        return journal_pages(self._store.journal, task_id)
 
     async def timeline(self, task_id: str, after: int = 0) -> Timeline:
-        """The journal as a waterfall; with `after`, only the bars and marks that changed after that record. Raises TaskNotFound."""
-        waterfall = Waterfall()
-        async for page in bounded_pages(self._store, task_id):
+        """The journal as a waterfall; with `after`, only the bars and marks that changed after that record. It ends where they are so
+        many that they are enough for one response (`more`). Raises TaskNotFound."""
+        waterfall, more = Waterfall(), False
+        async for page in journal_pages(self._store.journal, task_id, 0, PAGE_RECORDS):
             for record in page:
                 waterfall.read(record)
+            waterfall.forget(min(after, waterfall.seq))
+            if more := page.next is not None and waterfall.seq > after and _is_enough(waterfall):
+                break
         if waterfall.began is None:
             raise TaskNotFound(task_id)
+        bars = sorted((bar for bar in waterfall.bars if bar.last > after or bar.end is None), key=position)
         if open_children := set(waterfall.children()):
             for child in await self._store.listing.list(
                 limit=MAX_CHILDREN, before=None, parent=task_id, most=TINY_BYTES
             ):
                 if child.task_id in open_children and child.ended:
                     waterfall.child_ended(child.task_id, child.state, child.finished_at)
-        bars = sorted((bar for bar in waterfall.bars if bar.last > after or bar.end is None), key=_position)
         marks = [mark for mark in waterfall.marks if mark.seq > after]
-        return Timeline(task_id, waterfall.began, waterfall.ended, waterfall.seq, bars, marks)
+        return Timeline(task_id, waterfall.began, waterfall.ended, waterfall.seq, bars, marks, more)
 
     async def record(self, task_id: str, seq: int) -> RecordView:
         """One record, with its input and output. Raises NotFound."""
@@ -121,25 +123,37 @@ class Timelines:
 
     async def turns(self, task_id: str, after: int = 0, limit: int = 100) -> list[TurnView]:
         """The turns of an agent after a number, in order. Raises TaskNotFound."""
-        calls = calls_in(await self.all(task_id))
-        page = [calls[number] for number in sorted(calls) if number > after][:limit]
+        page = (await self._calls(task_id, after, limit)).first()
         replies = await self._store.contents(task_id, [call["id"] for _, call in page]) if page else {}
         return [_turn(record, call, replies.get(call["id"])) for record, call in page]
 
     async def turn(self, task_id: str, number: int) -> Turn:
         """The messages that the model got in a turn, and its reply. Raises TaskNotFound, NotFound."""
-        records = await self.all(task_id)
-        calls = calls_in(records)
-        if number not in calls:
-            raise NotFound(missing_turn(task_id, records, number))
-        record, call = calls[number]
+        calls = await self._calls(task_id, number - 1, 1)
+        if number not in calls.calls:
+            raise NotFound(missing_turn(task_id, calls, number))
+        record, call = calls.calls[number]
         contents = await self._store.contents(task_id, content_ids(call))
         *messages, reply = messages_of(call, contents)
-        return Turn(_turn(record, call, contents.get(call["id"])), messages, reply)
+        return Turn(_turn(record, call, contents.get(call["id"])), messages, reply, call.get("usage"))
+
+    async def _calls(self, task_id: str, after: int, most: int) -> CallReader:
+        """The model calls of the first turns after a number. Raises TaskNotFound."""
+        calls, empty = CallReader(after, most), True
+        async for page in journal_pages(self._store.journal, task_id):
+            empty = False
+            for record in page:
+                calls.read(record)
+        if empty:
+            raise TaskNotFound(task_id)
+        return calls
 
 
-def _position(bar: Bar) -> tuple[float, int]:
-    return bar.start, bar.depth
+def _is_enough(waterfall: Waterfall) -> bool:
+    """Whether the bars and marks so far are enough for one response."""
+    count = len(waterfall.bars) + len(waterfall.marks)
+    texts = [bar.name + bar.text for bar in waterfall.bars] + [mark.text for mark in waterfall.marks]
+    return count >= MAX_BARS or BAR_BYTES * count + sum(len(text.encode()) for text in texts) >= PAGE_BYTES
 
 
 def _turn(record: Record, call: dict[str, Any], reply: bytes | None) -> TurnView:

@@ -17,7 +17,7 @@ from onward.core.views import UsageReport, UsageRow
 from onward.errors import BadSetting
 from onward.store.port.core import Store
 from onward.store.port.listing import Child
-from onward.store.port.paging import whole_journal
+from onward.store.port.paging import journal_pages
 
 PAGE_TASKS = 1000
 MAX_DESCENDANTS = 5_000
@@ -73,7 +73,8 @@ class UsageReports:
         return UsageReport(by, rows, cursor is None)
 
     async def _by_task(self, by: str, tasks: Tasks, whose: str | None) -> dict[str, UsageRow]:
-        names = {row.id: row.name for row in await self._store.keys.list(whose)} if by == "key" else {}
+        ids = {task.by for task in tasks if task.by is not None} if by == "key" else set()
+        names = await self._store.keys.names(ids, whose) if ids else {}
         rows: dict[str, UsageRow] = {}
         left = MAX_REPORT_JOURNALS
         for task in tasks:
@@ -146,4 +147,7 @@ class UsageReports:
         return usage_at(child.head) is None and await self._is_agent(child.task)
 
     async def _read(self, task_id: str) -> Usage:
-        return usage_in(await whole_journal(self._store.journal, task_id, None), task_id)
+        usage = Usage()
+        async for page in journal_pages(self._store.journal, task_id, None):
+            usage = usage_in(page, task_id, usage)
+        return usage

@@ -61,10 +61,11 @@ class Hub:
             self._flush()
 
     def heard(self, message: str) -> None:
-        """Call the listeners in this process. A message is a topic, and after a space the queue that it names, if any."""
+        """Call the listeners in this process. A message is a topic; `READY` may have the name of a queue after a space. It may come from
+        any program that reaches the database: a word after another topic is left out."""
         topic, _, queue = message.partition(" ")
         for callback in list(self._listeners.get(topic, ())):
-            callback(*([queue] if queue else ()))
+            callback(*([queue] if queue and topic == READY else ()))
 
     def _flush(self) -> None:
         self._timer = None

@@ -17,7 +17,7 @@ from onward.cli.commands import bulk, turns
 from onward.cli.output.screen import Screen, facts, indented, print_lines, state_text
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import age, clock, count, local, readable, safe, short, span
-from onward.cli.output.timeline import LineRenderer, Mark
+from onward.cli.output.timeline import Line, LineRenderer, Mark
 from onward.core.journal.explain import Explanation
 from onward.core.journal.open_waits import Open, OpenWaits, plain_key
 from onward.core.journal.reader import fields
@@ -151,21 +151,29 @@ async def show(args: Namespace) -> int:
             return await turns.show_all(screen, app.service, task)
         if args.record is not None:
             return await turns.show_record(screen, app.service, task, args.record)
-        records = await app.service.timelines.all(task.task_id)
         if args.turn is not None:
-            return await turns.show(screen, app.service, task, records, args.turn)
-    renderer = LineRenderer(task.task_id)
-    lines = [line for record in records for line in renderer.render(record) if line.mark is not Mark.TEXT]
+            return await turns.show(screen, app.service, task, args.turn)
+        return await _show_journal(screen, app.service, task)
+
+
+async def _show_journal(screen: Screen, service: Service, task: Task) -> int:
+    """Print a task and its journal. The records are not kept: a journal may be larger than the memory."""
+    renderer, lines, last, has_turns = LineRenderer(task.task_id), list[Line](), None, False
+    async for page in service.timelines.pages(task.task_id):
+        for record in page:
+            lines += [line for line in renderer.render(record) if line.mark is not Mark.TEXT and not screen.json]
+            has_turns = has_turns or bool(model_call(record))
+        last = page[-1]
     waits = [] if task.ended else _effective_waits(task, renderer.open_waits.open)
-    undone = _undone(task, records, renderer.open_waits)
+    undone = _undone(task, last, renderer.open_waits)
     if screen.json:
-        document = {**task_json(task), **waits_json(waits), **undone}
-        screen.document({**document, "journal": [record_json(record) for record in records]})
+        records = (record_json(record) async for page in service.timelines.pages(task.task_id) for record in page)
+        await screen.long_document({**task_json(task), **waits_json(waits), **undone}, "journal", records)
     else:
         print_task(screen, task, waits, undone)
         screen.say()
         print_lines(screen.out, [renderer.current(line) for line in lines], renderer.began or 0.0)
-        if any(model_call(record) for record in records):
+        if has_turns:
             screen.aside(
                 (f"onward show {task.task_id[-8:]} --turn N: the messages of a turn; --turns lists the turns", "dim")
             )
@@ -180,11 +188,11 @@ def _effective_waits(task: Task, waits: Sequence[Open]) -> list[Open]:
     return [wait for wait in waits if wait.kind != SLEEP or float(wait.payload.get("until", math.inf)) > now]
 
 
-def _undone(task: Task, records: list[Record], waits: OpenWaits) -> dict[str, list[str]]:
+def _undone(task: Task, last: Record | None, waits: OpenWaits) -> dict[str, list[str]]:
     """The steps that were undone at the end of the task, those that were not, and those in doubt."""
     if task.state not in {State.FAILED, State.CANCELLED}:
         return {}
-    end = task.error or (fields(records[-1]) if records else {})
+    end = task.error or ({} if last is None else fields(last))
     return {
         "undone": end.get("undone", []),
         "not_undone": end.get("not_undone", []),

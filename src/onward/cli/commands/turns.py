@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
@@ -10,10 +9,8 @@ from rich.text import Text
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, number
 from onward.cli.output.text import local, readable, safe, safe_lines, span
-from onward.core import record as r
-from onward.core.journal.turns import calls_in, content_ids, messages_of, missing_turn
 from onward.core.task import Task
-from onward.errors import UsageError
+from onward.errors import NotFound, UsageError
 from onward.service.serialize import payload, turn_json, whole_record_json
 from onward.service.service import Service
 
@@ -30,23 +27,17 @@ COLUMNS = (
 )
 
 
-async def show(screen: Screen, service: Service, task: Task, records: Sequence[r.Record], number: int) -> int:
+async def show(screen: Screen, service: Service, task: Task, number: int) -> int:
     """`onward show ID --turn N`."""
-    turns = calls_in(records)
-    if number not in turns:
-        raise UsageError(missing_turn(task.task_id, records, number))
-    _, turn = turns[number]
-    messages = messages_of(turn, await service.contents(task.task_id, content_ids(turn)))
+    try:
+        turn = await service.timelines.turn(task.task_id, number)
+    except NotFound as error:
+        raise UsageError(str(error)) from None
     if screen.json:
-        call = {
-            "turn": number,
-            "model": turn["asked"]["model"],
-            "usage": turn.get("usage"),
-            "finish": turn.get("finish"),
-        }
-        screen.document({**call, "messages": messages[:-1], "reply": messages[-1]})
+        call = {"turn": number, "model": turn.view.model, "usage": turn.usage, "finish": turn.view.finish}
+        screen.document({**call, "messages": turn.messages, "reply": turn.reply})
         return 0
-    for message in messages:
+    for message in [*turn.messages, turn.reply]:
         screen.say((safe(message["role"]), "bold"))
         for text in (message.get("content"), *_calls(message)):
             if text:

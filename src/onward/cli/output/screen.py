@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -84,6 +84,15 @@ class Screen:
     def document(self, value: Any) -> None:
         """Print the only JSON document of this command."""
         print(machine_readable(value, indent=2 if sys.stdout.isatty() else None), flush=True)
+
+    async def long_document(self, fields: dict[str, Any], name: str, items: AsyncIterator[Any]) -> None:
+        """Print the same with one more field: a list that is too long for the memory. `fields` must not be empty."""
+        sys.stdout.write(f"{machine_readable(fields)[:-1]}, {machine_readable(name)}: [")
+        comma = ""
+        async for item in items:
+            sys.stdout.write(f"{comma}{machine_readable(item)}")
+            comma = ",\n"
+        print("]}", flush=True)
 
     def table(self, value: Any, columns: Sequence[Column], rows: Sequence[Sequence[Text]], empty: str) -> int:
         """Print a list: the JSON document with --json, else a table, or the sentence `empty`. Returns exit status 0."""

@@ -1,6 +1,6 @@
 // Schedules: their next ticks and last tasks; pause, unpause, trigger now.
 
-import { get, part, post } from "../api.js";
+import { everyPage, get, part, post } from "../api.js";
 import { attempt, dialog, toast } from "../dialog.js";
 import { add, h } from "../dom.js";
 import { may, me } from "../me.js";
@@ -17,7 +17,7 @@ export async function show(root, { signal }) {
   let again = () => {};
 
   async function load() {
-    const { schedules } = await get("/api/schedules", {}, { signal });
+    const schedules = await everyPage("/api/schedules", "schedules", { signal });
     const last = await Promise.all(schedules.slice(0, LOOKED).map((schedule) => latest(schedule, signal)));
     redraw(box, [schedules, last.map((tasks) => tasks.map((task) => [task.task_id, task.state, task.reason]))], () => drawn(schedules, last, () => again()));
   }

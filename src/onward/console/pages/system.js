@@ -1,6 +1,6 @@
 // System: health, keys, sessions of people, quotas of tenants, locks, and the audit log.
 
-import { get, part, post } from "../api.js";
+import { everyPage, get, part, post } from "../api.js";
 import { attempt, dialog, toast } from "../dialog.js";
 import { add, h, put } from "../dom.js";
 import { choice, text } from "../fields.js";
@@ -97,7 +97,7 @@ function check(finding) {
 // ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 async function keys(box, signal, place, again) {
-  const page = await get("/api/keys", {}, { signal });
+  const page = { keys: await everyPage("/api/keys", "keys", { signal }) };
   const old = place().one("revoked") === "1";
   const rows = [...page.keys].reverse().filter((key) => old || key.valid);
   redraw(box, [page.keys, old], () => [
@@ -163,7 +163,7 @@ function revoke(key, again) {
 // ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 async function sessions(box, signal, _place, again) {
-  const page = await get("/api/sessions", {}, { signal });
+  const page = { sessions: await everyPage("/api/sessions", "sessions", { signal }) };
   redraw(box, [page.sessions], () => [
     h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, "People who are signed in. Their roles are those that the identity provider gave them at sign-in.")),
     h("div", { class: "stacked" }, table(SESSION_COLUMNS(again), [...page.sessions].reverse(), { label: "Sessions", none: empty("No sessions", "") })),

@@ -48,6 +48,7 @@ export async function show(root, place) {
   draw();
   if (place.one("step")) chart.choose(Number(place.one("step")));
   else picked(null);
+  if (waterfall.more) refresh(true);
   live.follow(id, signal);
   live.on(`task:${id}`, heard, signal);
   live.on("reset", () => refresh(), signal);
@@ -79,6 +80,7 @@ export async function show(root, place) {
       const [task, more] = await Promise.all([ask(""), ask("/timeline", { after })]);
       data.task = task;
       chart.take({ ...more, after });
+      if (more.more) refresh(true);
       if (ENDED.has(was) && !ENDED.has(task.state)) live.restart(); // an ended task was no longer in the stream
       await spent();
       draw();

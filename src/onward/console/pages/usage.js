@@ -1,6 +1,6 @@
 // Usage and cost of models, by agent, model, key or day. An unknown price is shown as unknown, never as zero.
 
-import { get } from "../api.js";
+import { everyPage, get } from "../api.js";
 import { add, h } from "../dom.js";
 import { icon } from "../icons.js";
 import { may } from "../me.js";
@@ -47,8 +47,7 @@ export async function show(root, place) {
 /** The names of keys, if this key may read them. */
 async function named(known, signal) {
   if (known.size || !may("admin")) return known;
-  const page = await get("/api/keys", {}, { signal });
-  return new Map(page.keys.map((key) => [key.id, key.name]));
+  return new Map((await everyPage("/api/keys", "keys", { signal })).map((key) => [key.id, key.name]));
 }
 
 function chosen(place) {

@@ -134,10 +134,10 @@ export async function forked(context, seq) {
   }
 }
 
-function preview({ keeps, would_repeat: repeats = [] }) {
+function preview({ keeps, would_repeat: repeats = [], more = 0 }) {
   const sorted = [...repeats].sort((action, b) => Number(b.effect) - Number(action.effect) || action.seq - b.seq);
   const announced = repeats.filter((action) => action.effect).length;
-  const title = `${count(repeats.length, "action")} of this task would be repeated${announced ? `, ${announced} of them with an effect that must not be repeated silently` : ""}:`;
+  const title = `${count(repeats.length + more, "action")} of this task would be repeated${announced ? `, ${announced} of them with an effect that must not be repeated silently` : ""}:`;
   return [
     h("p", { class: "faint" }, keeps ? `${count(keeps, "record")} ${keeps === 1 ? "is" : "are"} kept.` : "No record is kept: the task starts from the beginning."),
     repeats.length

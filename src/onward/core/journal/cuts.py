@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onward.core import record as r
+from onward.core import wire
 from onward.core.record import Record
 
 SUBMIT = "submit "
@@ -30,6 +31,28 @@ class Again:
     step: str
     effect: bool = False
     """Whether it is an effect that must not be repeated automatically: it was announced before it began."""
+
+
+def slim(record: Record) -> Record:
+    """A record with that of its payload which `Cuts` reads: so a journal with large payloads takes little memory."""
+    if record.dropped:
+        return record
+    match record.kind:
+        case r.MESSAGE:
+            message = record.value
+            decision = message["value"].get("decision") if isinstance(message["value"], dict) else None
+            value = {"decision": decision} if message["value"] else None
+            fields = {"n": message["n"], "kind": message["kind"], "name": message["name"], "value": value}
+        case r.WAITED:
+            fields = _only("n", record)
+        case r.APPROVAL:
+            fields = _only("default", record)
+        case r.STEP_DONE if _names_child(record.key):
+            result = record.value["result"]
+            fields = {"result": result if isinstance(result, str) else None}
+        case _:
+            fields = {}
+    return dataclasses.replace(record, data=wire.encode(fields))
 
 
 @dataclasses.dataclass(slots=True)
@@ -139,5 +162,14 @@ class Cuts:
 
 
 def _starts_child(record: Record) -> bool:
-    name = record.key.rpartition("]")[2] if record.key.startswith("[") else record.key
-    return record.kind == r.STEP_DONE and name.startswith(SUBMIT) and isinstance(record.value["result"], str)
+    return record.kind == r.STEP_DONE and _names_child(record.key) and isinstance(record.value["result"], str)
+
+
+def _only(name: str, record: Record) -> dict[str, Any]:
+    """The payload of a record with this field alone."""
+    return {name: record.value[name]} if name in record.value else {}
+
+
+def _names_child(key: str) -> bool:
+    """Whether the step of this key may start a child."""
+    return (key.rpartition("]")[2] if key.startswith("[") else key).startswith(SUBMIT)

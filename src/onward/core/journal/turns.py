@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from onward.core import record as r
@@ -43,20 +43,46 @@ def is_output(result: Any) -> bool:
     return isinstance(result, dict) and {"id", "bytes"} <= result.keys() and result.keys() <= OUTPUT
 
 
-def calls_in(records: Iterable[Record]) -> dict[int, tuple[Record, dict[str, Any]]]:
-    """The model calls of a journal that were not dropped, by the number of the turn: the record of each, and its result."""
-    calls = [(record, call) for record in records if not record.dropped and (call := model_call(record)) is not None]
-    return {call["turn"]: (record, call) for record, call in calls}
+class CallReader:
+    """Reads a journal record by record, and keeps the model calls of its first `most` turns after a number: the record of each, and its
+    result. A later call of the same turn replaces an earlier one."""
+
+    def __init__(self, after: int, most: int) -> None:
+        self._after, self._most = after, most
+        self.calls: dict[int, tuple[Record, dict[str, Any]]] = {}
+        """By the number of the turn. There may be a few more than `most`."""
+        self.lowest: int | None = None
+        self.highest: int | None = None
+        """The numbers of the first and the last turn that the journal has."""
+        self.dropped = 0
+        """The last checkpoint for which a call was dropped."""
+
+    def read(self, record: Record) -> None:
+        """Read one more record."""
+        call = model_call(record)
+        if call is None:
+            return
+        if number := record.dropped:
+            self.dropped = max(self.dropped, number)
+            return
+        turn = call["turn"]
+        self.lowest = turn if self.lowest is None else min(self.lowest, turn)
+        self.highest = turn if self.highest is None else max(self.highest, turn)
+        if turn > self._after:
+            self.calls[turn] = record, call
+            if len(self.calls) > 2 * self._most:
+                self.calls = {number: self.calls[number] for number in sorted(self.calls)[: self._most]}
+
+    def first(self) -> list[tuple[Record, dict[str, Any]]]:
+        """The calls that it keeps, in order."""
+        return [self.calls[number] for number in sorted(self.calls)[: self._most]]
 
 
-def missing_turn(task_id: str, records: Iterable[Record], number: int) -> str:
-    """The sentence that says why there is no turn of this number."""
-    records = list(records)
-    calls = calls_in(records)
-    dropped = max((record.dropped for record in records if model_call(record) is not None), default=0)
-    if dropped and number < min(calls, default=number + 1):
-        return f"turn {number} of task {task_id} was dropped: checkpoint {dropped} stands for it"
-    count = f"{max(calls)} turns" if calls else "no turns: it is no agent, or its model was not asked yet"
+def missing_turn(task_id: str, calls: CallReader, number: int) -> str:
+    """The sentence that says why there is no turn of this number in a journal that was read."""
+    if calls.dropped and (calls.lowest is None or number < calls.lowest):
+        return f"turn {number} of task {task_id} was dropped: checkpoint {calls.dropped} stands for it"
+    count = f"{calls.highest} turns" if calls.highest else "no turns: it is no agent, or its model was not asked yet"
     return f"task {task_id} has {count}; there is no turn {number}"
 
 

@@ -76,13 +76,14 @@ class Waterfall:
         self._open: dict[str, Bar] = {}
         """Open steps and waits, by their keys."""
         self._done: dict[str, Bar] = {}
-        """Completed steps, which may be undone, by their keys."""
+        """Completed steps inside of a scope, which may be a saga that undoes them, by their keys."""
         self._children: dict[str, Bar] = {}
         self._queue: Bar | None = None
         self._shift: Bar | None = None
         self._turn: Bar | None = None
         self._turn_before: Bar | None = None
         self._decisions: dict[int, str] = {}
+        self._forgotten = 0
         self._handlers: dict[str, Callable[[Event], None]] = {
             r.SUBMITTED: self._queued,
             r.FORKED: self._forked,
@@ -144,6 +145,12 @@ class Waterfall:
         if handler is not None:
             handler(event)
 
+    def forget(self, seq: int) -> None:
+        """Drop the bars and marks that have not changed after record `seq`. A bar that changes later comes back."""
+        self.bars = [bar for bar in self.bars if bar.last > seq or bar.end is None]
+        self.marks = [mark for mark in self.marks if mark.seq > seq]
+        self._forgotten = max(self._forgotten, seq)
+
     def children(self) -> Iterable[str]:
         """The children whose end is not in this journal."""
         return [child for child, bar in self._children.items() if bar.state in OPEN_STATES]
@@ -165,7 +172,13 @@ class Waterfall:
         self.bars.append(bar)
         return bar
 
+    def _recall(self, bar: Bar) -> None:
+        """Take a bar that was dropped back: it changes now."""
+        if bar.end is not None and bar.last <= self._forgotten:
+            self.bars.append(bar)
+
     def _close(self, bar: Bar, event: Event, state: str, at: float | None = None) -> None:
+        self._recall(bar)
         bar.end = max(bar.start, event.at if at is None else at)
         bar.state, bar.last = state, event.seq
 
@@ -300,7 +313,8 @@ class Waterfall:
             return
         bar = self._finished(event, "ok")
         bar.attempt = max(bar.attempt, event.attempt("attempts"))
-        self._done[event.key] = bar
+        if split_key(event.key)[0]:
+            self._done[event.key] = bar
         if bar.kind == "model":
             self._begin_turn(event, bar, event.object("result"))
 
@@ -413,7 +427,13 @@ class Waterfall:
         keys = event.fields.get("undone")
         for key in keys if isinstance(keys, list) else ():
             if (bar := self._done.get(str(key))) is not None:
+                self._recall(bar)
                 bar.state, bar.last = "undone", event.seq
+
+
+def position(bar: Bar) -> tuple[float, int, int]:
+    """Where a bar stands among the others."""
+    return bar.start, bar.depth, bar.seq
 
 
 def _name(key: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onward.artifacts.keeper import run_off_loop
 from onward.core import mask, wire
 from onward.core import record as r
+from onward.core.page import Page
 from onward.core.task import NEVER, Message, Task
 from onward.engine.context.secrets import Keyring
 from onward.engine.shift.journal import ShiftJournal
@@ -141,8 +142,8 @@ class TaskResources:
         """The records of a journal from its last checkpoint on."""
         return await whole_journal(self._read_page, task_id, None, JOURNAL_PAGE_SIZE)
 
-    async def _read_page(self, task_id: str, after: int | None, limit: int) -> list[r.Record]:
-        return await self._journal.retry_store(lambda: self._services.store.journal(task_id, after, limit))
+    async def _read_page(self, task_id: str, after: int | None, limit: int, most: int) -> Page[r.Record]:
+        return await self._journal.retry_store(lambda: self._services.store.journal(task_id, after, limit, most))
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

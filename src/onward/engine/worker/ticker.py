@@ -101,7 +101,7 @@ class Ticker:
     async def look(self) -> float:
         """Fire due schedules; returns in how many seconds to look again."""
         limit = SCHEDULES_PER_LOOK + len(self._unreadable)
-        now, rows = await self._store.schedules.list(soonest=limit)
+        now, rows = await self._store.schedules.soonest(limit)
         alive_since = now if self._alive_since is None else self._alive_since
         next_times = [at for row in rows if (at := await self._fire(row, now, alive_since)) is not None]
         more = len(rows) == limit and next_times and max(row.next_at or 0.0 for row in rows) <= now

@@ -43,21 +43,21 @@ from onward.errors import NoState
 from onward.server.access.base import reads_for_its_tenant
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
-from onward.service.keys import KeyList, NewKey
+from onward.service.keys import NewKey
 from onward.service.locks import LockList
-from onward.service.sessions import SessionList
 from onward.service.submission import SubmitRequest
 from onward.service.subscriptions import Deliveries, SubscriptionList
 from onward.service.tenant_quotas import TenantUses
 from onward.store.port.listing import MAX_ASKS, MAX_BYTES, PAGE_BYTES
 from onward.store.port.tenancy import each_for
+from onward.store.shared.keys import PAGE_KEYS
+from onward.store.shared.schedules import PAGE_SCHEDULES
+from onward.store.shared.sessions import PAGE_SESSIONS
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
 
 Refs = list["ArtifactRef"]
-Records = list[Record]
-Schedules = list[Schedule]
 Doubts = list[Doubt]
 Queues = list[Queue]
 Workers = list[WorkerView]
@@ -78,7 +78,7 @@ class AuthorizedService(Queries):
         await self._own(READ, task_id)
         return await self.service.wait(task_id, timeout, most=most)
 
-    async def journal(self, task_id: str, after: int = 0, limit: int = 1000, most: int = MAX_BYTES) -> Records:
+    async def journal(self, task_id: str, after: int = 0, limit: int = 1000, most: int = MAX_BYTES) -> Page[Record]:
         """Records after a number; `most` as for `Service.journal`."""
         await self._own(READ, task_id)
         async with self._database_turn():
@@ -132,10 +132,12 @@ class AuthorizedService(Queries):
         await self._own(READ, task_id)
         return await self.service.messages.doubts(task_id)
 
-    async def schedules(self) -> Schedules:
-        """All schedules, by name. Their tasks have no tenant, so a caller with a tenant sees none."""
+    async def schedules(self, *, limit: int = PAGE_SCHEDULES, cursor: str | None = None) -> Page[Schedule]:
+        """A page of the schedules, by name. Their tasks have no tenant, so a caller with a tenant sees none."""
         self.need(READ)
-        return [] if self.caller.tenant is not None else await self.service.schedules.list()
+        return (
+            Page() if self.caller.tenant is not None else await self.service.schedules.page(limit=limit, cursor=cursor)
+        )
 
     # ── submit and control ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -279,9 +281,9 @@ class AuthorizedService(Queries):
     # ── the system ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def queues(self) -> Queues:
-        """All queues with their unfinished tasks."""
+        """All queues with their unfinished tasks, as far as the caller sees them."""
         self._check_no_tenant(READ, "the queues")
-        return await self.service.cluster.queues()
+        return await self.service.cluster.queues(self.caller.sees)
 
     async def pause_queue(self, name: str) -> Queue:
         """Pause a queue: workers start no task of it until it is unpaused."""
@@ -299,9 +301,9 @@ class AuthorizedService(Queries):
         return await self.service.cluster.workers()
 
     async def stats(self) -> Stats:
-        """How many tasks there are, by state and reason, and the throughput of the workers."""
+        """How many tasks there are that the caller sees, by state and reason, and the throughput of the workers."""
         self._check_no_tenant(READ, "the numbers of all tasks")
-        return await self.service.cluster.stats()
+        return await self.service.cluster.stats(self.caller.sees)
 
     async def pause_schedule(self, name: str) -> Schedule:
         """Pause a schedule: it submits no task until it is unpaused."""
@@ -363,10 +365,10 @@ class AuthorizedService(Queries):
         """Raises Forbidden if the caller may not see the numbers of all tenants together."""
         self._check_no_tenant(ADMIN, "the metrics")
 
-    async def keys(self) -> KeyList:
+    async def keys(self, *, limit: int = PAGE_KEYS, cursor: str | None = None) -> Page[Key]:
         """All keys; for a caller with a tenant, the keys of that tenant."""
         self.need(ADMIN)
-        return await self.service.keys.list(self.caller.sees)
+        return await self.service.keys.page(self.caller.sees, limit=limit, cursor=cursor)
 
     async def create_key(
         self,
@@ -392,10 +394,10 @@ class AuthorizedService(Queries):
         self.need(ADMIN)
         return await self.service.keys.revoke(key_id, whose=self.caller.sees, by=self.caller)
 
-    async def sessions(self) -> SessionList:
-        """The sessions of people that have not ended; for a caller with a tenant, those of that tenant."""
+    async def sessions(self, *, limit: int = PAGE_SESSIONS, cursor: str | None = None) -> Page[Session]:
+        """A page of the sessions of people that have not ended; for a caller with a tenant, those of that tenant."""
         self.need(ADMIN)
-        return await self.service.sessions.list(self.caller.sees)
+        return await self.service.sessions.page(self.caller.sees, limit=limit, cursor=cursor)
 
     async def revoke_session(self, session_id: str) -> Session:
         """End the session of a person: within two seconds requests with it are refused. Raises NotFound."""

@@ -23,7 +23,7 @@ from typing import Self
 from onward.core.clock import Clock
 from onward.errors import OnwardError
 from onward.server.http.problem import Problem
-from onward.store.port.follow import PAGE_BYTES, PAGE_RECORDS, PAGE_RECORDS_EACH, Tail, Tails
+from onward.store.port.follow import PAGE_RECORDS, Tail, Tails
 
 log = logging.getLogger("onward.feed")
 
@@ -168,7 +168,7 @@ class Feed:
             self._hand_out(tail)
         # Ordered by task: the next look begins where this page ended, so that a busy task does not delay the others.
         self._from = tails[-1].task_id if len(tails) >= PAGE_RECORDS else ""
-        if len(tails) >= PAGE_RECORDS_EACH or sum(len(tail.record.data) for tail in tails) >= PAGE_BYTES:
+        if tails.next is not None:
             self._nudge.set()  # there is more to read
 
     def _hand_out(self, tail: Tail) -> None:
@@ -300,12 +300,12 @@ class Follower:
         """Read a page by itself; after the last page the feed serves the task from there on."""
         after = {task_id: self.last[task_id] for task_id in self._behind}
         try:
-            tails = await self._feed.store.read(after, BATCH_RECORDS)
+            page = await self._feed.store.read(after, BATCH_RECORDS)
         except OnwardError as error:
             log.warning("cannot read a journal, trying again: %s", error)
             await self._feed.clock.sleep(RETRY_DELAY_S)
             return ()
-        tails = [tail for tail in tails if tail.task_id in self.last]
+        tails = [tail for tail in page if tail.task_id in self.last]
         for tail in tails:
             self.last[tail.task_id] = tail.record.seq
         if len(tails) < BATCH_RECORDS:

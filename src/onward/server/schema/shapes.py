@@ -244,6 +244,17 @@ class PageQuery(Shape):
     cursor: Name | None = None
 
 
+MAX_REPEATED = 1_000
+"""Steps, and approvals, that the preview of a fork lists."""
+
+
+class LongPageQuery(Shape):
+    """Which page; the longest one unless `limit` says otherwise."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 1000
+    cursor: Name | None = None
+
+
 class NewFork(Shape):
     """`at` is the last record that the fork keeps. With another `input`, the fork begins at the first record. With `preview` no
     task is created."""
@@ -265,7 +276,8 @@ class Repeated(Shape):
 class ForkPlan(Shape):
     """The preview of a fork."""
 
-    would_repeat: list[Repeated]
+    would_repeat: list[Repeated] = Field(description=f"{MAX_REPEATED:,} of them at most, effects before others.")
+    more: int = Field(0, description="How many more it would do again.")
     keeps: int = Field(description="How many records it would begin with.")
     asks_again: list[int] = Field(
         default=[],
@@ -433,9 +445,10 @@ class Doubts(Shape):
 
 
 class Schedules(Shape):
-    """All schedules, by name."""
+    """Schedules by name. The inputs of a page have about 4 MB together."""
 
     schedules: list[Schedule]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 class Queues(Shape):

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from onward.core.audit import AuditEvent
+from onward.core.page import Page
 from onward.core.record import Entry, Record
 from onward.core.task import Message, NewTask, Task
 from onward.store.migrate import Tell, silent
@@ -303,9 +304,9 @@ class Store(Protocol):
 
     async def journal(
         self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
-    ) -> list[Record]:
-        """Records with numbers above `after`, in order; with None, from the last checkpoint on. The record with which their data has
-        `most` bytes or more is the last."""
+    ) -> Page[Record]:
+        """Records with numbers above `after`, in order; with None, from the last checkpoint on. The record with which their stored data
+        has `most` bytes or more is the last. `next` is its number as text if records may follow, None if none does."""
         ...
 
     async def contents(self, task_id: str, ids: Sequence[str]) -> dict[str, bytes]:

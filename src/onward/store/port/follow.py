@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from onward.core.journal.progress import Lead
+from onward.core.page import Page
 from onward.core.record import Record
 
 PAGE_RECORDS = 500
@@ -38,9 +39,9 @@ class Head(NamedTuple):
 class Tails(Protocol):
     """Reads the ends of many journals."""
 
-    async def read(self, after: Mapping[str, int], limit: int = PAGE_RECORDS) -> list[Tail]:
+    async def read(self, after: Mapping[str, int], limit: int = PAGE_RECORDS) -> Page[Tail]:
         """The next records of each of these tasks after its number, by task and in order. It may be some of them (see the bounds of a page
-        above), but at least one where there is one."""
+        above), but at least one where there is one. `next` is the task of the last one if more may follow, None if none does."""
         ...
 
     async def heads(self, ids: Sequence[str]) -> dict[str, Head]:

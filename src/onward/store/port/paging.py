@@ -1,50 +1,36 @@
-"""Reads a whole journal, page by page."""
+"""Reads a journal page by page. A page is bounded in records and bytes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
 
+from onward.core.page import Page
 from onward.core.record import Record
-
-if TYPE_CHECKING:
-    from onward.store.port.core import Store
 
 PAGE_RECORDS = 1000
 
 PAGE_BYTES = 4_000_000
-"""Bytes of the records of a page, about, for readers that bound them."""
+"""Bytes of the records of a page, about."""
 
-ReadJournal = Callable[[str, int | None, int], Awaitable[list[Record]]]
-"""`Store.journal`, or a function like it: task id, the number after which to read (None: from the last checkpoint on), most records."""
+ReadJournal = Callable[[str, int | None, int, int], Awaitable[Page[Record]]]
+"""`Store.journal`, or a function like it: task id, the number after which to read (None: from the last checkpoint on), most records, most
+bytes."""
 
 
 async def journal_pages(
     read: ReadJournal, task_id: str, after: int | None = 0, size: int = PAGE_RECORDS
-) -> AsyncIterator[list[Record]]:
+) -> AsyncIterator[Page[Record]]:
     """The records after a number in pages, up to the end that the journal has when its last page is read."""
-    while page := await read(task_id, after, size):
+    while page := await read(task_id, after, size, PAGE_BYTES):
         yield page
-        if len(page) < size:
+        if page.next is None:
             return
         after = page[-1].seq
-
-
-def is_full(page: Sequence[Record], limit: int) -> bool:
-    """Whether more records may follow a page of `journal` with this limit and `most=PAGE_BYTES`."""
-    return len(page) >= limit or sum(len(record.data) for record in page) >= PAGE_BYTES
-
-
-async def bounded_pages(store: Store, task_id: str) -> AsyncIterator[list[Record]]:
-    """All records, in pages of a bounded number of bytes."""
-    after, more = 0, True
-    while more and (page := await store.journal(task_id, after, PAGE_RECORDS, PAGE_BYTES)):
-        yield page
-        after, more = page[-1].seq, is_full(page, PAGE_RECORDS)
 
 
 async def whole_journal(
     read: ReadJournal, task_id: str, after: int | None = 0, size: int = PAGE_RECORDS
 ) -> list[Record]:
-    """The records after a number in one list; with None, from the last checkpoint on."""
+    """The records after a number in one list; with None, from the last checkpoint on. It is for a replay, which needs all of them: other
+    readers go through the pages."""
     return [record async for page in journal_pages(read, task_id, after, size) for record in page]

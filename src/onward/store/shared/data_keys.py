@@ -17,13 +17,14 @@ from typing import Any, NamedTuple, TypeVar
 from onward.core import wire
 from onward.core.audit import AuditEvent
 from onward.core.clock import Clock, SystemClock
+from onward.core.crash import crashpoint
 from onward.core.encryption import DataKey, MasterKeys, Subject, context, new_data_key
 from onward.core.sealed import DAMAGED, ERASED, MAGIC, is_sealed, key_of, locked
 from onward.errors import EncryptionKeyMissing, OnwardError, PayloadDamaged, StillNeeded, StoreUnavailable
 from onward.store.shared.audit import Audit
 from onward.store.shared.codec import AddKey, Codec
 from onward.store.shared.database import Connection, Database, OverDatabase
-from onward.store.shared.schedules import schedule_of
+from onward.store.shared.schedules import each_stored
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -304,6 +305,7 @@ class DataKeys(OverDatabase):
             wrapped = await self.master.wrap(secret, context(key_id, row.subject))
             values = {"id": row.id, "seen": row.wrapped, "wrapped": wrapped, "master": self.master.current}
             count += len(await self._db.write("data_key_rewrap", **values))
+            crashpoint("rotate.wrapped")
         return (rows[-1].id if len(rows) == limit else None), count
 
     async def retire(self, tenant: str | None = None, value: str | None = None) -> int:
@@ -347,10 +349,9 @@ class DataKeys(OverDatabase):
         codec = self._db.codec
         assert codec is not None
         ids = {bytes.fromhex(row.id) for row in keys}
-        schedules = [schedule_of(row) for row in await self._db.fetch("schedules")]
         return [
             row.name
-            for row in schedules
+            async for row in each_stored(self._db)
             if (is_sealed(row.input) and key_of(row.input) in ids)
             or _owns(codec.subject(wire.decode(row.options).get("tenant"), row.options), tenant, value)
         ]

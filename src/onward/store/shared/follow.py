@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from onward.core.journal.progress import Lead
+from onward.core.page import Page
 from onward.core.record import Record
 from onward.store.port.follow import PAGE_BYTES, PAGE_RECORDS, PAGE_RECORDS_EACH, Head, Tail
 from onward.store.shared.database import Connection, Database, OverDatabase
@@ -26,13 +27,15 @@ class Tails(OverDatabase):
         super().__init__(database)
         self.announce, self.follow = nudges.announce, nudges.follow
 
-    async def read(self, after: Mapping[str, int], limit: int = PAGE_RECORDS) -> list[Tail]:
+    async def read(self, after: Mapping[str, int], limit: int = PAGE_RECORDS) -> Page[Tail]:
         cursors = {"after": dict(after), "ids": list(after), "afters": list(after.values())}
         rows = await self._db.fetch("tails", **cursors, each=PAGE_RECORDS_EACH, limit=limit, bytes=PAGE_BYTES)
         pairs = [(task_id, Record(*record)) for task_id, *record in rows]
+        # By the stored sizes: a payload that is opened, or cannot be opened, is shorter.
+        full = len(pairs) >= min(PAGE_RECORDS_EACH, limit) or sum(len(record.data) for _, record in pairs) >= PAGE_BYTES
         if (codec := self._db.codec) is not None:
             pairs = await codec.tails(pairs)
-        return [Tail(*pair) for pair in pairs]
+        return Page([Tail(*pair) for pair in pairs], pairs[-1][0] if pairs and full else None)
 
     async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
         return {task_id: Head(seq, kind) for task_id, seq, kind in await self._db.fetch("heads", ids=list(ids))}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from onward.core.audit import AuditEvent
 from onward.core.key import KeyRow
+from onward.core.page import FIRST, TimeCursor
 from onward.store.shared.audit import Audit
 from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
 
@@ -14,6 +15,10 @@ KEPT_S = 90 * 86400.0
 
 MAX_PRUNED = 100
 """Keys that are deleted in one transaction."""
+
+
+PAGE_KEYS = 1_000
+"""Keys of a page. A key has a few hundred bytes."""
 
 
 class Keys(OverDatabase):
@@ -41,9 +46,21 @@ class Keys(OverDatabase):
         rows = await self._db.fetch("key", id=key_id)
         return KeyRow(*rows[0]) if rows else None
 
-    async def list(self, whose: str | None = None) -> Sequence[KeyRow]:
-        """All keys, the oldest first."""
-        return [KeyRow(*row) for row in await self._db.fetch("keys", **seen_by(whose))]
+    async def list(
+        self, whose: str | None = None, *, after: TimeCursor = FIRST, limit: int = PAGE_KEYS
+    ) -> Sequence[KeyRow]:
+        """A page of the keys, the oldest first, after the time and the id of one."""
+        values = {"after_at": after.at, "after": after.id, "limit": limit}
+        return [KeyRow(*row) for row in await self._db.fetch("keys", **values, **seen_by(whose))]
+
+    async def count_valid(self, tenant: str, most: int) -> int:
+        """How many valid keys a tenant has, up to `most`."""
+        ((count,),) = await self._db.fetch("keys_valid", tenant=tenant, limit=most)
+        return int(count)
+
+    async def names(self, ids: Iterable[str], whose: str | None = None) -> Mapping[str, str]:
+        """The names of keys, by their ids. Unknown ones are left out."""
+        return dict(await self._db.fetch("key_names", ids=list(ids), **seen_by(whose)))
 
     async def exist(self) -> bool:
         """Whether there ever was a key."""

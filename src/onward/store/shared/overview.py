@@ -13,9 +13,10 @@ from onward.store.shared.database import Connection, OverDatabase
 class Overview(OverDatabase):
     """Figures of the whole system."""
 
-    async def unfinished(self) -> list[Unfinished]:
-        """All unfinished tasks, by queue and reason."""
-        return [Unfinished(*row) for row in await self._db.fetch("unfinished")]
+    async def unfinished(self, whose: str | None = None) -> list[Unfinished]:
+        """All unfinished tasks, by queue and reason; with `whose`, those of a tenant ("": without a tenant)."""
+        rows = self._db.fetch("unfinished") if whose is None else self._db.fetch("unfinished_of", tenant=whose)
+        return [Unfinished(*row) for row in await rows]
 
     async def held(self) -> tuple[float, dict[str, int]]:
         """The time, and how many tasks each worker holds; a worker that holds none is missing."""

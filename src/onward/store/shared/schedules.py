@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from onward.core.crash import crashpoint
+from onward.core.page import Page
 from onward.core.schedule import ScheduleRow, Timetable
 from onward.core.sealed import CODECS, unreadable
 from onward.core.task import NewTask
+from onward.store.port.listing import PAGE_BYTES
 from onward.store.shared.database import Connection, Database, OverDatabase
+
+PAGE_SCHEDULES = 1_000
+"""Schedules of a page."""
 
 SubmitWithin = Callable[[Connection, Sequence[NewTask]], Awaitable[None]]
 """Submits tasks inside the transaction of a connection. A key or id that is taken is left as it is."""
@@ -22,18 +28,28 @@ class Schedules(OverDatabase):
         super().__init__(database)
         self._submit = submit
 
-    async def list(self, *, soonest: int | None = None) -> Timetable:
-        """All schedules by name, and the time. With `soonest`, so many of those that tick (paused ones do not), in the order of their
-        next tick."""
+    async def list(self, *, after: str = "", limit: int = PAGE_SCHEDULES) -> Timetable:
+        """A page of the schedules by name, after a name, and the time. Their inputs have about `PAGE_BYTES` together. `next` of the rows
+        is the name after which the next page begins."""
+        return await self._read("schedules", after=after, limit=limit, most=PAGE_BYTES)
 
+    async def soonest(self, limit: int) -> Timetable:
+        """So many of the schedules that tick (paused ones do not), in the order of their next tick, and the time."""
+        return await self._read("soonest", limit=limit)
+
+    async def get(self, name: str) -> Timetable:
+        """The schedule of this name, or none, and the time."""
+        return await self._read("schedule", name=name)
+
+    async def _read(self, statement: str, **values: Any) -> Timetable:
         async def job(connection: Connection) -> Timetable:
             (now,) = await connection.first("now")
-            rows = await connection.fetch("schedules" if soonest is None else "soonest", limit=soonest)
-            return Timetable(now, [schedule_of(row) for row in rows])
+            return Timetable(now, await _page(connection, statement, **values))
 
         timetable = await self._db.read(job)
-        codec = self._db.codec
-        return timetable if codec is None else timetable._replace(rows=await codec.schedules(timetable.rows))
+        if (codec := self._db.codec) is None:
+            return timetable
+        return timetable._replace(rows=Page(await codec.schedules(timetable.rows), timetable.rows.next))
 
     async def advance(self, name: str, seen: str | None, to: ScheduleRow | None, tasks: Sequence[NewTask] = ()) -> bool:
         """Replace a schedule that still has the mark `seen` by `to`, and submit these tasks: both in one transaction, or neither.
@@ -61,6 +77,23 @@ class Schedules(OverDatabase):
         if tasks:
             crashpoint("tick.after")
         return done
+
+
+async def each_stored(database: Database) -> AsyncIterator[ScheduleRow]:
+    """All schedules as they are stored, by name. It reads a page at a time."""
+    values: dict[str, Any] = {"after": "", "limit": PAGE_SCHEDULES, "most": PAGE_BYTES}
+    while values["after"] is not None:
+        rows = await database.read(functools.partial(_page, statement="schedules", **values))
+        for row in rows:
+            yield row
+        values["after"] = rows.next
+
+
+async def _page(connection: Connection, statement: str, **values: Any) -> Page[ScheduleRow]:
+    rows = [schedule_of(row) for row in await connection.fetch(statement, **values)]
+    size = sum(len(row.input) + len(row.options) for row in rows)
+    full = len(rows) >= values.get("limit", len(rows) + 1) or size >= values.get("most", size + 1)
+    return Page(rows, rows[-1].name if rows and full else None)
 
 
 def schedule_of(row: Sequence[Any]) -> ScheduleRow:

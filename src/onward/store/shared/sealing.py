@@ -7,18 +7,20 @@ reader gets the same payload before and after. The input of a task is sealed las
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from onward.core.crash import crashpoint
 from onward.core.encryption import body_place, content_place, message_place, record_place
 from onward.core.sealed import is_sealed
 from onward.errors import UsageError
 from onward.store.shared.codec import Codec, Item
 from onward.store.shared.database import Connection, OverDatabase
-from onward.store.shared.schedules import schedule_of
+from onward.store.shared.schedules import each_stored
 
-SLICE_ROWS = 10
-"""Rows of one task that are read, sealed and written at a time. Contents are read one at a time: each may have 100 MB."""
+SLICE_ROWS, SLICE_BYTES = 20, 4_000_000
+"""Rows of one task, and their bytes, that are read, sealed and written at a time. A row that has more bytes goes alone."""
 
 
 class SealedSlice(NamedTuple):
@@ -29,30 +31,46 @@ class SealedSlice(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A table with payloads of tasks: the statements that read plain ones, and seal one."""
+    """A table with payloads of tasks: the statements that read the sizes of plain ones, read them, and seal one."""
 
+    sizes: str
     read: str
     write: str
     start: Any
     """A value of the first column that is below all rows."""
-    rows: int
     item: Callable[[str, Any], Item]
     """The payload of a row, and its place."""
 
 
 TABLES = (
     _Table(
+        "plain_record_sizes",
         "plain_records",
         "seal_records",
         0,
-        SLICE_ROWS,
         lambda t, row: Item(t, record_place(t, *row[:3]), row[-1], row[1]),
     ),
     _Table(
-        "plain_messages", "seal_messages", 0, SLICE_ROWS, lambda t, row: Item(t, message_place(t, *row[1:5]), row[-1])
+        "plain_message_sizes",
+        "plain_messages",
+        "seal_messages",
+        0,
+        lambda t, row: Item(t, message_place(t, *row[1:5]), row[-1]),
     ),
-    _Table("plain_contents", "seal_contents", "", 1, lambda t, row: Item(t, content_place(t, row[0]), row[-1])),
-    _Table("plain_bodies", "seal_bodies", 0, SLICE_ROWS, lambda t, row: Item(t, body_place(t, *row[1:3]), row[-1])),
+    _Table(
+        "plain_content_sizes",
+        "plain_contents",
+        "seal_contents",
+        "",
+        lambda t, row: Item(t, content_place(t, row[0]), row[-1]),
+    ),
+    _Table(
+        "plain_body_sizes",
+        "plain_bodies",
+        "seal_bodies",
+        0,
+        lambda t, row: Item(t, body_place(t, *row[1:3]), row[-1]),
+    ),
 )
 
 
@@ -69,8 +87,7 @@ class Sealing(OverDatabase):
         """Seal the plain inputs of all schedules; how many that were."""
         codec = self._codec()
         count = 0
-        for row in await self._db.fetch("schedules"):
-            schedule = schedule_of(row)
+        async for schedule in each_stored(self._db):
             if not is_sealed(schedule.input):
                 sealed = await codec.sealed_schedule(schedule)
                 values = {"name": schedule.name, "seen": schedule.input, "data": sealed.input}
@@ -86,7 +103,7 @@ class Sealing(OverDatabase):
         count = 0
         for table in TABLES:
             after = table.start
-            while rows := await self._db.fetch(table.read, id=task_id, after=after, limit=table.rows):
+            while rows := await self._slice(table, task_id, after):
                 count += await self._seal_rows(codec, task_id, table, rows)
                 after = rows[-1][0]
         for name, data, fingerprint in await self._db.fetch("plain_input", id=task_id):
@@ -94,6 +111,15 @@ class Sealing(OverDatabase):
             values = {"id": task_id, "data": sealed, "tag": tag, "seen": data}
             count += len(await self._db.write("seal_input", **values))
         return count
+
+    async def _slice(self, table: _Table, task_id: str, after: Any) -> Sequence[Any]:
+        """The next rows of a table, up to a number of bytes; one at least."""
+        sizes = await self._db.fetch(table.sizes, id=task_id, after=after, limit=SLICE_ROWS)
+        if not sizes:
+            return []
+        totals = itertools.accumulate(size for _, size in sizes)
+        rows = max(1, sum(total <= SLICE_BYTES for total in totals))
+        return await self._db.fetch(table.read, id=task_id, after=after, limit=rows)
 
     async def _seal_rows(self, codec: Codec, task_id: str, table: _Table, rows: Sequence[Any]) -> int:
         items = [table.item(task_id, row) for row in rows]
@@ -104,6 +130,14 @@ class Sealing(OverDatabase):
         ]
 
         async def job(connection: Connection) -> int:
-            return sum([await connection.run(table.write, **row) for row in values])
+            count = 0
+            for row in values:
+                count += await connection.run(table.write, **row)
+                crashpoint("seal.row")
+            return count
 
-        return await self._db.sequence(job) if values else 0
+        if not values:
+            return 0
+        count = await self._db.sequence(job)
+        crashpoint("seal.slice")
+        return count

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onward.core.audit import AuditEvent
+from onward.core.page import FIRST, TimeCursor
 from onward.core.session import DISPLACED, MAX_PER_PERSON, SessionRow
 from onward.store.shared.audit import Audit
 from onward.store.shared.database import Connection, Database, OverDatabase, seen_by
+
+PAGE_SESSIONS = 1_000
+"""Sessions of a page. A session has a few hundred bytes."""
 
 
 class Sessions(OverDatabase):
@@ -45,9 +49,12 @@ class Sessions(OverDatabase):
         rows = await self._db.fetch("session", id=session_id)
         return SessionRow(*rows[0]) if rows else None
 
-    async def list(self, whose: str | None = None) -> Sequence[SessionRow]:
-        """The sessions that have not ended, the oldest first."""
-        return [SessionRow(*row) for row in await self._db.fetch("sessions", **seen_by(whose))]
+    async def list(
+        self, whose: str | None = None, *, after: TimeCursor = FIRST, limit: int = PAGE_SESSIONS
+    ) -> Sequence[SessionRow]:
+        """A page of the sessions that have not ended, the oldest first, after the time and the id of one."""
+        values = {"after_at": after.at, "after": after.id, "limit": limit}
+        return [SessionRow(*row) for row in await self._db.fetch("sessions", **values, **seen_by(whose))]
 
     async def end(self, session_id: str, event: AuditEvent, whose: str | None = None) -> bool:
         """End a session, and add the audit event, in one transaction; False where there is none."""

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from onward.core.audit import AuditEvent
+from onward.core.page import Page
 from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
 from onward.core.task import NEEDS_A_PERSON, SAID, Message, NewTask, State, Task
 from onward.errors import TooManyAskers
@@ -105,10 +106,13 @@ class CoreVerbs(OverDatabase, abc.ABC):
 
     async def journal(
         self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
-    ) -> list[Record]:
+    ) -> Page[Record]:
         records = await self._journal(task_id, after, limit, most)
+        # By the stored sizes: a payload that is opened, or cannot be opened, is shorter.
+        full = len(records) >= limit or sum([len(record.data) for record in records]) >= most
         codec = self._db.codec
-        return records if codec is None else await codec.records(task_id, records)
+        opened = records if codec is None else await codec.records(task_id, records)
+        return Page(opened, str(records[-1].seq) if records and full else None)
 
     @abc.abstractmethod
     async def _journal(

@@ -575,6 +575,14 @@ FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward
 JOIN onward_tasks t ON t.id = g.first
 ORDER BY g.queue, g.reason
 
+-- name: unfinished_of
+-- The same, of one tenant, or of tasks without a tenant.
+SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
+FROM (SELECT q.queue, q.reason, count(*) AS tasks, min(q.task_id) AS first
+      FROM onward_queue q JOIN onward_tasks o ON o.id = q.task_id WHERE COALESCE(o.tenant, '') = :tenant GROUP BY q.queue, q.reason) g
+JOIN onward_tasks t ON t.id = g.first
+ORDER BY g.queue, g.reason
+
 -- name: held_by
 -- How many tasks each worker holds.
 SELECT worker, count(*) AS several FROM onward_queue WHERE worker IS NOT NULL GROUP BY worker
@@ -624,9 +632,17 @@ DELETE FROM onward_buckets WHERE full_at < onward_now() - 3600
 SELECT name, schema FROM onward_handlers
 
 -- name: schedules
--- All schedules.
+-- Schedules after a name, up to a number of bytes; always the first.
+SELECT p.name, p.task, p.input, p.options, p.queue, p.priority, p.cron, p.every, p.timezone, p.missed, p.next_at, p.last_at, p.paused, p.mark FROM (
+    SELECT s.*, sum(length(s.input) + length(s.options)) OVER (ORDER BY s.name) - length(s.input) - length(s.options) AS before FROM (
+        SELECT * FROM onward_schedules WHERE name > :after ORDER BY name LIMIT :limit
+    ) AS s
+) AS p WHERE p.before < CAST(:most AS bigint) ORDER BY p.name
+
+-- name: schedule
+-- One schedule by its name.
 SELECT name, task, input, options, queue, priority, cron, every, timezone, missed, next_at, last_at, paused, mark
-FROM onward_schedules ORDER BY name
+FROM onward_schedules WHERE name = :name
 
 -- name: soonest
 -- The schedules that tick next.
@@ -1014,8 +1030,18 @@ SELECT id, hash, name, tenant, scopes, agent, created_at, expires_at, revoked_at
 {key_columns} WHERE id = :id
 
 -- name: keys
--- The keys that a reader may see, the oldest first.
-{key_columns} WHERE :of_all OR COALESCE(tenant, '') = :tenant ORDER BY created_at, id
+-- The keys that a reader may see, the oldest first, after a time and an id.
+{key_columns} WHERE (:of_all OR COALESCE(tenant, '') = :tenant)
+  AND (created_at > CAST(:after_at AS float8) OR (created_at = CAST(:after_at AS float8) AND id > :after)) ORDER BY created_at, id LIMIT :limit
+
+-- name: keys_valid
+-- How many valid keys a tenant has, up to a number.
+SELECT count(*) AS keys FROM (SELECT 1 FROM onward_keys WHERE tenant = :tenant AND revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > onward_now()) LIMIT :limit) AS valid
+
+-- name: key_names
+-- The names of keys that a reader may see.
+SELECT id, name FROM onward_keys WHERE id AMONG (:ids) AND (:of_all OR COALESCE(tenant, '') = :tenant)
 
 -- name: has_keys
 -- Whether there ever was a key: a revoked key counts too.
@@ -1047,9 +1073,9 @@ SELECT id, hash, person, name, roles, tenant, created_at, last_used_at, idle_s, 
 {session_columns} WHERE hash = :hash
 
 -- name: sessions
--- The sessions that a reader may see and that have not ended, the oldest first.
+-- The sessions that a reader may see and that have not ended, the oldest first, after a time and an id.
 {session_columns} WHERE expires_at > onward_now() AND last_used_at + idle_s > onward_now() AND (:of_all OR COALESCE(tenant, '') = :tenant)
-ORDER BY created_at, id
+  AND (created_at > CAST(:after_at AS float8) OR (created_at = CAST(:after_at AS float8) AND id > :after)) ORDER BY created_at, id LIMIT :limit
 
 -- name: session_end
 -- End a session; it returns nothing when that was done before.
@@ -1184,6 +1210,10 @@ SELECT id FROM onward_tasks WHERE id > :after ORDER BY id LIMIT :limit
 -- Records of a task that are not sealed.
 SELECT seq, kind, key, data FROM onward_journal WHERE task_id = :id AND seq > :after AND {plain_data} ORDER BY seq LIMIT :limit
 
+-- name: plain_record_sizes
+-- Their bytes.
+SELECT seq, length(data) AS size FROM onward_journal WHERE task_id = :id AND seq > :after AND {plain_data} ORDER BY seq LIMIT :limit
+
 -- name: seal_records
 -- Seal the payload of a record, unless the record was trimmed, pruned or sealed meanwhile.
 UPDATE onward_journal SET data = :data WHERE task_id = :id AND seq = :place AND data = :seen
@@ -1193,6 +1223,10 @@ UPDATE onward_journal SET data = :data WHERE task_id = :id AND seq = :place AND 
 SELECT number, id, kind, name, ref, data FROM onward_inbox WHERE task_id = :id AND number > :after AND {plain_data}
 ORDER BY number LIMIT :limit
 
+-- name: plain_message_sizes
+-- Their bytes.
+SELECT number, length(data) AS size FROM onward_inbox WHERE task_id = :id AND number > :after AND {plain_data} ORDER BY number LIMIT :limit
+
 -- name: seal_messages
 -- Seal the payload of a message.
 UPDATE onward_inbox SET data = :data WHERE task_id = :id AND number = :place AND data = :seen
@@ -1200,6 +1234,10 @@ UPDATE onward_inbox SET data = :data WHERE task_id = :id AND number = :place AND
 -- name: plain_contents
 -- Contents of a task that are not sealed.
 SELECT id, data FROM onward_contents WHERE task_id = :id AND id > :after AND {plain_data} ORDER BY id LIMIT :limit
+
+-- name: plain_content_sizes
+-- Their bytes.
+SELECT id, length(data) AS size FROM onward_contents WHERE task_id = :id AND id > :after AND {plain_data} ORDER BY id LIMIT :limit
 
 -- name: seal_contents
 -- Seal a content.
@@ -1209,6 +1247,10 @@ UPDATE onward_contents SET data = :data WHERE task_id = :id AND id = :place AND 
 -- Bodies of deliveries of a task that are not sealed.
 SELECT number, seq, subscription, body FROM onward_outbox WHERE task_id = :id AND number > :after AND {plain_body}
 ORDER BY number LIMIT :limit
+
+-- name: plain_body_sizes
+-- Their bytes.
+SELECT number, length(body) AS size FROM onward_outbox WHERE task_id = :id AND number > :after AND {plain_body} ORDER BY number LIMIT :limit
 
 -- name: seal_bodies
 -- Seal the body of a delivery.

@@ -40,9 +40,16 @@ async def metrics(context: RequestContext) -> ApiResponse:
     return ApiResponse(response=Response(body, 200, {"Content-Type": media}))
 
 
-@routes.add("GET", "/api/schedules", "All schedules.", {200: ("All schedules.", shapes.Schedules)})
+@routes.add(
+    "GET",
+    "/api/schedules",
+    "Schedules by name, a page at a time.",
+    {200: ("A page of schedules.", shapes.Schedules)},
+    query=shapes.LongPageQuery,
+)
 async def schedules(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"schedules": [to_json(schedule) for schedule in await context.service.schedules()]})
+    page = await context.service.schedules(limit=context.query.limit, cursor=context.query.cursor)
+    return ApiResponse({"schedules": [to_json(schedule) for schedule in page], "next": page.next})
 
 
 @routes.add(

@@ -79,8 +79,8 @@ class MarkShape(Shape):
 
 
 class TimelineShape(Shape):
-    """The journal as a waterfall. With `after`, only the bars and marks that changed since: they replace the ones with the same
-    kind and `seq`."""
+    """The journal as a waterfall. With `after`, only the bars and marks that changed since, and all bars that are open: they replace the
+    ones with the same kind and `seq`, and the ones that were open. A response has some ten thousand bars or four megabytes at most."""
 
     task_id: str
     from_: float = Field(serialization_alias="from")
@@ -88,6 +88,7 @@ class TimelineShape(Shape):
     seq: int = Field(description="The last record included; send it as `after` in the next request.")
     bars: list[BarShape]
     marks: list[MarkShape]
+    more: bool = Field(False, description="Whether the journal has more records: send `seq` as `after`.")
 
 
 class SinceQuery(Shape):

@@ -12,7 +12,7 @@ from onward.core.view_json import to_json
 from onward.core.views import Key
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema.shape import Shape
-from onward.server.schema.shapes import Name, Seconds, Seq
+from onward.server.schema.shapes import LongPageQuery, Name, Seconds, Seq
 from onward.service.serialize import entry_json
 
 
@@ -39,6 +39,7 @@ class KeyList(Shape):
     """Keys, the oldest first."""
 
     keys: list[Key]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 class EntryShape(Shape):
@@ -75,9 +76,16 @@ class AuditQuery(Shape):
 routes = Routes("access")
 
 
-@routes.add("GET", "/api/keys", "All keys, without their tokens.", {200: ("Keys.", KeyList)})
+@routes.add(
+    "GET",
+    "/api/keys",
+    "Keys without their tokens, the oldest first, a page at a time.",
+    {200: ("A page of keys.", KeyList)},
+    query=LongPageQuery,
+)
 async def keys(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"keys": [to_json(key) for key in await context.service.keys()]})
+    page = await context.service.keys(limit=context.query.limit, cursor=context.query.cursor)
+    return ApiResponse({"keys": [to_json(key) for key in page], "next": page.next})
 
 
 @routes.add(

@@ -16,6 +16,7 @@ from onward.server.http import problem
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema.shape import Shape
+from onward.server.schema.shapes import LongPageQuery
 
 MAX_PARAMETER_CHARS = 8_192
 """Characters of one parameter that the identity provider gives the browser. A longer one is not read."""
@@ -42,6 +43,7 @@ class SessionList(Shape):
     """Sessions, the oldest first."""
 
     sessions: list[Session]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 routes = Routes("access")
@@ -108,9 +110,16 @@ async def sign_out(context: RequestContext) -> ApiResponse:
     return ApiResponse(response=response)
 
 
-@routes.add("GET", "/api/sessions", "The sessions of people who are signed in.", {200: ("Sessions.", SessionList)})
+@routes.add(
+    "GET",
+    "/api/sessions",
+    "The sessions of people who are signed in, the oldest first, a page at a time.",
+    {200: ("A page of sessions.", SessionList)},
+    query=LongPageQuery,
+)
 async def sessions(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"sessions": [to_json(session) for session in await context.service.sessions()]})
+    page = await context.service.sessions(limit=context.query.limit, cursor=context.query.cursor)
+    return ApiResponse({"sessions": [to_json(session) for session in page], "next": page.next})
 
 
 @routes.add(

@@ -23,7 +23,7 @@ from onward.server.http.sending import LARGE_BYTES, client_gone
 from onward.server.schema import shapes
 from onward.service.serialize import record_json, task_json, why_json
 from onward.service.submission import SubmitRequest
-from onward.store.port.paging import PAGE_BYTES, is_full
+from onward.store.port.paging import PAGE_BYTES
 from onward.telemetry import incoming
 
 MAX_WAIT_S = 60.0
@@ -169,7 +169,7 @@ async def events(context: RequestContext) -> ApiResponse:
         return await streams.records(context)
     query: shapes.AfterQuery = context.query
     page = await context.service.journal(context.path["id"], query.after, query.limit, PAGE_BYTES)
-    last = page[-1].seq if is_full(page, query.limit) else None
+    last = None if page.next is None else int(page.next)
     return ApiResponse({"records": [record_json(record) for record in page], "next": last})
 
 
@@ -240,8 +240,11 @@ async def fork(context: RequestContext) -> ApiResponse:
     new_input = body.input if "input" in body.model_fields_set else SAME
     if body.preview:
         plan = await context.service.fork_plan(context.path["id"], body.at, input=new_input)
-        again = [{"seq": step.seq, "name": step.step, "kind": step.kind, "effect": step.effect} for step in plan.again]
-        return ApiResponse({"would_repeat": again, "keeps": plan.at, "asks_again": list(plan.approvals)})
+        shown = sorted(plan.again, key=lambda step: not step.effect)[: shapes.MAX_REPEATED]  # effects before others
+        shown.sort(key=lambda step: step.seq)
+        again = [{"seq": step.seq, "name": step.step, "kind": step.kind, "effect": step.effect} for step in shown]
+        document = {"would_repeat": again, "more": len(plan.again) - len(shown), "keeps": plan.at}
+        return ApiResponse({**document, "asks_again": list(plan.approvals[: shapes.MAX_REPEATED])})
     fork_id = await context.service.fork(context.path["id"], body.at, input=new_input)
     return _task(context.service.shown(await context.server.service.get(fork_id)))
 
