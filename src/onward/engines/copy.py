@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from onward.core.clock import Clock
+from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import NEVER, Message, Task
 from onward.errors import StoreUnavailable, UsageError
@@ -97,7 +98,7 @@ class JournalCopy:
         await self.refresh(task_id)
         return await self._store.get(task_id, *args, **options)
 
-    async def journal(self, task_id: str, *args: Any, **options: Any) -> list[Record]:
+    async def journal(self, task_id: str, *args: Any, **options: Any) -> Page[Record]:
         await self.refresh(task_id)
         return await self._store.journal(task_id, *args, **options)
 

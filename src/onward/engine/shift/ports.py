@@ -11,10 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from onward.core.budget import BudgetLedger, Granted
+from onward.core.page import Page
 from onward.core.quota import Shut
 from onward.core.record import Entry, Record
 from onward.core.task import Message, Task
 from onward.store.port.core import ALL_MESSAGES, End, Sent, Wait
+from onward.store.port.listing import MAX_BYTES
 from onward.store.writer import Hold
 
 
@@ -84,8 +86,10 @@ class ShiftStore(Protocol):
         """A task; None when it does not exist or is of another tenant."""
         ...
 
-    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000, /) -> list[Record]:
-        """Records with numbers above `after`, in order; with None, from the last checkpoint on."""
+    async def journal(
+        self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES, /
+    ) -> Page[Record]:
+        """Records with numbers above `after`, in order, of about `most` bytes; with None, from the last checkpoint on."""
         ...
 
     async def inbox(self, task_id: str, after: int = 0, limit: int = ALL_MESSAGES, /) -> list[Message]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from onward.core.approval import ApprovalRule
 from onward.core.budget import BudgetLedger, Granted
 from onward.core.clock import Clock
 from onward.core.control import Fenced
+from onward.core.page import Page
 from onward.core.quota import Shut
 from onward.core.record import Entry, Record
 from onward.core.task import NEVER, Message, Reason, Task
@@ -36,6 +38,7 @@ from onward.engine.worker.worker import Submit
 from onward.engines.temporal import wire
 from onward.errors import OnwardError, UsageError
 from onward.store.port.core import ALL_MESSAGES, Claimed, End, Sent, Wait
+from onward.store.port.listing import MAX_BYTES
 from onward.store.writer import Hold
 
 if TYPE_CHECKING:
@@ -227,12 +230,18 @@ class SessionStore:
     async def get(self, task_id: str, whose: str | None = None, /) -> Task | None:
         return await self._engine.store.get(task_id, whose)
 
-    async def journal(self, task_id: str, after: int | None = 0, limit: int = 1000, /) -> list[Record]:
+    async def journal(
+        self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES, /
+    ) -> Page[Record]:
         records = await self._own_records() if task_id == self._task_id else await self._engine.records(task_id)
         if after is None:
             checkpoints = [record.seq for record in records if record.kind == r.CHECKPOINT]
             after = checkpoints[-1] - 1 if checkpoints else 0
-        return [record for record in records if record.seq > after][:limit]
+        rest = [record for record in records if record.seq > after]
+        sizes = itertools.accumulate(len(record.data) for record in rest)
+        fit = min(limit, next((number for number, size in enumerate(sizes, 1) if size >= most), len(rest)))
+        page = rest[:fit]
+        return Page(page, next=str(page[-1].seq) if page and fit < len(rest) else None)
 
     async def _own_records(self) -> list[Record]:
         """The journal as it was when this shift began, and the record of its start, which is not durable yet."""
