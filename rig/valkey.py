@@ -52,8 +52,12 @@ class Valkey(Daemon):
     def answers(self) -> bool:
         """Also False while it reads its data after a crash: it takes connections then, and answers LOADING."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+            if self.password:  # to a client without it, it answers NOAUTH also while it reads its data
+                connection.sendall(f"AUTH {self.password}\r\n".encode())
+                if not connection.recv(64).startswith(b"+OK"):
+                    return False
             connection.sendall(b"PING\r\n")
-            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+            return connection.recv(64).startswith(b"+PONG")
         return False
 
 
