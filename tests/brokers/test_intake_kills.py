@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 POINTS = ("intake.fetched", "intake.read", "intake.committed", "intake.acknowledged")
 
 
-def consumer(url: str, producer: Producer, crash: str = "", fault: str = "") -> Child:
-    env = {"ONWARD_CRASH": crash} if crash else {}
+def consumer(url: str, producer: Producer, crash: str = "", fault: str = "", **settings: str) -> Child:
+    env = {**settings, **({"ONWARD_CRASH": crash} if crash else {})}
     return Child.module("tests.brokers.crew", url, producer.url, producer.place, fault, cwd=ROOT, env=env)
 
 

@@ -357,7 +357,7 @@ class Protocol(NamedTuple):
             left.remove((first, last))
             after = put(state, actor, worker._replace(reads=tuple(left)))
             yield self._writes(after, actor, f"copies {len(news)} message(s) of its inbox", news)
-        if worker.unread:  # Waits.read_at_start: the messages until now
+        if worker.unread:  # Shift._read_journal: the messages until now
             yield Move(actor, "asks for its inbox", self._asks(state, actor, worker))
             return
         if worker.reads and not view.waiting:

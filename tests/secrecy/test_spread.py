@@ -302,7 +302,9 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(calls, "excerpt", lambda text, *_: text[max(text.find("sk_live"), 0) :][:14])
     elif fault == "base64":
         monkeypatch.setattr(secret_forms, "_inside_base64", lambda _raw: set())
-        monkeypatch.setattr(mask, "forms_of", secret_forms.forms_of.__wrapped__)  # both without the forms that other tests computed
+        monkeypatch.setattr(
+            mask, "forms_of", secret_forms.forms_of.__wrapped__
+        )  # both without the forms that other tests computed
         monkeypatch.setattr(mask, "_filtered", mask._filtered.__wrapped__)
     elif fault == "logs":
         monkeypatch.setattr(secrets, "_mask_record", lambda _record: None)

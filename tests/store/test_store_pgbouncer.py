@@ -74,6 +74,24 @@ async def test_each_transaction_has_the_limits_that_a_session_has_elsewhere(pool
         await connection.execute("BEGIN")
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 0.001, 0.01])
+async def test_a_caller_that_is_cancelled_again_and_again_loses_no_connection(pooled: Any, pause_s: float) -> None:
+    """The second cancellation comes while the connection ends its transaction."""
+
+    async def sleep() -> None:
+        async with pooled._db.connection() as connection:
+            await connection.fetch("SELECT pg_sleep(60)")
+
+    for _ in range(3):
+        callers = [asyncio.create_task(sleep()) for _ in range(pooled._db.pool._size)]
+        await asyncio.sleep(0.2)
+        while not all(caller.done() for caller in callers):
+            for caller in callers:
+                caller.cancel()
+            await asyncio.sleep(pause_s)
+    assert await asyncio.wait_for(pooled.overview.ended(10), 5) is not None
+
+
 async def test_every_write_of_the_store(pooled: Store) -> None:
     held = await begun(pooled)
     assert await pooled.save("w1", Batch([entry(held, 1), entry(held, 2)])) == set()

@@ -181,7 +181,7 @@ async def test_the_whole_census_goes_in_slices_and_reports_progress(
     for broken in (ids[0], ids[9], ids[19]):
         await sql(store, f"DELETE FROM onward_journal WHERE seq = 2 AND task_id = '{broken}'")
     await sql(
-        store, "INSERT INTO onward_journal SELECT 'zz', seq, 0, 'progress', '', data, 1 FROM onward_journal LIMIT 1"
+        store, "INSERT INTO onward_journal SELECT 'zz', 1, 0, 'progress', '', data, 1 FROM onward_journal LIMIT 1"
     )
     seen: list[int] = []
     faults = await store.health.census(seen.append)

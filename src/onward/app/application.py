@@ -38,7 +38,8 @@ from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import Ask, Doubt, Schedule, Spent
-from onward.engine.background import Spawn, spawn
+from onward.engine import background
+from onward.engine.background import Spawn
 from onward.engine.check.deploy_check import HANDLER_TIMEOUT_S, Checker, Finding, Progress, Replayed, show_no_progress
 from onward.engine.context.secrets import Source
 from onward.engine.context.signatures import JsonObject, SubmitManyOptions, SubmitOptions, T_co, Untyped
@@ -181,7 +182,9 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
             finally:
                 await worker.stop(self.settings.grace_s)
 
-    def _make_worker(self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn = spawn) -> Worker:
+    def _make_worker(
+        self, *, slots: int | None = None, queues: Sequence[str] = (), spawn: Spawn | None = None
+    ) -> Worker:
         """A worker that is not started yet."""
         if not self.handlers:
             raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
@@ -199,8 +202,10 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
             ids=self._ids,
             submit=self.service.child,
             cancel_children=self.service.cancel_children,
-            ticker=Ticker(self.store, self._clock, self._rng, self._ids, self.save_schedules, spawn),
-            relay=self._make_relay(spawn),
+            ticker=Ticker(
+                self.store, self._clock, self._rng, self._ids, self.save_schedules, spawn or background.spawn
+            ),
+            relay=self._make_relay(spawn or background.spawn),
             prune=self._pruning(),
             artifacts=self.service.artifacts,
             secrets=self.secrets,
@@ -208,7 +213,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination):
             locks=TaskLocks(self.store, self._coordinator),
             running_limit=self.service.tenant_quotas.running_limit,
             limits=tuple(LimitRow("queue", name, limit) for name, limit in self._queue_limits.items()),
-            spawn=spawn,
+            spawn=spawn or background.start,
         )
 
     def _pruning(self) -> Callable[[], Coroutine[Any, Any, None]]:

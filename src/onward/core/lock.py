@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from onward.core import mask
 from onward.core.durations import Time
@@ -45,6 +45,13 @@ class Fence(int):
     recorded steps of the block were called with the one before."""
 
     __slots__ = ()
+
+    seen: ClassVar[bool] = False
+    """Whether this process has made a token: before that no argument of a step is searched for one."""
+
+    def __new__(cls, token: int) -> Self:
+        Fence.seen = True
+        return super().__new__(cls, token)
 
 
 class LockRequest(NamedTuple):

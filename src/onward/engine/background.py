@@ -12,9 +12,14 @@ Spawn = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
 _alive: set[asyncio.Task[Any]] = set()
 
 
+def start(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    """A background task of the running loop, for a caller that keeps it until it is done: the loop itself would let it go."""
+    return asyncio.get_running_loop().create_task(coroutine, name=name)
+
+
 def spawn(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """A background task of the running loop, kept until it is done: the loop itself would let it go."""
-    task = asyncio.get_running_loop().create_task(coroutine, name=name)
+    """A background task of the running loop, kept until it is done."""
+    task = start(coroutine, name)
     _alive.add(task)
     task.add_done_callback(_alive.discard)
     return task

@@ -16,6 +16,7 @@ import dataclasses
 import logging
 import random
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from onward.core.clock import Clock
 from onward.core.control import Fenced, Unheard
@@ -100,6 +101,13 @@ _Waiter = tuple[Hold, "asyncio.Future[None] | None", "dict[str, bytes] | None", 
 """What belongs to a record in a line: its hold, the future of its waiter, contents that go with it, the end or wait that it settles, and its bytes."""
 
 
+class _Records(NamedTuple):
+    """Records that were taken from a line, and what belongs to each."""
+
+    entries: list[Entry]
+    waiters: list[_Waiter]
+
+
 class _Line:
     """Records that wait for a commit, and the commit that is on its way."""
 
@@ -113,7 +121,7 @@ class _Line:
         """Holds with this mark had their last record in a commit of this line, which `witness` covers."""
         self.witness: Witness | None = None
         """A record of the last commit of this line. Each commit of the line requires it: as long as it is in the journal, all of the line is."""
-        self.flying: list[tuple[Entry, _Waiter]] = []
+        self.flying = _Records([], [])
         self.idle: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
@@ -121,18 +129,18 @@ class _Line:
             self.idle.set_result(None)
             self.idle = None
 
-    def take(self, size: int) -> list[tuple[Entry, _Waiter]]:
+    def take(self, size: int) -> _Records:
         """Remove the first `size` records."""
         if size >= len(self.entries):
-            taken = list(zip(self.entries, self.waiters, strict=True))
+            taken = _Records(self.entries, self.waiters)
             self.entries, self.waiters, self.bytes = [], [], 0
             return taken
-        taken = list(zip(self.entries[:size], self.waiters[:size], strict=True))
+        taken = _Records(self.entries[:size], self.waiters[:size])
         del self.entries[:size], self.waiters[:size]
-        self.bytes -= sum([waiter[4] for _, waiter in taken])
+        self.bytes -= sum([waiter[4] for waiter in taken.waiters])
         return taken
 
-    def take_of(self, hold: Hold, most_bytes: int) -> list[tuple[Entry, _Waiter]]:
+    def take_of(self, hold: Hold, most_bytes: int) -> _Records:
         """Remove the first records of this hold, up to so many bytes, but at least one."""
         taken: list[tuple[Entry, _Waiter]] = []
         left: list[tuple[Entry, _Waiter]] = []
@@ -142,7 +150,7 @@ class _Line:
             (taken if fits else left).append(pair)
             total += pair[1][4] if fits else most_bytes if pair[1][0] is hold else 0
         self.refill(left)
-        return taken
+        return _Records([entry for entry, _ in taken], [waiter for _, waiter in taken])
 
     def committed(self, batch: Batch, refused: set[str]) -> object:
         """A commit of this line, which required its witness, is over: the mark for its holds."""
@@ -220,7 +228,9 @@ class Writer:
     def settle(self, hold: Hold, kind: str, data: bytes, ending: End | Wait) -> asyncio.Future[None]:
         """Append the last record of a shift together with the end or the wait that it leads to."""
         if isinstance(ending, End):
-            ending = ending._replace(seq=hold.seq + 1)
+            ending = End(
+                ending.id, ending.state, ending.attempt, hold.seq + 1, ending.parent, ending.inbox
+            )  # quicker than _replace
         self._add(hold, kind, "", data, future := self._future(), ending)
         hold.settled = True
         return future
@@ -264,7 +274,7 @@ class Writer:
         return any(
             entry[0] == hold.id and entry[1] <= last
             for line in lines
-            for entry in (*[entry for entry, _ in line.flying], *line.entries)
+            for entry in (*line.flying.entries, *line.entries)
         )
 
     async def _landing(self) -> None:
@@ -297,8 +307,8 @@ class Writer:
         self._closed = True
         for line in (self._small, self._large):
             line.idle = None
-            self._abandon([*[waiter for _, waiter in line.flying], *line.waiters])
-            line.flying = []
+            self._abandon([*line.flying.waiters, *line.waiters])
+            line.flying = _Records([], [])
         self._land()
 
     def _land(self) -> None:
@@ -327,32 +337,33 @@ class Writer:
     def _first_large(self) -> Hold | None:
         """The first hold in the line for large records that has no record in the other line, nor on its way from there."""
         small = self._small
-        busy = {id(waiter[0]) for waiter in small.waiters} | {id(waiter[0]) for _, waiter in small.flying}
+        busy = {id(waiter[0]) for waiter in (*small.waiters, *small.flying.waiters)}
         return next((waiter[0] for waiter in self._large.waiters if id(waiter[0]) not in busy), None)
 
-    async def _fly(self, line: _Line, taken: list[tuple[Entry, _Waiter]]) -> None:
+    async def _fly(self, line: _Line, taken: _Records) -> None:
         """Commit records that were taken from a line."""
-        if not taken:
+        waiters = taken.waiters
+        if not waiters:
             return
         line.flying = taken
-        batch, waiters = self._batch(line, taken), [waiter for _, waiter in taken]
+        batch = self._batch(line, taken)
         try:
             await self._commit(batch, waiters, line)
         except Exception:  # the tasks of other commits must go on
             log.exception("a commit of %d records failed; their tasks are dropped here", len(batch.entries))
             self._abandon(waiters)
-        line.flying = []
+        line.flying = _Records([], [])
         self._release(waiters, large=line is self._large)
 
-    def _batch(self, line: _Line, taken: list[tuple[Entry, _Waiter]]) -> Batch:
+    def _batch(self, line: _Line, taken: _Records) -> Batch:
         """A commit of these records, with its witnesses: one of this line; one of the other line and of each claim that wrote the last
         record of a hold here; and the last record of each other hold."""
-        batch = Batch([entry for entry, _ in taken])
+        batch = Batch(taken.entries)
         known, witnesses, mark = batch.known, batch.witnesses, line.mark
         stood_for: set[object] = set()
         if line.witness is not None:
             witnesses.append(line.witness)
-        for entry, (hold, _, kept, ending, _) in taken:
+        for entry, (hold, _, kept, ending, _) in zip(taken.entries, taken.waiters, strict=True):
             if hold.id not in known:
                 known[hold.id] = hold.at
                 if hold.covered is not mark:
@@ -383,7 +394,7 @@ class Writer:
             stood_for.add(source)
         return [(hold.id, first[1] - 1, hold.shift, hold.at)]
 
-    def _take(self) -> list[tuple[Entry, _Waiter]]:
+    def _take(self) -> _Records:
         """The records of the next commit. Where the database works in another process or thread, it is half of many tasks that move in
         step: while those are being committed the others run, so that handlers and database do not wait for each other by turns."""
         line = self._small
@@ -412,7 +423,7 @@ class Writer:
         if refused:
             self.lose([waiter[0] for waiter in waiters if waiter[0].id in refused])
         mark = None if line is None else line.committed(batch, refused)
-        for hold, future, *_ in waiters:
+        for hold, future, _, _, _ in waiters:
             hold.claim, hold.covered = None, mark
             if future is not None and not future.done():
                 if hold.lost:
@@ -507,7 +518,8 @@ class Writer:
         """Release records that are in no line any more, nor on their way."""
         for hold, _, kept, _, size in waiters:
             hold.unsaved -= size
-            hold.large -= large
+            if large:
+                hold.large -= 1
             if kept is not None and hold.contents is not None:
                 for name in kept:
                     if hold.kept is None or name not in hold.kept:

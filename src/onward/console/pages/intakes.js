@@ -50,7 +50,7 @@ function intakeTable(intakes) {
     { name: "Rate", class: "end", cell: (intake) => rate(intake.rate) },
     { name: "Lag", class: "end", cell: (intake) => (intake.lag === null ? h("span", { class: "faint" }, "unknown") : number(intake.lag)) },
     { name: "Dead", class: "end", cell: (intake) => (intake.dead ? h("a", { class: "tone-bad toned", href: link("/intakes", { intake: intake.name }), "aria-label": `${count(intake.dead, "dead letter")} of ${line(intake.name, 60)}` }, number(intake.dead)) : "0") },
-    { name: "Seen", cell: (intake) => age(intake.seen_at) },
+    { name: "Seen", class: "tight", cell: (intake) => age(intake.seen_at) },
   ];
   return table(columns, intakes, { label: "Intakes", none: empty("No intakes", "`app.intake(…)` in your code declares one. It appears here when a process with that code receives messages.") });
 }
@@ -84,7 +84,7 @@ function letterTable(letters, chosen, again) {
     { name: "Reason", class: "answer", cell: (letter) => (letter.erased ? h("span", { class: "faint" }, "erased") : h("span", { title: safe(letter.reason) }, line(letter.reason, 160))) },
     { name: "Tries", class: "end", cell: (letter) => number(letter.attempts) },
     { name: "Size", class: "end", cell: (letter) => bytes(letter.size) },
-    { name: "When", cell: (letter) => age(letter.at) },
+    { name: "When", class: "tight", cell: (letter) => age(letter.at) },
     { name: "", class: "tight end", cell: (letter) => h("span", { class: "row nowrap" }, actions(letter, again)) },
   ];
   const none = chosen.intake ? empty("No dead letters", "This intake has none.") : empty("No dead letters", "Every message became a task.");

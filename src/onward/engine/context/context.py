@@ -18,7 +18,7 @@ from onward.core import record as r
 from onward.core import secret, wire
 from onward.core.approval import decision_of
 from onward.core.durations import Duration, seconds
-from onward.core.lock import without_fences
+from onward.core.lock import Fence, without_fences
 from onward.core.retry import Retry, as_retry
 from onward.engine.context.call import Call
 from onward.engine.context.child import Child
@@ -547,7 +547,7 @@ def _check_child_options(options: Mapping[str, Any]) -> None:
 
 def _mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     try:
-        return wire.fingerprint([without_fences(args), without_fences(kwargs)])
+        return wire.fingerprint(without_fences([args, kwargs]) if Fence.seen else [args, kwargs])
     except InvalidInput:  # arguments that are not JSON are allowed, and not compared in a replay
         return ""
 

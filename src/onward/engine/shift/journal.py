@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
@@ -46,6 +46,10 @@ class ShiftJournal:
     task: asyncio.Task[Any] | None = None
     sagas: AbstractSet[str] = frozenset()
     """The keys of open sagas."""
+    undone: Sequence[str] = ()
+    """The steps that sagas of this shift have undone."""
+    not_undone: Sequence[str] = ()
+    """The steps that sagas of this shift could not undo."""
     transacting = False
     """Whether the next number belongs to the record of a transaction, which the store writes: no other record may take it."""
     _replay_settled = False
@@ -61,8 +65,6 @@ class ShiftJournal:
         self.monotonic: Callable[[], float] = services.clock.monotonic
         self.aborts: dict[str, dict[str, Any]] = {}
         """Sagas that the journal knows as being undone, by the path of their scope, and the error that they failed with."""
-        self.undone: list[str] = []
-        self.not_undone: list[str] = []
 
     def load(self, replay: Replay, allowed: float | None) -> None:
         """Begin with the records that the journal has. `allowed` is the task's deadline in seconds."""

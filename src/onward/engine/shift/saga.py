@@ -114,8 +114,8 @@ class Saga:
         if journal.next(self._outer, self._key, frozenset({r.UNDONE})) is None:
             journal.enqueue(r.UNDONE, self._key, {"undone": undone, "not_undone": not_undone})
         journal.sagas = without_name(journal.sagas, self._key)
-        journal.undone += undone
-        journal.not_undone += not_undone
+        journal.undone = [*journal.undone, *undone]
+        journal.not_undone = [*journal.not_undone, *not_undone]
 
     async def _undo_one(self, owed: _OwedUndo) -> bool:
         try:

@@ -208,7 +208,8 @@ class Shift(TaskResources):
         self._waits.deadline = self._deadline_at()
         if self._handler.agent:
             self._waits.cut_at = self._time_of(LAST_ANSWER_SHARE)
-        await self._waits.read_at_start()
+        if self._waits.begin():
+            await self._waits.read_claimed_messages()
 
     def _begin_at(self, checkpoint: int) -> None:
         """Begin a new root scope at a checkpoint: from here on the names of steps are counted anew."""

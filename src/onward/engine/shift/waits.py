@@ -327,10 +327,10 @@ class Waits:
 
     # ── reading the inbox ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read_at_start(self) -> None:
-        """Read the messages that were there at the claim, at the beginning of the shift."""
+    def begin(self) -> bool:
+        """Begin with the messages that the journal has; True when there were more at the claim, which the shift has to read first."""
         self._last_at_start = self._journal.replay.mail.last
-        await self.read_claimed_messages()
+        return self._last_at_start < self._messages_at_claim
 
     async def read_claimed_messages(self) -> bool:
         """Copy the messages that were there at the claim into the journal; True when the caller should look again."""

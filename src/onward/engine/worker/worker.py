@@ -8,6 +8,7 @@ tasks and dead letters. A nudge is a hint: without any, polling still finds ever
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import json
 import logging
@@ -27,7 +28,7 @@ from onward.core.control import Fenced, HandBack
 from onward.core.ids import Ids
 from onward.core.limit import LimitRow
 from onward.core.shutdown import end_tasks
-from onward.engine.background import Spawn, spawn
+from onward.engine.background import Spawn, start
 from onward.engine.context.secrets import Secrets
 from onward.engine.handlers import Handler
 from onward.engine.shift.shift import Shift
@@ -101,7 +102,7 @@ class Worker:
         approval_rules: Sequence[ApprovalRule] = (),
         locks: TaskLocks | None = None,
         running_limit: RunningLimit = no_limit,
-        spawn: Spawn = spawn,
+        spawn: Spawn = start,
     ) -> None:
         self.store: Store = store
         self.locks: TaskLocks = locks or TaskLocks(store)
@@ -116,6 +117,9 @@ class Worker:
         self._poll, self._ids, self._spawn_bare = poll, ids, spawn
         self._tasks: dict[asyncio.Task[Any], None] = {}
         """All background tasks of this worker that have not ended; a stop ends or logs each of them."""
+        self._remove = self._tasks.__delitem__
+        self._no_context = contextvars.Context()
+        """For `_remove`: without one, each of thousands of tasks would get a copy of the current context for it."""
         self._joining = ""
         """The id with which this worker is joining the store."""
         self._limits = (*limits, *[LimitRow("task", handler.name, handler.limit) for handler in handlers.values()])
@@ -251,7 +255,7 @@ class Worker:
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = self._spawn_bare(coroutine, name)
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.__delitem__)
+        task.add_done_callback(self._remove, context=self._no_context)
         return task
 
     async def _join(self) -> None:
@@ -304,10 +308,12 @@ class Worker:
     def begin(self, claimed: list[Claimed]) -> None:
         make = TracedShift if watching() else Shift
         self._claims += 1
+        claim = (self._claims, 0.0)
         for task in claimed:
             shift = make(self, task, self._handlers[task.task])
-            # Under limits a claim is several commits, each at its time.
-            shift.hold.claim = (self._claims, task.claimed_at)
+            if claim[1] != task.claimed_at:  # under limits a claim is several commits, each at its time
+                claim = (self._claims, task.claimed_at)
+            shift.hold.claim = claim
             self._shifts[task.id] = shift
             self.shares.take(task.tenant)
             self.spawn(self._run_shift(shift, task.tenant), f"onward-task-{task.id}")

@@ -131,42 +131,51 @@ class Loan:
     """A connection for the time of a block; it translates the errors inside. It is a class, because two nested generators took as long as a
     short statement."""
 
-    __slots__ = ("_connection", "_pool", "_pooled", "_transaction", "_where")
+    __slots__ = ("_connection", "_in_transaction", "_pool", "_transaction", "_where")
 
     def __init__(self, pool: Pool, where: str, *, pooled: bool) -> None:
-        self._pool, self._where, self._pooled = pool, where, pooled
-        self._transaction: Any = None
+        self._pool, self._where = pool, where
+        # Without a transaction a pooler may send each message of a query to another backend.
+        self._in_transaction = pooled
 
     async def __aenter__(self) -> Any:
         try:
             self._connection = await self._pool.borrow()
         except Exception as error:
             raise plain(error, self._where) from None
-        if self._pooled:  # without a transaction the pooler may send each message of a query to another backend
-            self._transaction = self._connection.transaction()
+        if self._in_transaction:
             try:
-                await self._transaction.start()
+                await self._begin()
             except BaseException as error:
                 self._pool.give_back(self._connection, sound=False)
                 raise plain(error, self._where) from None
         return self._connection
 
+    async def _begin(self) -> None:
+        self._transaction = self._connection.transaction()
+        await self._transaction.start()
+
+    async def _end(self, *, failed: bool) -> None:
+        await (self._transaction.rollback() if failed else self._transaction.commit())
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # After an error of the server the connection is usable. After any other error its state is unknown: the pool closes it, and that
+        # ends its transaction.
+        cause, sound = error, error is None or isinstance(error, asyncpg.PostgresError)
         try:
-            if self._transaction is not None:
-                await (self._transaction.commit() if error is None else self._transaction.rollback())
-        except Exception as failed:
-            error = error or failed
-        # After an error of the server the connection is usable; after any other error its state is unknown.
-        self._pool.give_back(self._connection, sound=error is None or isinstance(error, asyncpg.PostgresError))
-        if isinstance(error, SLOW):
-            raise TooSlow(self._where, str(error) or f"{STATEMENT_TIMEOUT_S:g} s") from None
-        if error is not None and (translated := plain(error, self._where)) is not error:
+            if self._in_transaction and sound:
+                await self._end(failed=error is not None)
+        except BaseException as failed:
+            sound = isinstance(failed, asyncpg.PostgresError)
+            if cause is None or not isinstance(failed, Exception):
+                cause = failed
+        self._pool.give_back(self._connection, sound=sound)
+        if isinstance(cause, SLOW):
+            raise TooSlow(self._where, str(cause) or f"{STATEMENT_TIMEOUT_S:g} s") from None
+        if cause is not None and (translated := plain(cause, self._where)) is not error:
             raise translated from None
-        if error is not None and kind is None:
-            raise error
 
 
 def health(row: Mapping[str, Any], connection: tuple[bool | None, str]) -> list[tuple[str, bool | None, str]]:

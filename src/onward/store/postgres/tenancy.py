@@ -14,15 +14,12 @@ import asyncio
 import functools
 import re
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
-import asyncpg
-
-from onward.errors import StoreUnavailable, TooSlow
+from onward.errors import StoreUnavailable
 from onward.store.postgres.pool import Pool
 from onward.store.postgres.roles import QUEUE_VIEW
-from onward.store.postgres.session import SET_LOCAL, SLOW, STATEMENT_TIMEOUT_S, Loan, plain
+from onward.store.postgres.session import SET_LOCAL, Loan
 
 OF_ALL_TENANTS = frozenset(
     {
@@ -124,39 +121,20 @@ def _of_tenant(sql: str) -> str:
     return _QUEUE.sub(QUEUE_VIEW, sql)
 
 
-class TenantLoan:
-    """A connection with the rights of one tenant, for the time of a block. See `session.Loan`."""
+class TenantLoan(Loan):
+    """A connection with the rights of one tenant, for the time of a block."""
 
-    __slots__ = ("_begin", "_connection", "_pool", "_where")
+    __slots__ = ("_begin_sql",)
 
     def __init__(self, pool: Pool, where: str, begin: str) -> None:
-        self._pool, self._where, self._begin = pool, where, begin
+        super().__init__(pool, where, pooled=True)
+        self._begin_sql = begin
 
     async def __aenter__(self) -> Any:
-        try:
-            self._connection = await self._pool.borrow()
-        except Exception as error:
-            raise plain(error, self._where) from None
-        try:
-            await self._connection.execute(self._begin)
-        except BaseException as error:
-            self._pool.give_back(self._connection, sound=False)
-            raise plain(error, self._where) from None
-        return _TenantSession(self._connection)
+        return _TenantSession(await super().__aenter__())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        failed: BaseException | None = error
-        try:
-            if error is None or isinstance(error, asyncpg.PostgresError):
-                await self._connection.execute("ROLLBACK")  # it has only read: that ends it as well as a commit
-        except Exception as broken:
-            failed = error or broken
-        self._pool.give_back(self._connection, sound=failed is None or isinstance(failed, asyncpg.PostgresError))
-        if isinstance(failed, SLOW):
-            raise TooSlow(self._where, str(failed) or f"{STATEMENT_TIMEOUT_S:g} s") from None
-        if failed is not None and (translated := plain(failed, self._where)) is not failed:
-            raise translated from None
-        if failed is not None and error is None:
-            raise failed
+    async def _begin(self) -> None:
+        await self._connection.execute(self._begin_sql)
+
+    async def _end(self, *, failed: bool) -> None:  # noqa: ARG002 -- both end alike
+        await self._connection.execute("ROLLBACK")  # it has only read: that ends it as well as a commit

@@ -86,9 +86,15 @@ class SqliteNudges:
         task.add_done_callback(self._running.discard)
 
     async def _send_now(self, waiting: Waiting) -> None:
-        with contextlib.suppress(OnwardError, RuntimeError):  # a hint may be lost
-            for address, messages in (await self._db.reading(lambda c: _messages(c, waiting))).items():
-                send_datagrams(messages, [address])
+        """Read the addresses before all other reads that wait, and send in the thread that reads: a way back to the loop takes longer."""
+        with contextlib.suppress(OnwardError, RuntimeError, apsw.Error):  # a hint may be lost
+            if self._db.reader is not None:
+                await self._db.reader.run(lambda c: _send_all(c, waiting), urgent=True, reads=True)
+
+
+def _send_all(connection: apsw.Connection, waiting: Waiting) -> None:
+    for address, messages in _messages(connection, waiting).items():
+        send_datagrams(messages, [address])
 
 
 def _messages(connection: apsw.Connection, waiting: Waiting) -> dict[str, set[str]]:

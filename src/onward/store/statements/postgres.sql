@@ -20,7 +20,7 @@ WITH batch AS (
     INSERT INTO onward_queue (task_id, queue, task, priority, parent, paused, due_at, reason)
     SELECT id, queue, task, priority, parent, rests, CASE WHEN rests THEN 'Infinity' WHEN delay > 0 THEN onward_now() + delay END,
            CASE WHEN rests THEN 'paused' WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
-    FROM batch JOIN new USING (id) CROSS JOIN LATERAL (SELECT COALESCE((SELECT p.paused FROM onward_queue p WHERE p.task_id = batch.parent LIMIT 1), false) AS rests) r ORDER BY place
+    FROM batch JOIN new USING (id) CROSS JOIN LATERAL (SELECT CASE WHEN batch.parent IS NULL THEN false ELSE COALESCE((SELECT p.paused FROM onward_queue p WHERE p.task_id = batch.parent LIMIT 1), false) END AS rests) r ORDER BY place
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT id, 1, 0, 'task.submitted', '', '{}', onward_now() FROM new
@@ -87,7 +87,7 @@ WITH batch AS (
            CASE WHEN rests THEN 'Infinity' WHEN delay > 0 THEN onward_now() + delay END,
            CASE WHEN rests THEN 'paused' WHEN delay > 0 THEN 'delayed' ELSE 'queued' END
     FROM batch JOIN new USING (id) LEFT JOIN lines l USING (queue, line, priority)
-    CROSS JOIN LATERAL (SELECT COALESCE((SELECT p.paused FROM onward_queue p WHERE p.task_id = batch.parent LIMIT 1), false) AS rests) r ORDER BY place
+    CROSS JOIN LATERAL (SELECT CASE WHEN batch.parent IS NULL THEN false ELSE COALESCE((SELECT p.paused FROM onward_queue p WHERE p.task_id = batch.parent LIMIT 1), false) END AS rests) r ORDER BY place
 ), first AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     SELECT id, 1, 0, 'task.submitted', '', '{}', onward_now() FROM new
