@@ -9,12 +9,13 @@ STAMP  := $(VENV)/.installed
 TESTS  ?= tests
 JOBS   ?= 4
 PYTEST := $(BIN)/python -m pytest --dist loadgroup
+QUICK  := $(PYTEST) --files-in-memory -n $(JOBS)
 
 # What was compiled once is kept: the tests start some hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-full coverage prove bench lint format docs lock audit sbom clean
+.PHONY: help demo check test test-full coverage prove bench lint lint-types lint-style lint-layers lint-house format docs lock audit sbom clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -23,10 +24,10 @@ demo: $(if $(filter brokers,$(WHICH)),$(STAMP),$(BASE)) ## a ten-minute deploy i
 	@$(BIN)/python -m onward demo $(WHICH)
 
 check: $(STAMP) lint ## linters, types, and the core on SQLite (2 minutes on two cores)
-	$(PYTEST) tests/core tests/engine tests/service tests/test_house.py -n $(JOBS) -m "not slow and not postgres"
+	$(QUICK) tests/core tests/engine tests/service tests/test_house.py -m "not slow and not postgres"
 
-test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests (6 minutes on two cores)
-	$(PYTEST) $(TESTS) -n $(JOBS) -m "not slow"
+test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests (5 minutes on two cores)
+	$(QUICK) $(TESTS) -m "not slow"
 
 test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance suites, both databases everywhere (some 40 minutes)
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "slow and not alone"
@@ -34,16 +35,22 @@ test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance sui
 	$(PYTEST) tests/store -n $(JOBS) -m "postgres and not slow and not owner" --roles
 
 coverage: $(STAMP) ## the quick tests, and which lines of src/ they do not run
-	$(PYTEST) $(TESTS) -n $(JOBS) -m "not slow" --cov=onward --cov-report=term-missing:skip-covered
+	$(QUICK) $(TESTS) -m "not slow" --cov=onward --cov-report=term-missing:skip-covered
 
 prove: $(STAMP) ## the long proofs: hundreds of kill -9, zombies, database restarts, thousands of simulated hours
 	$(BIN)/python -m pytest tests -n 0 -m slow -s --prove
 
-lint: $(STAMP) ## formatting, linters, types, layers, house rules
+lint: $(STAMP) ## formatting, linters, types, layers, house rules: beside each other
+	@$(MAKE) --no-print-directory -k -j 2 lint-types lint-style lint-layers lint-house
+
+lint-types:
+	$(BIN)/mypy
+lint-style:
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
-	$(BIN)/mypy
+lint-layers:
 	$(BIN)/lint-imports --no-cache >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+lint-house:
 	$(BIN)/python -m tools.house_rules
 
 bench: $(STAMP) ## the benchmark table; PEERS=1 adds the neighbours in the same run

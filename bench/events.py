@@ -18,7 +18,7 @@ from typing import Any
 import uvloop
 
 from onward import Onward
-from rig.daemon import Daemon
+from rig.base import Server
 
 BROKERS = ("redis", "nats", "kafka", "rabbitmq")
 PLACE = "onward.bench"
@@ -90,7 +90,7 @@ async def _bare(kind: str, server: Any, count: int) -> float:
     return rate
 
 
-def _server(kind: str) -> Daemon:
+def _server(kind: str) -> Server:
     if kind == "redis":
         from rig.valkey import Valkey
 

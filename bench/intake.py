@@ -29,7 +29,7 @@ from bench.workloads import query
 from onward import Context, Onward
 from onward.brokers.intakes import Intakes
 from onward.service.submission import SubmitRequest
-from rig.daemon import Daemon
+from rig.base import Server
 from rig.kafka import Kafka
 from rig.nats import Nats
 from rig.rabbitmq import RabbitMQ
@@ -49,7 +49,7 @@ AIMS = {"redis": 4000, "nats": 4000, "kafka": 4000, "rabbitmq": 1500}
 """Messages a second."""
 AIM_OF_SUBMITS = 0.5
 TIMEOUT_S = 120
-SERVERS: dict[str, tuple[Callable[[], Daemon], Callable[[Any], Producer]]] = {
+SERVERS: dict[str, tuple[Callable[[], Server], Callable[[Any], Producer]]] = {
     "redis": (Valkey, RedisProducer),
     "nats": (Nats, NatsProducer),
     "kafka": (lambda: Kafka(settings=KAFKA_SETTINGS), KafkaProducer),

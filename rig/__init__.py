@@ -4,7 +4,6 @@
     proxy       a TCP proxy in front of it that loses connections, answers and time
     wire        what the proxy understands of the database's wire protocol
     pgbouncer   a real PgBouncer in front of it
-    daemon      what the starters of brokers share
     valkey      a real Valkey, the open Redis
     etcd        a real etcd
     nats        a real NATS server with JetStream

@@ -6,51 +6,46 @@ with Etcd() as etcd:
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import shutil
 import urllib.request
 from pathlib import Path
-from typing import ClassVar
 
 from rig import server
-from rig.daemon import Daemon
+from rig.base import PROBE_TIMEOUT_S, Server
 from rig.server import Unavailable
 
 
-class Etcd(Daemon):
+class Etcd(Server):
     """A cluster of one member. Its elections are quick, so that it answers at once."""
 
-    name: ClassVar[str] = "etcd"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._peer_port = server.free_port()
+    title = "etcd"
 
     @property
     def url(self) -> str:
         return f"etcd://127.0.0.1:{self.port}"
 
+    def choose_ports(self) -> None:
+        super().choose_ports()
+        self._peer_port = server.free_port()
+
     def command(self) -> list[str | Path]:
         client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
         return [
             program(),
-            *("--name", "one", "--data-dir", self.folder / "data", "--log-level", "error"),
+            *("--name", "one", "--data-dir", self.folder("data"), "--log-level", "error"),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"),
             *("--heartbeat-interval", "10", "--election-timeout", "100"),
         ]
 
-    def environment(self) -> dict[str, str] | None:
+    def environ(self) -> dict[str, str]:
+        """Nothing of ours: etcd reads its settings from variables too."""
         return {"ETCD_UNSUPPORTED_ARCH": "arm64"}
 
-    def answers(self) -> bool:
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2) as response,
-        ):
+    def ready(self) -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=PROBE_TIMEOUT_S) as response:
             return b'"true"' in response.read()
-        return False
 
 
 def program() -> Path:

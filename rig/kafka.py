@@ -10,20 +10,19 @@ afterwards, as it is with a broker that has replicas.
 from __future__ import annotations
 
 import base64
-import contextlib
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import uuid
 from pathlib import Path
-from typing import ClassVar
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from rig import server
-from rig.daemon import Daemon
+from rig.base import PROBE_TIMEOUT_S, Server
 from rig.server import Unavailable
 
 VERSION = "4.1.1"
@@ -41,16 +40,16 @@ POM = f"""\
 """
 
 
-class Kafka(Daemon):
+class Kafka(Server):
     """One node, broker and controller. `settings` are lines of its server.properties."""
 
-    name: ClassVar[str] = "kafka"
-    start_timeout_s: ClassVar[float] = 60.0
+    title = "Kafka"
+    start_timeout_s = 60.0
+    not_ready = (OSError, KafkaException)
 
     def __init__(self, *, settings: dict[str, str] | None = None) -> None:
         super().__init__()
         self.settings = settings or {}
-        self._controller_port = server.free_port()
 
     @property
     def servers(self) -> str:
@@ -60,6 +59,10 @@ class Kafka(Daemon):
     def url(self) -> str:
         return f"kafka://{self.servers}"
 
+    def choose_ports(self) -> None:
+        super().choose_ports()
+        self._controller_port = server.free_port()
+
     def topic(self, name: str, *, partitions: int = 4, settings: dict[str, str] | None = None) -> str:
         """Make a topic, and return its name."""
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings or {})
@@ -68,32 +71,36 @@ class Kafka(Daemon):
             made.result(30)
         return name
 
+    def prepare(self) -> None:
+        settings = self._settings() | self.settings
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        if not self._data.exists():
+            self._format()
+
     def command(self) -> list[str | Path]:
-        properties = self.folder / "server.properties"
-        java = [
-            program(),
-            "-Xms128m",
-            "-Xmx384m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-cp",
-            f"{obtain()}/*",
-        ]
-        if not properties.exists():
-            settings = self._settings() | self.settings
-            properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-            # An id must not begin with a dash, which the tool takes for an option.
-            cluster = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
-            formatted = subprocess.run(
-                [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", properties],
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd=self.folder,
-            )
-            if formatted.returncode != 0:
-                raise RuntimeError(f"kafka's storage cannot be formatted: {formatted.stdout}{formatted.stderr}")
-        return [*java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "kafka.Kafka", properties]
+        return [*_java(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "kafka.Kafka", self._properties]
+
+    def ready(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PROBE_TIMEOUT_S):
+            admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+            return bool(admin.list_topics(timeout=PROBE_TIMEOUT_S).brokers)
+
+    @property
+    def _properties(self) -> Path:
+        return self.home / "server.properties"
+
+    @property
+    def _data(self) -> Path:
+        """The storage is formatted for the port of the controller: another port has another directory."""
+        return self.home / f"data-{self._controller_port}"
+
+    def _format(self) -> None:
+        # An id must not begin with a dash, which the tool takes for an option.
+        cluster = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", self._properties]
+        done = subprocess.run([*_java(), *tool], capture_output=True, text=True, check=False, cwd=self.home)
+        if done.returncode != 0:
+            raise RuntimeError(f"the storage of Kafka cannot be formatted: {done.stdout}{done.stderr}")
 
     def _settings(self) -> dict[str, str]:
         listeners = f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller_port}"
@@ -106,7 +113,7 @@ class Kafka(Daemon):
             "inter.broker.listener.name": "PLAINTEXT",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{self._controller_port}",
-            "log.dirs": str(self.folder / "data"),
+            "log.dirs": str(self._data),
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.replication.factor": "1",
@@ -118,13 +125,10 @@ class Kafka(Daemon):
             "auto.create.topics.enable": "false",
         }
 
-    def answers(self) -> bool:
-        if not super().answers():
-            return False
-        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-        with contextlib.suppress(KafkaException):
-            return bool(admin.list_topics(timeout=2).brokers)
-        return False
+
+def _java() -> list[str | Path]:
+    memory = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    return [program(), *memory, "-cp", f"{obtain()}/*"]
 
 
 def program() -> str:

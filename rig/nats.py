@@ -8,21 +8,19 @@ JetStream gives its writes to the operating system before it acknowledges, so a 
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import ClassVar
 
-from rig.daemon import Daemon
+from rig.base import PROBE_TIMEOUT_S, Server
 from rig.server import Unavailable
 
 
-class Nats(Daemon):
+class Nats(Server):
     """One server. `token`: clients must give it. `max_payload` is in bytes."""
 
-    name: ClassVar[str] = "nats"
+    title = "NATS"
 
     def __init__(self, *, token: str | None = None, max_payload: int = 1_048_576) -> None:
         super().__init__()
@@ -32,21 +30,21 @@ class Nats(Daemon):
     def url(self) -> str:
         return f"nats://{self.token + '@' if self.token else ''}127.0.0.1:{self.port}"
 
-    def command(self) -> list[str | Path]:
+    def prepare(self) -> None:
         lines = [
             f"listen: 127.0.0.1:{self.port}",
             f"max_payload: {self.max_payload}",
-            f'jetstream {{ store_dir: "{self.folder}/data" }}',
+            f'jetstream {{ store_dir: "{self.folder("data")}" }}',
             *([f'authorization {{ token: "{self.token}" }}'] if self.token else []),
         ]
-        configuration = self.folder / "conf"
-        configuration.write_text("\n".join(lines) + "\n")
-        return [program(), "-c", configuration]
+        (self.home / "conf").write_text("\n".join(lines) + "\n")
 
-    def answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+    def command(self) -> list[str | Path]:
+        return [program(), "-c", self.home / "conf"]
+
+    def ready(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PROBE_TIMEOUT_S) as connection:
             return connection.recv(64).startswith(b"INFO")
-        return False
 
 
 def program() -> Path:

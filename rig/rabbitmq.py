@@ -9,17 +9,15 @@ quorum queues: they keep what was confirmed over a kill -9.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 import socket
 import subprocess
 from pathlib import Path
-from typing import ClassVar
 
 from rig import server
-from rig.daemon import Daemon
+from rig.base import PROBE_TIMEOUT_S, Server
 from rig.pgbouncer import _download
 from rig.server import Unavailable
 
@@ -32,68 +30,78 @@ ERLANG = (
 PACKAGES = ("rabbitmq-server", *[f"erlang-{name}" for name in ERLANG])
 
 
-class RabbitMQ(Daemon):
-    """One node. The user is `guest`, who may come from this machine only."""
+class RabbitMQ(Server):
+    """One node with its port mapper. The user is `guest`, who may come from this machine only."""
 
-    name: ClassVar[str] = "rabbitmq"
-    start_timeout_s: ClassVar[float] = 90.0
+    title = "RabbitMQ"
+    start_timeout_s = 90.0
+    _epmd: subprocess.Popen[bytes] | None = None
 
     def __init__(self, *, settings: dict[str, str] | None = None) -> None:
         super().__init__()
         self.settings = settings or {}
-        self._epmd_port, self._distribution_port = server.free_port(), server.free_port()
-        self._epmd: subprocess.Popen[bytes] | None = None
-        self._root: Path | None = None
 
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
-    def command(self) -> list[str | Path]:
-        self._root = root = obtain()
-        settings = {"listeners.tcp.1": f"127.0.0.1:{self.port}", "log.console.level": "warning"} | self.settings
-        configuration = self.folder / "rabbitmq.conf"
-        configuration.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
-        (self.folder / "advanced.config").write_text("[{kernel, [{inet_dist_use_interface, {127,0,0,1}}]}].\n")
-        (self.folder / "plugins").write_text("[].\n")
-        self._start_port_mapper(root)
-        return [next(root.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"))]
+    def choose_ports(self) -> None:
+        super().choose_ports()
+        self._epmd_port, self._distribution_port = server.free_port(), server.free_port()
 
-    def environment(self) -> dict[str, str]:
-        assert self._root is not None
-        folder = self.folder
+    def prepare(self) -> None:
+        self._root = obtain()
+        settings = {"listeners.tcp.1": f"127.0.0.1:{self.port}", "log.console.level": "warning"} | self.settings
+        (self.home / "rabbitmq.conf").write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
+        (self.home / "advanced.config").write_text("[{kernel, [{inet_dist_use_interface, {127,0,0,1}}]}].\n")
+        (self.home / "plugins").write_text("[].\n")
+        if self._epmd is None:
+            program = next(self._root.glob("usr/lib/erlang/erts-*/bin/epmd"))
+            command = [program, "-address", "127.0.0.1", "-port", str(self._epmd_port)]
+            self._epmd = server.spawn(command, self.log, self.environ(), cwd=self.home)
+
+    def command(self) -> list[str | Path]:
+        return [next(self._root.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"))]
+
+    def environ(self) -> dict[str, str]:
+        home = self.home
         return {
-            "HOME": str(folder),  # where Erlang keeps its cookie
+            "HOME": str(home),  # where Erlang keeps its cookie
             "PATH": f"{self._root}/usr/lib/erlang/bin:{os.environ.get('PATH', '')}",
             "LC_ALL": "C.UTF-8",
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": f"rig{self.port}@localhost",
             "RABBITMQ_DIST_PORT": str(self._distribution_port),
-            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
-            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
-            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
-            "RABBITMQ_LOG_BASE": str(folder / "logs"),
+            "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(home / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
+            "RABBITMQ_MNESIA_BASE": str(home / "data"),
+            "RABBITMQ_LOG_BASE": str(home / "logs"),
             "RABBITMQ_LOGS": "-",
-            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_PID_FILE": str(home / "pid"),
             "RUNNING_UNDER_SYSTEMD": "1",  # the script becomes the node, so that our pid is the node's
         }
 
-    def answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+    def ready(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PROBE_TIMEOUT_S) as connection:
             connection.sendall(b"AMQP\x00\x00\x09\x01")
             return connection.recv(1) == b"\x01"
-        return False
+
+    def kill(self) -> None:
+        super().kill()
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait()
+            self._epmd = None
 
     def messages(self, queue: str) -> int:
         """How many messages a quorum queue has, with those that consumers hold. AMQP does not tell it: this asks the node, which takes some 20 ms."""
-        assert self._root is not None
         question = (
             f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
             "{ok, {_, N}, _} = ra:leader_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1), N.\n"
         )
-        cookie = (self.folder / ".erlang.cookie").read_text().strip()
+        cookie = (self.home / ".erlang.cookie").read_text().strip()
         program = next(self._root.glob("usr/lib/erlang/erts-*/bin/erl_call"))
         asked = subprocess.run(
             [program, "-c", cookie, "-n", f"rig{self.port}@localhost", "-e"],
@@ -101,32 +109,13 @@ class RabbitMQ(Daemon):
             capture_output=True,
             text=True,
             check=True,
-            env=self.environment(),
+            env=self.environ(),
             timeout=20,
         )
         answer = asked.stdout.strip().removeprefix("{ok, ").removesuffix("}")
         if not answer.isdecimal():  # the queue is being recovered
-            raise RuntimeError(f"{self.name} does not say how many messages {queue} has: {answer[:300]}")
+            raise RuntimeError(f"{self.title} does not say how many messages {queue} has: {answer[:300]}")
         return int(answer)
-
-    def close(self) -> None:
-        super().close()
-        if self._epmd is not None:
-            self._epmd.kill()
-            self._epmd.wait()
-            self._epmd = None
-
-    def _start_port_mapper(self, root: Path) -> None:
-        """Ours, on a port of its own: one that Erlang starts by itself outlives us."""
-        if self._epmd is not None and self._epmd.poll() is None:
-            return
-        program = next(root.glob("usr/lib/erlang/erts-*/bin/epmd"))
-        command = [*server.leash("KILL"), str(program), "-address", "127.0.0.1", "-port", str(self._epmd_port)]
-        self._epmd = server.in_lasting_thread(
-            lambda: subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder
-            )
-        )
 
 
 def obtain() -> Path:

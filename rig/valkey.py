@@ -8,21 +8,19 @@ Each write is on disk before it is answered (append-only file, fsync always), so
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import shutil
 import socket
 from pathlib import Path
-from typing import ClassVar
 
-from rig.daemon import Daemon
+from rig.base import PROBE_TIMEOUT_S, Server
 from rig.server import Unavailable
 
 
-class Valkey(Daemon):
+class Valkey(Server):
     """One server. `password`: clients must give it. `settings` are options of its configuration."""
 
-    name: ClassVar[str] = "valkey"
+    title = "Valkey"
 
     def __init__(self, *, password: str | None = None, settings: dict[str, str] | None = None) -> None:
         super().__init__()
@@ -38,7 +36,7 @@ class Valkey(Daemon):
         settings = {
             "port": str(self.port),
             "bind": "127.0.0.1",
-            "dir": str(self.folder),
+            "dir": str(self.folder("data")),
             "save": "",
             "appendonly": "yes",
             "appendfsync": "always",
@@ -49,16 +47,15 @@ class Valkey(Daemon):
             *[word for name, value in (settings | self.settings).items() for word in (f"--{name}", value)],
         ]
 
-    def answers(self) -> bool:
+    def ready(self) -> bool:
         """Also False while it reads its data after a crash: it takes connections then, and answers LOADING."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PROBE_TIMEOUT_S) as connection:
             if self.password:  # to a client without it, it answers NOAUTH also while it reads its data
                 connection.sendall(f"AUTH {self.password}\r\n".encode())
                 if not connection.recv(64).startswith(b"+OK"):
                     return False
             connection.sendall(b"PING\r\n")
             return connection.recv(64).startswith(b"+PONG")
-        return False
 
 
 def program() -> Path:

@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from onward import Onward
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.core import mask, secret
 from onward.core.audit import BEGINNING
 from onward.store.port.core import Store
@@ -44,6 +46,15 @@ settings.load_profile("onward")
 # same process. This line gives it none.
 providers._get_local_constants = lambda: providers._local_constants
 
+# The collection makes many objects that stay: the garbage collector would need half of its time to look at them again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 # A shell that starts pytest in the background makes it ignore Ctrl-C, and every process of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -51,8 +62,26 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prove", action="store_true", help="run the proofs at full size")
     parser.addoption(
+        "--files-in-memory", action="store_true", help="keep the files of the tests in memory, if there is room"
+    )
+    parser.addoption(
         "--roles", action="store_true", help="use PostgreSQL as a user with the roles of servers and workers"
     )
+
+
+FILES_IN_MEMORY = Path("/dev/shm")
+MIN_FREE_BYTES = 4_000_000_000
+"""More than the files of all processes of the quick tests need. Docker gives a container 64 MB unless told otherwise."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--files-in-memory`, databases and all other files of the tests are in memory, if there is room: on a disk the tests wait
+    half of their time for it. A killed process leaves the same file in memory as on a disk."""
+    if not config.getoption("--files-in-memory") or not os.access(FILES_IN_MEMORY, os.W_OK):
+        return
+    if shutil.disk_usage(FILES_IN_MEMORY).free >= MIN_FREE_BYTES:
+        os.environ["TMPDIR"] = str(FILES_IN_MEMORY)
+        tempfile.tempdir = None  # pytest may have asked for it already
 
 
 FULL_ONLY = ("outside", "rig")

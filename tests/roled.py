@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg import sql as safe_sql
 
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.store.postgres.execute import S
 from onward.store.statements import Statement
 from rig.postgres import Postgres

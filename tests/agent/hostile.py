@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gzip
 import json
 import random
@@ -17,8 +18,13 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "str
 TOOL = {"name": "work", "description": "Do it.", "inputSchema": SCHEMA}
 EVIL = {**TOOL, "inputSchema": {**SCHEMA, "properties": {"text": {"type": "string", "pattern": CATASTROPHE}}}}
 JUDGED = {**TOOL, "outputSchema": {"type": "object", "properties": {"a": {"type": "string", "pattern": CATASTROPHE}}}}
-BOMB = gzip.compress(b'{"jsonrpc":"2.0","id":1,"result":"' + b" " * (64 * MIB) + b'"}')
 TEXT = {"content": [{"type": "text", "text": "done"}], "isError": False}
+
+
+@functools.cache
+def bomb() -> bytes:
+    """Few bytes that are 64 MiB when they are unpacked."""
+    return gzip.compress(b'{"jsonrpc":"2.0","id":1,"result":"' + b" " * (64 * MIB) + b'"}')
 
 
 def offered(kind: str, cursor: str | None) -> dict[str, Any]:
@@ -102,7 +108,7 @@ class Server:
 
     async def _call(self, writer: asyncio.StreamWriter, kind: str, request: Any) -> None:
         if kind == "a bomb":
-            self._send(writer, BOMB, "Content-Encoding: gzip")
+            self._send(writer, bomb(), "Content-Encoding: gzip")
         elif kind == "endless":
             await self._endless(writer, b"application/json", b'{"jsonrpc":"2.0",' + b" " * 65_536)
         elif kind == "an endless stream":

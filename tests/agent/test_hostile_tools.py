@@ -292,7 +292,7 @@ async def test_a_model_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPat
     assert "more than" in await model_said(stream, chunk(tool_calls=[call]), None)
     calls = b"".join(chunk(tool_calls=[{"index": n, "id": f"c{n}", "function": {"name": "f"}}]) for n in range(1_100))
     assert "calls of tools" in await model_said(stream, calls, 1)
-    assert "compressed" in await model_said(f"{stream}\r\nContent-Encoding: gzip", hostile.BOMB, 1)
+    assert "compressed" in await model_said(f"{stream}\r\nContent-Encoding: gzip", hostile.bomb(), 1)
     monkeypatch.setattr("onward.agent.models.openai.REPLY_TIMEOUT_S", 0.2)
     assert "gave no whole answer" in await model_said(stream, b": comment\n\n" * 99, None)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onward import Onward
-from onward.app.application import open_shelf
+from onward.app.connect import open_shelf
 from onward.artifacts.keeper import Artifacts
 from onward.store.port.core import Store
 from rig.rclone import Rclone

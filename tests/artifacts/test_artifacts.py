@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.app.application import open_shelf
+from onward.app.connect import open_shelf
 from onward.artifacts.keeper import MAX_ARTIFACT_BYTES, Artifacts
 from onward.core import record as r
 from onward.core import wire

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.app.application import open_shelf
+from onward.app.connect import open_shelf
 from onward.artifacts.directory import Directory
 from onward.core import wire
 from onward.errors import DiskFull, StoreUnavailable

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rig.daemon import Daemon
+from rig.base import Server
 from rig.kafka import Kafka
 from rig.nats import Nats
 from rig.rabbitmq import RabbitMQ
@@ -15,7 +15,7 @@ from rig.server import Unavailable
 from rig.valkey import Valkey
 from tests.brokers.producers import KAFKA_SETTINGS, KafkaProducer, NatsProducer, Producer, RabbitProducer, RedisProducer
 
-KINDS: dict[str, tuple[Callable[[], Daemon], Callable[[Any], Producer]]] = {
+KINDS: dict[str, tuple[Callable[[], Server], Callable[[Any], Producer]]] = {
     "redis": (Valkey, RedisProducer),
     "nats": (Nats, NatsProducer),
     "kafka": (lambda: Kafka(settings=KAFKA_SETTINGS), KafkaProducer),
@@ -24,10 +24,10 @@ KINDS: dict[str, tuple[Callable[[], Daemon], Callable[[Any], Producer]]] = {
 QUICK = "redis"
 """The broker of the quick tests. `make test-full` runs them on all."""
 
-_STARTED: dict[str, Daemon] = {}
+_STARTED: dict[str, Server] = {}
 
 
-def _started(kind: str) -> Daemon:
+def _started(kind: str) -> Server:
     """The server of this process; the test is skipped where it cannot be had."""
     try:
         if kind not in _STARTED:

@@ -17,7 +17,7 @@ from cloudevents.core.bindings import http
 from confluent_kafka import Consumer, TopicPartition
 from nats.js.api import DeliverPolicy, StreamConfig
 
-from rig.daemon import Daemon
+from rig.base import Server
 from rig.kafka import Kafka
 from rig.nats import Nats
 from rig.rabbitmq import RabbitMQ
@@ -32,7 +32,7 @@ BROKERS = [*QUICK, *[pytest.param(name, marks=pytest.mark.slow) for name in SLOW
 DROPS_REPEATS = frozenset({"redis", "nats"})
 """Brokers that leave out an event whose id they know."""
 
-_STARTED: dict[str, Daemon] = {}
+_STARTED: dict[str, Server] = {}
 _PLACES = itertools.count(1)
 
 
@@ -86,7 +86,11 @@ class RedisOutlet(Outlet):
 
     async def read(self) -> list[Arrived]:
         async with redis.asyncio.Redis.from_url(self.url) as client:
-            entries = await client.xrange(self.place)
+            entries: list[Any] = []
+            while page := await client.xrange(
+                self.place, f"({entries[-1][0].decode()}" if entries else "-", count=5000
+            ):
+                entries += page
         fields = [{name.decode(): value for name, value in entry.items()} for _, entry in entries]
         return [
             Arrived(
@@ -184,7 +188,7 @@ class RabbitOutlet(Outlet):
         return list(self._arrived)
 
 
-_MAKERS: dict[str, tuple[Callable[[], Daemon], type[Outlet]]] = {
+_MAKERS: dict[str, tuple[Callable[[], Server], type[Outlet]]] = {
     "redis": (Valkey, RedisOutlet),
     "nats": (Nats, NatsOutlet),
     "kafka": (Kafka, KafkaOutlet),

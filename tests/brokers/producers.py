@@ -47,7 +47,7 @@ class Producer(Protocol):
         """Messages that were not acknowledged."""
         ...
 
-    def kill9(self) -> None: ...
+    def kill(self) -> None: ...
 
     def start(self) -> None: ...
 
@@ -73,8 +73,8 @@ class RedisProducer:
                 return int(await client.xlen(self.place))
             return sum(group["pending"] + (group["lag"] or 0) for group in groups)
 
-    def kill9(self) -> None:
-        self._server.kill9()
+    def kill(self) -> None:
+        self._server.kill()
 
     def start(self) -> None:
         self._server.start()
@@ -107,8 +107,8 @@ class NatsProducer:
                 return (await jetstream.stream_info(self.place)).state.messages
             return sum((info.num_pending or 0) + (info.num_ack_pending or 0) for info in consumers)
 
-    def kill9(self) -> None:
-        self._server.kill9()
+    def kill(self) -> None:
+        self._server.kill()
 
     def start(self) -> None:
         self._server.start()
@@ -157,8 +157,8 @@ class KafkaProducer:
         finally:
             client.close()
 
-    def kill9(self) -> None:
-        self._server.kill9()
+    def kill(self) -> None:
+        self._server.kill()
 
     def start(self) -> None:
         self._server.start()
@@ -201,8 +201,8 @@ class RabbitProducer:
         except RuntimeError:
             return UNKNOWN
 
-    def kill9(self) -> None:
-        self._server.kill9()
+    def kill(self) -> None:
+        self._server.kill()
 
     def start(self) -> None:
         self._server.start()

@@ -82,7 +82,7 @@ async def test_a_killed_broker_loses_and_doubles_nothing(
         await asyncio.to_thread(child.wait_for, "ready")
         for _ in range(kills):
             await asyncio.sleep(rng.uniform(0.05, 0.3))
-            await asyncio.to_thread(producer.kill9)
+            await asyncio.to_thread(producer.kill)
             await asyncio.to_thread(producer.start)
         await drained(producer)
     async with Onward(url) as app:

@@ -142,7 +142,7 @@ async def test_a_broker_that_is_away_costs_no_attempt_and_loses_nothing(
         relay, waits = office.relay(), []
         await work(office, 1, 1)
         await office.send()
-        broker.kill9()
+        broker.kill()
         monkeypatch.setattr(relay_module, "MAX_WAITING", 3)
         wanted = await work(office, 10, 3)
         time.move(1)

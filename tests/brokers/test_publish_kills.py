@@ -97,7 +97,7 @@ async def test_a_broker_that_is_killed_in_mid_stream(url: str, prove: bool, outl
                     return await waiting(app) <= goal
 
                 await eventually(far_enough, 120)
-                await asyncio.to_thread(outlet.server.kill9)
+                await asyncio.to_thread(outlet.server.kill)
                 await asyncio.to_thread(outlet.server.start)
             await all_sent(app)
     found = verdict(await outlet.read(), wanted)
@@ -210,7 +210,7 @@ async def test_a_broker_that_is_away_holds_up_nothing_else(url: str, prove: bool
     wanted: set[tuple[str, int]] = set()
     hooked: set[str] = set()
     async with app, app.worker():
-        await asyncio.to_thread(outlet.server.kill9)
+        await asyncio.to_thread(outlet.server.kill)
         try:
             for _ in range(seconds * 4):
                 tasks = await app.submit_many("work", [None] * 42)  # three records each: some 500 a second

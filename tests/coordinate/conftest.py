@@ -6,29 +6,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from rig.daemon import Daemon
 from rig.etcd import Etcd
-from rig.server import Unavailable
 from rig.valkey import Valkey
-
-
-def _started(kind: type[Daemon]) -> Iterator[Daemon]:
-    try:
-        server = kind().start()
-    except Unavailable as why:
-        pytest.skip(str(why))
-    yield server
-    server.close()
+from tests.kit import running
 
 
 @pytest.fixture(scope="session")
-def valkey() -> Iterator[Daemon]:
-    yield from _started(Valkey)
+def valkey() -> Iterator[Valkey]:
+    with running(Valkey()) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
-def etcd() -> Iterator[Daemon]:
-    yield from _started(Etcd)
+def etcd() -> Iterator[Etcd]:
+    with running(Etcd()) as server:
+        yield server
 
 
 @pytest.fixture(params=["store", "redis", "etcd"])

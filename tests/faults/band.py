@@ -20,7 +20,7 @@ import apsw
 import psycopg
 
 from onward import Onward
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.errors import StoreUnavailable
 from rig.ledger import Ledger
 from rig.postgres import Postgres

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.errors import AlreadyDecided, StateConflict
 from tests.faults import errands
 from tests.faults.band import Crew, Place

@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.errors import StoreUnavailable
 from tests.faults.band import Client, Crew, Place, busy, resume_quarantined, until_all_ended
 from tests.faults.crew import Act

@@ -8,7 +8,7 @@ import pytest
 
 from bench import growth
 from bench.growth import Case
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from tests.kit import not_memory
 
 CASES = [Case("all", ended=120, pending=7, asleep=5), Case("churned", churned=30)]

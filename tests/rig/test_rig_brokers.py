@@ -15,29 +15,20 @@ from rig import server
 from rig.kafka import Kafka
 from rig.nats import Nats
 from rig.rabbitmq import RabbitMQ
-from rig.server import Unavailable
 from rig.valkey import Valkey
-from tests.kit import eventually
+from tests.kit import eventually, running
 
 
 @pytest.fixture
 def valkey() -> Iterator[Valkey]:
-    try:
-        broker = Valkey().start()
-    except Unavailable as why:
-        pytest.skip(str(why))
-    yield broker
-    broker.close()
+    with running(Valkey()) as broker:
+        yield broker
 
 
 @pytest.fixture
 def nats_server() -> Iterator[Nats]:
-    try:
-        broker = Nats(token="secret").start()
-    except Unavailable as why:
-        pytest.skip(str(why))
-    yield broker
-    broker.close()
+    with running(Nats(token="secret")) as broker:
+        yield broker
 
 
 async def test_valkey_keeps_what_it_answered(valkey: Valkey) -> None:
@@ -45,7 +36,7 @@ async def test_valkey_keeps_what_it_answered(valkey: Valkey) -> None:
         for number in range(100):
             await client.xadd("stream", {"n": str(number)})
     pid, url = valkey.pid, valkey.url
-    valkey.kill9()
+    valkey.kill()
     assert valkey.pid is None
     valkey.start()
     assert (valkey.url, valkey.pid != pid) == (url, True)
@@ -59,7 +50,7 @@ async def test_nats_keeps_what_it_acknowledged(nats_server: Nats) -> None:
     for number in range(100):
         await client.jetstream().publish("s.x", str(number).encode())
     await client.close()
-    nats_server.kill9()
+    nats_server.kill()
     nats_server.start()
     client = await nats.connect(nats_server.url)
     assert (await client.jetstream().stream_info("S")).state.messages == 100
@@ -67,26 +58,22 @@ async def test_nats_keeps_what_it_acknowledged(nats_server: Nats) -> None:
 
 
 def test_a_closed_server_leaves_nothing(valkey: Valkey) -> None:
-    pid, folder = valkey.pid, valkey.folder
+    pid, home = valkey.pid, valkey.home
     valkey.close()
     assert pid is not None
     assert not server.alive(pid)
-    assert not folder.exists()
+    assert not home.exists()
 
 
 @pytest.mark.slow
 def test_kafka_keeps_what_it_acknowledged() -> None:
-    try:
-        broker = Kafka().start()
-    except Unavailable as why:
-        pytest.skip(str(why))
-    with broker:
+    with running(Kafka()) as broker:
         broker.topic("events")
         producer = Producer({"bootstrap.servers": broker.servers, "acks": "all", "log_level": 0})
         for number in range(100):
             producer.produce("events", str(number).encode())
         assert producer.flush(60) == 0
-        broker.kill9()
+        broker.kill()
         broker.start()
         consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "a", "auto.offset.reset": "earliest"})
         consumer.subscribe(["events"])
@@ -99,18 +86,14 @@ def test_kafka_keeps_what_it_acknowledged() -> None:
 
 @pytest.mark.slow
 async def test_rabbitmq_keeps_what_it_confirmed() -> None:
-    try:
-        broker = RabbitMQ().start()
-    except Unavailable as why:
-        pytest.skip(str(why))
-    with broker:
+    with running(RabbitMQ()) as broker:
         async with await aio_pika.connect(broker.url) as connection:
             channel = await connection.channel(publisher_confirms=True)
             await channel.declare_queue("events", durable=True)
             for number in range(100):
                 message = aio_pika.Message(str(number).encode(), delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
                 await channel.default_exchange.publish(message, "events", mandatory=True)
-        broker.kill9()
+        broker.kill()
         broker.start()
         async with await aio_pika.connect(broker.url) as connection:
             channel = await connection.channel()

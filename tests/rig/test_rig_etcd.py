@@ -6,11 +6,9 @@ import json
 import urllib.request
 from typing import Any
 
-import pytest
-
 from rig import server
 from rig.etcd import Etcd
-from rig.server import Unavailable
+from tests.kit import running
 
 
 def ask(etcd: Etcd, verb: str, body: dict[str, Any]) -> Any:
@@ -20,16 +18,12 @@ def ask(etcd: Etcd, verb: str, body: dict[str, Any]) -> Any:
 
 
 def test_etcd_keeps_its_data_over_a_stop_and_leaves_nothing() -> None:
-    try:
-        etcd = Etcd().start()
-    except Unavailable as why:
-        pytest.skip(str(why))
-    with etcd:
+    with running(Etcd()) as etcd:
         ask(etcd, "kv/put", {"key": "a2V5", "value": "dmFsdWU="})
         etcd.stop()
         etcd.start()
         assert ask(etcd, "kv/range", {"key": "a2V5"})["kvs"][0]["value"] == "dmFsdWU="
-        pid, folder = etcd.pid, etcd.folder
+        pid, home = etcd.pid, etcd.home
     assert pid is not None
     assert not server.alive(pid)
-    assert not folder.exists()
+    assert not home.exists()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward import Onward, Retry, State
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.core import record as r
 from onward.errors import (
     BadSetting,

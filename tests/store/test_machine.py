@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.core import record as r
 from onward.core.task import State
 from onward.store.port.core import SUSPECT_AFTER, Batch, Claimed, End, Store, Wait

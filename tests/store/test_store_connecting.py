@@ -6,7 +6,7 @@ import asyncio
 import gc
 from typing import Any
 
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from tests.kit import only_postgres
 
 

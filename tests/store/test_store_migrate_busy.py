@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.core.task import State
 from onward.errors import SchemaMismatch, StoreUnavailable
 from onward.store import migrate

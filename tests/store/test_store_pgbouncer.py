@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from onward import Onward, State
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.brokers.bell import make_bell
 from onward.core import record as r
 from onward.core.clock import SystemClock
@@ -226,7 +226,7 @@ async def test_a_bell_carries_nudges_past_the_pooler(pooled: Any, ringer: Valkey
         other.nudge("ready", ["t1"])
         other.nudge("ended")
         await eventually(lambda: _now({"ready", "ended"} <= set(heard)), 10)
-        await asyncio.to_thread(ringer.kill9)
+        await asyncio.to_thread(ringer.kill)
         await eventually(lambda: _now(not pooled.receives_nudges), 10)
         await asyncio.to_thread(ringer.start)
         heard.clear()

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql as safe_sql
 
 from onward import Limit, Onward
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.core.audit import AuditEvent
 from onward.core.key import KeyRow
 from onward.errors import StoreUnavailable, UsageError

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.app.application import open_store
+from onward.app.connect import open_store
 from onward.store.postgres import marks as postgres_marks
 from onward.store.postgres import snapshots
 from onward.store.postgres.execute import S as P

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import logging
 import random
-import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
 
+from onward.app.connect import open_shelf, open_store
 from onward.app.events import Events
 from onward.app.intakes import IntakeMethods
 from onward.app.locks import Coordination
@@ -20,8 +18,8 @@ from onward.app.mcp import Mcp
 from onward.app.queries import Queries
 from onward.app.registry import Registry
 from onward.app.sign_in import make_sign_in
-from onward.artifacts.keeper import Artifacts, Shelf
-from onward.config import DEFAULT_CONNECTIONS, RESERVED_CONNECTIONS, Settings, load, read_secret, to_display
+from onward.artifacts.keeper import Artifacts
+from onward.config import Settings, load, read_secret, to_display
 from onward.coordinate.connect import open_coordinator
 from onward.coordinate.tasks import TaskLocks
 from onward.core.approval import ApprovalRule, check_rule
@@ -45,7 +43,7 @@ from onward.engine.context.secrets import Source
 from onward.engine.context.signatures import JsonObject, SubmitManyOptions, SubmitOptions, T_co, Untyped
 from onward.engine.worker.ticker import Ticker
 from onward.engine.worker.worker import Worker
-from onward.errors import BadSetting, UsageError
+from onward.errors import UsageError
 from onward.server.http.metrics import exposed
 from onward.service.audit import Entries
 from onward.service.forks import ForkPlan
@@ -54,8 +52,6 @@ from onward.service.keys import Keys
 from onward.service.service import Service
 from onward.service.submission import SubmitRequest, named
 from onward.store.port.core import Store
-from onward.store.sqlite.file import MEMORY
-from onward.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef
@@ -569,44 +565,3 @@ def _master_keys(settings: Settings) -> MasterKeys | None:
     if not settings.encryption_keys:
         return None
     return parse_encryption_keys(read_secret("encryption_keys", settings.encryption_keys))
-
-
-def open_store(url: str, clock: Clock | None = None, connections: int = DEFAULT_CONNECTIONS) -> Store:
-    """The store that a URL names, not opened yet. This process opens at most `connections` connections to a PostgreSQL server."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "sqlite":
-        if rest in {"", ":memory:", "/:memory:"}:
-            return SqliteStore(MEMORY, clock=clock)
-        return SqliteStore(rest.removeprefix("/"), clock=clock)
-    if scheme in {"postgres", "postgresql"}:
-        try:
-            from onward.store.postgres.store import PostgresStore  # noqa: PLC0415 -- an extra
-        except ImportError:
-            raise BadSetting(
-                "db", url.rpartition("@")[2], "reached with asyncpg: pip install 'onward[postgres]'"
-            ) from None
-        return PostgresStore(url, connections=connections - RESERVED_CONNECTIONS)
-    raise BadSetting(
-        "db",
-        f"{scheme}://…" if rest else url,
-        "sqlite:///FILE, sqlite://:memory: or postgresql://USER:PASSWORD@HOST/DATABASE",
-    )
-
-
-def open_shelf(place: str) -> Shelf | None:
-    """The place for artifacts outside the database; None when the database keeps them."""
-    scheme, mark, rest = place.partition("://")
-    if place == "database":
-        return None
-    if scheme == "s3" and rest.partition("/")[0]:
-        if importlib.util.find_spec("obstore") is None:
-            raise BadSetting("artifacts", place, "reached with obstore: pip install 'onward[s3]'")
-        from onward.artifacts.s3 import Bucket  # noqa: PLC0415 -- an extra
-
-        bucket, _, prefix = rest.partition("/")
-        return Bucket(bucket, prefix)
-    if (scheme == "file" and rest.startswith("/")) or (not mark and "/" in place):
-        from onward.artifacts.directory import Directory  # noqa: PLC0415 -- does not work on all platforms
-
-        return Directory(Path(urllib.parse.unquote(rest) if mark else place).expanduser())
-    raise BadSetting("artifacts", place, "'database', a folder (/PATH, ./PATH or file:///PATH) or s3://BUCKET/PREFIX")

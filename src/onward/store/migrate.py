@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -124,19 +124,20 @@ class Migration:
         return re.sub(r"^(CREATE (?:UNIQUE )?INDEX) CONCURRENTLY ", r"\1 ", self.sql, flags=re.MULTILINE)
 
 
-def load(dialect: str) -> list[Migration]:
-    """All migrations of a database, in order."""
+@functools.cache
+def load(dialect: str) -> Sequence[Migration]:
+    """All migrations of a database, in order. This process reads the files once."""
     folder = files("onward.store") / "migrations" / dialect
     scripts = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-    return [Migration(int(f.name[:4]), f.name[:-4], f.read_text(encoding="utf-8")) for f in scripts]
+    return tuple(Migration(int(f.name[:4]), f.name[:-4], f.read_text(encoding="utf-8")) for f in scripts)
 
 
-def missing(migrations: list[Migration], state: State) -> list[Migration]:
+def missing(migrations: Sequence[Migration], state: State) -> list[Migration]:
     """The migrations that have not run."""
     return [m for m in migrations if m.number not in state.done]
 
 
-def check_age(where: str, migrations: list[Migration], state: State) -> None:
+def check_age(where: str, migrations: Sequence[Migration], state: State) -> None:
     """Raise SchemaMismatch when only newer programs can work on the tables."""
     ours = migrations[-1].number
     if state.oldest > ours:
@@ -146,7 +147,7 @@ def check_age(where: str, migrations: list[Migration], state: State) -> None:
         )
 
 
-def check(where: str, migrations: list[Migration], state: State) -> None:
+def check(where: str, migrations: Sequence[Migration], state: State) -> None:
     """Raise SchemaMismatch when this program cannot work on the tables. It can work on newer ones of the same major version."""
     check_age(where, migrations, state)
     if missing(migrations, state):

@@ -22,10 +22,14 @@ class Parser(argparse.ArgumentParser):
     """argparse with our error messages: one sentence, a suggestion for a typing error, and a hint to --help."""
 
     def error(self, message: str) -> NoReturn:
+        self.refuse(message, self.prog)
+
+    def refuse(self, message: str, command: str) -> NoReturn:
+        """Print the message with a hint to the help of this command, and exit with status 2."""
         if (suggestion := _suggestion(message)) is not None:
             typed, choice = suggestion
             message = f"there is no {typed!r}; perhaps you meant {choice!r}"
-        sys.stderr.write(f"onward: {safe(message)}; see `{self.prog} --help`\n")
+        sys.stderr.write(f"onward: {safe(message)}; see `{command} --help`\n")
         sys.exit(2)
 
 

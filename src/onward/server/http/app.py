@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, get_origin
@@ -92,10 +93,13 @@ register_url_convertor("anything", _AnyPathConvertor())
 
 def asgi(server: ServerState, api_routes: Sequence[ApiRoute] = ROUTES, more: Sequence[BaseRoute] = ()) -> Starlette:
     """The ASGI app of all routes, of the WebSocket, of the console, and of `more`."""
-    document = openapi.document(api_routes, server.version)
+
+    @functools.cache
+    def document() -> dict[str, Any]:
+        return openapi.document(api_routes, server.version)
 
     async def openapi_json(_request: Request) -> Response:
-        return JSONResponse(document)
+        return JSONResponse(await asyncio.to_thread(document))  # the first time takes 200 ms, which few servers need
 
     # a name may contain slashes; an id has none
     routes = [

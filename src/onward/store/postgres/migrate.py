@@ -81,7 +81,7 @@ async def state(connection: Any) -> State:
 class Migrator:
     """One run of `onward migrate`; the lock keeps out all others."""
 
-    def __init__(self, url: str, where: str, migrations: list[Migration], tell: Tell, *, pooled: bool) -> None:
+    def __init__(self, url: str, where: str, migrations: Sequence[Migration], tell: Tell, *, pooled: bool) -> None:
         self._url, self._where, self._migrations, self._tell, self._pooled = url, where, migrations, tell, pooled
 
     async def run(self, prefix: str | None = None) -> list[str]:
