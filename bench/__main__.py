@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import bare, events, growth, hostile, idle, intake, report
+from bench import bare, bell, events, growth, hostile, idle, intake, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
@@ -100,7 +100,16 @@ def _events(words: list[str]) -> int:
         return events.run(options, ground.empty)
 
 
+def _bell(words: list[str]) -> int:
+    options = bell.parse(words)
+    with _ground(["postgres"]) as ground:
+        assert ground.postgres is not None
+        return bell.run(options, ground.postgres)
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["bell"]:
+        return _bell(sys.argv[2:])
     if sys.argv[1:2] == ["events"]:
         return _events(sys.argv[2:])
     if sys.argv[1:2] == ["hostile"]:

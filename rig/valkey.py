@@ -50,8 +50,12 @@ class Valkey(Server):
     def ready(self) -> bool:
         """Also False while it reads its data after a crash: it takes connections then, and answers LOADING."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=PROBE_TIMEOUT_S) as connection:
+            if self.password:  # to a client without it, it answers NOAUTH also while it reads its data
+                connection.sendall(f"AUTH {self.password}\r\n".encode())
+                if not connection.recv(64).startswith(b"+OK"):
+                    return False
             connection.sendall(b"PING\r\n")
-            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+            return connection.recv(64).startswith(b"+PONG")
 
 
 def program() -> Path:

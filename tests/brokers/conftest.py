@@ -68,3 +68,10 @@ def redis_producer() -> RedisProducer:
 @pytest.fixture
 def second_redis_producer() -> RedisProducer:
     return _redis_producer()
+
+
+@pytest.fixture
+def rabbit_producer() -> RabbitProducer:
+    server = _started("rabbitmq")
+    assert isinstance(server, RabbitMQ)
+    return RabbitProducer(server)

@@ -175,11 +175,12 @@ class RabbitProducer:
         self._server, self.identity = server, "id"
         self.place = fresh_place()
         self.url = server.url
+        self.arguments: dict[str, Any] = {"x-queue-type": "quorum"}
 
     async def send(self, bodies: Sequence[bytes], headers: Mapping[str, str] = {}) -> None:
         async with await aio_pika.connect(self._server.url) as connection:
             channel = await connection.channel(publisher_confirms=True)
-            await channel.declare_queue(self.place, durable=True, arguments={"x-queue-type": "quorum"})
+            await channel.declare_queue(self.place, durable=True, arguments=self.arguments)
             for start in range(0, len(bodies), 500):
                 await asyncio.gather(*[self._publish(channel, body, headers) for body in bodies[start : start + 500]])
 

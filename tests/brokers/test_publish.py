@@ -198,6 +198,36 @@ async def test_an_event_that_the_broker_refuses_fails_alone(offices: list[Office
         assert "bytes; the server takes less" in str(failed.said)
 
 
+@pytest.mark.slow
+async def test_a_topic_that_takes_small_batches_gets_all_events_but_the_large_ones_in_order(
+    offices: list[Office], store: Store, time: Time
+) -> None:
+    outlet = await outlet_of("kafka")
+    outlet.place += ".small"
+    outlet.server.topic(outlet.place, partitions=3, settings={"max.message.bytes": "9000"})
+    office = await open_office(offices, store, time, outlet)
+    sink, lane = office.relay()._sinks[-1], f"broker:events/{outlet.place}"
+
+    async def topic_is_known() -> bool:
+        return await sink.connect(lane) is None
+
+    await eventually(topic_is_known, 20)
+    wanted = await work(office, 5, 40)
+    task_id = (await office.app.submit("work", None)).id
+    held = await office.begin()
+    assert held.id == task_id
+    # A first record batch of 128 kB, which the topic refuses, and a second one, which it would take.
+    large, middle = (b'{"result":"%s"}' % (b"x" * size) for size in (12_000, 1_000))
+    entries = [entry(held, ahead, data=large if ahead in {7, 20} else middle) for ahead in range(1, 76)]
+    assert await store.save("w1", together(Batch(entries), completion(held, 76))) == set()
+    wanted |= {(task_id, seq) for seq in range(1, 79)} - {(task_id, 9), (task_id, 22)}
+    await office.send_all()
+    assert clean(verdict(await outlet.read(), wanted))
+    failed = await office.deliveries(state="failed")
+    assert {(delivery.task_id, delivery.seq) for delivery in failed} == {(task_id, 9), (task_id, 22)}
+    assert "too large" in str(failed[0].said).lower()
+
+
 async def test_a_subject_without_a_stream_waits_for_one(offices: list[Office], store: Store, time: Time) -> None:
     outlet = await outlet_of("nats")
     outlet.place += ".elsewhere"

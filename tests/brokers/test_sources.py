@@ -16,7 +16,7 @@ from onward.brokers.progress import Progress
 from onward.core.clock import SystemClock
 from onward.errors import BadSetting, BrokerUnavailable, StoreUnavailable, UsageError
 from rig import server
-from tests.brokers.producers import Producer, RedisProducer, fresh_place, json_bodies
+from tests.brokers.producers import Producer, RabbitProducer, RedisProducer, fresh_place, json_bodies
 from tests.brokers.test_intake import drained, inputs, make_app
 from tests.kit import only_file
 
@@ -172,6 +172,41 @@ async def test_an_intake_stays_connected_while_the_store_is_away(
         assert await inputs(app) == [0, 1, 2]
     assert not away
     assert len(opened) == 2  # one to see whether the client is installed
+
+
+@only_file
+@pytest.mark.slow
+@pytest.mark.xdist_group("rabbitmq")
+async def test_an_outage_of_the_store_costs_no_delivery_of_a_queue_with_a_limit(
+    url: str, rabbit_producer: RabbitProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ 4 limits the deliveries of each quorum queue, older versions where an argument says so. This queue drops a message that
+    comes back once."""
+    rabbit_producer.arguments |= {"x-delivery-limit": 0}
+    await rabbit_producer.send(json_bodies(3))
+    returning = source(rabbit_producer.url, rabbit_producer.place)
+    await returning.open()
+    assert await returning.fetch(3, 10.0)
+    await returning.close()
+    await asyncio.sleep(0.2)
+    app = make_app(url, rabbit_producer)
+    app.intake("orders", from_=f"shop/{rabbit_producer.place}", task="ship")
+    away = [True] * 3
+    async with app:
+        receive = app.service.receive
+
+        async def receive_later(requests: Any) -> Any:
+            if away:
+                away.pop()
+                raise StoreUnavailable("away")
+            return await receive(requests)
+
+        monkeypatch.setattr(app.service, "receive", receive_later)
+        async with app.intakes():
+            await rabbit_producer.send([b'{"n": 7}', b'{"n": 8}'])
+            await drained(app, rabbit_producer)
+        assert await inputs(app) == [7, 8], "the broker dropped the messages that came back, and no others"
+    assert not away
 
 
 @only_file

@@ -16,6 +16,7 @@ from onward.core import record as r
 from onward.core.clock import SystemClock
 from onward.core.limit import Limit, LimitRow
 from onward.store.port.core import Batch, Store
+from onward.store.postgres import nudges
 from onward.store.postgres.session import SESSION
 from rig.nats import Nats
 from rig.pgbouncer import PgBouncer
@@ -51,7 +52,7 @@ async def test_it_is_recognised(pooled: Any, url: str) -> None:
     assert (
         "connection",
         True,
-        "through a transaction pooler: no LISTEN, polling instead",
+        "through a transaction pooler: no LISTEN, polling instead (a bell is faster: set ONWARD_BELL)",
     ) in await pooled.health.doctor()
     direct: Any = open_store(url)
     await direct.open()
@@ -233,6 +234,24 @@ async def test_a_bell_carries_nudges_past_the_pooler(pooled: Any, ringer: Valkey
         assert "ready" in heard, "a nudge may have been missed"
     finally:
         await other.close()
+
+
+async def test_doctor_says_whether_the_bell_rings(
+    pooled: Any, ringer: Valkey | Nats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connection() -> tuple[bool | None, str]:
+        ((_, fine, text),) = [check for check in await pooled.health.doctor() if check[0] == "connection"]
+        return fine, text
+
+    pooled.bell = make_bell("shop", {"shop": ringer.url}, SystemClock())
+    pooled.listen("ready", lambda *_: None)
+    assert await connection() == (True, "through a transaction pooler: no LISTEN, the bell rings instead")
+    await asyncio.to_thread(ringer.kill9)
+    await eventually(lambda: _now(not pooled.receives_nudges), 10)
+    monkeypatch.setattr(nudges, "BELL_TIMEOUT_S", 0.1)
+    fine, text = await connection()
+    assert fine is None
+    assert "the broker of the bell does not answer" in text
 
 
 async def test_a_follower_sees_records_by_the_bell(pooled: Any, ringer: Valkey | Nats) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from onward.brokers.check import check_brokers
 from onward.brokers.connect import open_cache, open_source, split_place
-from onward.brokers.intake import Intake, Intakes, IntakeSpec
+from onward.brokers.intake import Intake, IntakeSpec
+from onward.brokers.intakes import Intakes
 from onward.brokers.message import Message
 from onward.config import Settings
 from onward.core.clock import Clock

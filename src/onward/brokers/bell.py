@@ -41,11 +41,15 @@ class _Bell(abc.ABC):
         self._task: asyncio.Task[None] | None = None
         self._pending: dict[str, None] = {}
         self._stirred = asyncio.Event()
-        self._connected = False
+        self._connected = asyncio.Event()
 
     @property
     def listening(self) -> bool:
-        return self._connected and self._gathered is not None
+        return self._connected.is_set() and self._gathered is not None
+
+    async def connected(self) -> None:
+        self._begin()
+        await self._connected.wait()
 
     def ring(self, topics: Sequence[str]) -> None:
         self._pending |= dict.fromkeys(topics)
@@ -74,7 +78,8 @@ class _Bell(abc.ABC):
         while True:
             try:
                 async with self._connection() as send:
-                    self._connected, delay, away = True, MIN_DELAY_S, False
+                    self._connected.set()
+                    delay, away = MIN_DELAY_S, False
                     for topic in (READY, ENDED):  # nudges that may have been missed
                         self._hear(topic)
                     await self._keep_sending(send)
@@ -83,7 +88,7 @@ class _Bell(abc.ABC):
                     log.warning("broker %s carries no nudges now, so processes poll: %r", self._broker, error)
                 away = True
             finally:
-                self._connected = False
+                self._connected.clear()
             await self._clock.sleep(delay)
             delay = min(delay * 2, MAX_DELAY_S)
 
@@ -154,11 +159,11 @@ class NatsBell(_Bell):
             error_cb=on_error,
         )
         try:
-            subscription = await connection.subscribe(self._channel)
 
-            async def read() -> None:
-                async for message in subscription.messages:
-                    self._receive(message.data)
+            async def take(message: Any) -> None:
+                self._receive(message.data)
+
+            await connection.subscribe(self._channel, cb=take)
 
             async def watch() -> None:
                 await closed.wait()
@@ -168,7 +173,7 @@ class NatsBell(_Bell):
                 await connection.publish(self._channel, data)
                 await connection.flush(int(CONNECT_TIMEOUT_S))
 
-            async with _ending_with(read(), watch()):
+            async with _ending_with(watch()):
                 yield send
         finally:
             with contextlib.suppress(Exception):

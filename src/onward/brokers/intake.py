@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from onward import telemetry
@@ -28,7 +28,7 @@ from onward.core.durations import Duration
 from onward.core.ids import Ids
 from onward.core.sealed import ENCRYPTED_TEXT
 from onward.core.shutdown import end_tasks
-from onward.engine.background import Spawn, spawn
+from onward.engine.background import spawn
 from onward.engine.context.arguments import is_async
 from onward.errors import BrokerUnavailable, OnwardError, QueueFull, QuotaExceeded, StoreUnavailable, UnknownTask
 from onward.service.service import Service
@@ -167,8 +167,10 @@ class Intake:
         self._letters: int | None = None
         self._some_letters = True
         self._source: Source | None = None
-        self._ahead: asyncio.Task[Sequence[Received]] | None = None
-        """The fetch of the next batch."""
+        self._ahead: asyncio.Task[list[_Item]] | None = None
+        """The fetch of the next batch, and its reading."""
+        self._acknowledging: asyncio.Task[None] | None = None
+        """The acknowledgement of the last batch."""
         self.stopping: bool = False
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,36 +205,57 @@ class Intake:
         self._become(STOPPED)
 
     async def _consume(self, source: Source) -> None:
-        """Commit one batch while the next is fetched. A stop fetches no more, and commits what was fetched."""
+        """Commit one batch while the next is fetched and the last is acknowledged. A stop fetches no more, and commits what was fetched."""
         try:
             while not self.stopping or self._ahead is not None:
                 if self._ahead is None:
                     await self._redrive(source)
                     self._ahead = self._fetch(source)
-                received: Sequence[Received] = await self._ahead
+                items: list[_Item] = await self._ahead
                 self._ahead = None
-                if not received:
+                if not items:
                     continue
-                crashpoint("intake.fetched")
-                size = sum([len(item.body) for item in received])
-                self._mean_bytes = size / len(received)
-                items = await self._read_all(received, size)
-                crashpoint("intake.read")
                 if not self.stopping and self._clock.monotonic() < self._next_redrive:
                     self._ahead = self._fetch(source)
                 if not await self._settle(items, source):
-                    return  # stopped: what is not acknowledged comes again
+                    break  # stopped: what is not acknowledged comes again
                 crashpoint("intake.committed")
-                await source.acknowledge(received)
-                crashpoint("intake.acknowledged")
-                self.taken += len(received)
+                await self._acknowledged()
+                received = [item.received for item in items]
+                self._acknowledging = spawn(self._acknowledge(source, received), "onward-intake-acknowledge")
+            await self._acknowledged()
         finally:
-            ahead, self._ahead = self._ahead, None
-            if ahead is not None:
-                await end_tasks([ahead], CANCEL_TIMEOUT_S, log, "an intake")
+            tasks: list[asyncio.Task[Any]] = [task for task in (self._ahead, self._acknowledging) if task is not None]
+            self._ahead = self._acknowledging = None
+            for task in tasks:
+                task.add_done_callback(_forget)
+            await end_tasks(tasks, CANCEL_TIMEOUT_S, log, "an intake")
 
-    def _fetch(self, source: Source) -> asyncio.Task[Sequence[Received]]:
-        return spawn(source.fetch(self._batch_size(), FETCH_WAIT_S), "onward-intake-fetch")
+    async def _acknowledge(self, source: Source, received: Sequence[Received]) -> None:
+        """Acknowledge a batch that is committed."""
+        await source.acknowledge(received)
+        crashpoint("intake.acknowledged")
+        self.taken += len(received)
+
+    async def _acknowledged(self) -> None:
+        """Wait for the acknowledgement that is under way. Raises BrokerUnavailable."""
+        if self._acknowledging is not None:
+            await self._acknowledging
+            self._acknowledging = None
+
+    def _fetch(self, source: Source) -> asyncio.Task[list[_Item]]:
+        return spawn(self._fetch_and_read(source), "onward-intake-fetch")
+
+    async def _fetch_and_read(self, source: Source) -> list[_Item]:
+        received = await source.fetch(self._batch_size(), FETCH_WAIT_S)
+        if not received:
+            return []
+        crashpoint("intake.fetched")
+        size = sum([len(item.body) for item in received])
+        self._mean_bytes = size / len(received)
+        items = await self._read_all(received, size)
+        crashpoint("intake.read")
+        return items
 
     def _batch_size(self) -> int:
         return max(
@@ -306,10 +329,11 @@ class Intake:
             if not task.done():
                 await end_tasks([task], CANCEL_TIMEOUT_S, log, "an intake")
 
-    def _fetched_ahead(self) -> Sequence[Received]:
+    def _fetched_ahead(self) -> list[Received]:
         ahead = self._ahead
-        done = ahead is not None and ahead.done() and not ahead.cancelled() and ahead.exception() is None
-        return ahead.result() if ahead is not None and done else []
+        if ahead is None or not ahead.done() or ahead.cancelled() or ahead.exception() is not None:
+            return []
+        return [item.received for item in ahead.result()]
 
     async def _attempt(self, items: Sequence[_Item]) -> tuple[list[_Item], str]:
         """Commit what can be committed; returns the messages that wait for a handler, and why. Raises QueueFull, QuotaExceeded and
@@ -339,9 +363,10 @@ class Intake:
         if not items:
             return []
         outcomes = await self._service.receive([self._request(item) for item in items])
-        for item, outcome in zip(items, outcomes, strict=True):
-            if isinstance(outcome, str) and item.message is not None:
-                self._no_handler_since.pop(self._task_for(item.message) or "", None)
+        if self._no_handler_since:
+            for item, outcome in zip(items, outcomes, strict=True):
+                if isinstance(outcome, str) and item.message is not None:
+                    self._no_handler_since.pop(self._task_for(item.message) or "", None)
         return [None if isinstance(outcome, str) else outcome for outcome in outcomes]
 
     def _request(self, item: _Item) -> SubmitRequest:
@@ -549,50 +574,9 @@ class Intake:
             log.info("intake %s cannot report: %s", spec.name, error)
 
 
-class Intakes:
-    """All intakes of a process."""
-
-    def __init__(self, intakes: Sequence[Intake], clock: Clock, spawn: Spawn) -> None:
-        self._intakes, self._clock, self._spawn = intakes, clock, spawn
-        self._running: list[asyncio.Task[Any]] = []
-        self._reporting: list[asyncio.Task[Any]] = []
-
-    @property
-    def specs(self) -> list[IntakeSpec]:
-        """The intakes as code declares them."""
-        return [intake.spec for intake in self._intakes]
-
-    @property
-    def states(self) -> dict[str, str]:
-        """The state of each intake in this process, by name."""
-        return {intake.spec.name: intake.state for intake in self._intakes}
-
-    @property
-    def taken(self) -> int:
-        """Messages that this process acknowledged."""
-        return sum([intake.taken for intake in self._intakes])
-
-    @property
-    def dead(self) -> int:
-        """Dead letters that this process wrote."""
-        return sum([intake.dead for intake in self._intakes])
-
-    def start(self) -> None:
-        """Begin to receive."""
-        for intake in self._intakes:
-            self._running.append(self._spawn(intake.run(), "onward-intake"))
-            self._reporting.append(self._spawn(intake.keep_reporting(), "onward-intake-report"))
-
-    async def stop(self, grace: float = 5.0) -> None:
-        """Fetch no more. Messages under way may be committed within the grace; the others come again."""
-        for intake in self._intakes:
-            intake.stopping = True
-        end = self._clock.monotonic() + grace
-        while any(not task.done() for task in self._running) and self._clock.monotonic() < end:
-            await self._clock.sleep(0.02)
-        await end_tasks([*self._running, *self._reporting], CANCEL_TIMEOUT_S, log, "the stop of the intakes")
-        reports: list[Awaitable[None]] = [intake.report() for intake in self._intakes]
-        await asyncio.gather(*reports)
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Read the error of a task, so that asyncio does not log it: the intake connects again for another error."""
+    task.cancelled() or task.exception()
 
 
 def _cut(reason: str) -> str:

@@ -52,8 +52,9 @@ AWAY_S = 10.0
 MAX_QUEUED_KIB, MAX_FETCH_BYTES = 16_384, 8 << 20
 """Bounds of the messages that the client keeps in memory before the intake fetches them, and of one answer."""
 
-MIN_QUEUED = 2000
-"""Messages of a partition that the client likes to have in memory."""
+MIN_QUEUED, FETCH_PAUSE_MS = 2000, 20
+"""Messages of a partition that the client likes to have in memory, and milliseconds after which it looks again whether it has less. (Its
+own default is a second, in which an intake takes more messages than that.)"""
 
 SESSION_TIMEOUT_S = 30.0
 """Seconds after which the group gives the partitions of a silent process to others."""
@@ -212,6 +213,7 @@ class KafkaSource:
                 "partition.assignment.strategy": "cooperative-sticky",
                 "queued.max.messages.kbytes": MAX_QUEUED_KIB,
                 "queued.min.messages": MIN_QUEUED,
+                "fetch.queue.backoff.ms": FETCH_PAUSE_MS,
                 "fetch.max.bytes": MAX_FETCH_BYTES,
                 "error_cb": self._note_error,
             },

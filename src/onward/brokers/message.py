@@ -11,7 +11,7 @@ import binascii
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onward.core import wire
 
@@ -29,8 +29,7 @@ class Unreadable(Exception):
     """A message that cannot be read; the text says why."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """A message as a broker delivered it."""
 
     headers: Mapping[str, str]
@@ -105,15 +104,16 @@ def _checked_id(own_id: Callable[[Message], str], message: Message) -> str:
 
 
 def _read_content(received: Received) -> Message:
-    headers = received.headers
-    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type == BATCH:
-        raise Unreadable("it is a batch of CloudEvents; send each as a message of its own")
-    attributes = _attributes(headers)
-    if content_type == STRUCTURED:
-        return _structured(received, _json(received.body))
-    if "specversion" in attributes:
-        return _binary(received, attributes, attributes.get("datacontenttype", content_type))
+    headers, content_type = received.headers, ""
+    if headers:
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type == BATCH:
+            raise Unreadable("it is a batch of CloudEvents; send each as a message of its own")
+        if content_type == STRUCTURED:
+            return _structured(received, _json(received.body))
+        attributes = _attributes(headers)
+        if "specversion" in attributes:
+            return _binary(received, attributes, attributes.get("datacontenttype", content_type))
     data = _data(received.body, content_type)
     if not content_type and _is_event(data):
         return _structured(received, data)
@@ -125,13 +125,16 @@ def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
     return {
         name.removeprefix(prefix): value
         for name, value in headers.items()
+        if name.startswith(PREFIXES)
         for prefix in PREFIXES
         if name.startswith(prefix)
     }
 
 
 def _is_event(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in _NEEDED)
+    return (
+        isinstance(value, dict) and "specversion" in value and all(isinstance(value.get(name), str) for name in _NEEDED)
+    )
 
 
 _NEEDED = ("specversion", "id", "source", "type")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import types
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ DEAD_CONSUMER_S = 3600.0
 BODY_FIELD = "data"
 """The field of an entry that is the body of the message; the other fields are its headers."""
 
+_BODY_NAME = BODY_FIELD.encode()
+_NO_HEADERS: Mapping[str, str] = types.MappingProxyType({})
 
 _SAFE = "appendonly yes, appendfsync always and maxmemory-policy noeviction"
 
@@ -174,6 +177,8 @@ def _entries(answer: Any) -> list[Any]:
 
 
 def _received(stream: str, entry_id: bytes, fields: Mapping[bytes, bytes]) -> Received:
+    if len(fields) == 1 and (body := fields.get(_BODY_NAME)) is not None:  # as most entries are
+        return Received(_NO_HEADERS, body, f"{stream}/{entry_id.decode('ascii', 'replace')}", "", entry_id)
     texts = {name.decode("utf-8", "replace").lower(): value for name, value in fields.items()}
     position = f"{stream}/{entry_id.decode('ascii', 'replace')}"
     if BODY_FIELD in texts:

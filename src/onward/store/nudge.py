@@ -110,6 +110,10 @@ class Bell(Protocol):
         """Whether nudges of other processes arrive now."""
         ...
 
+    async def connected(self) -> None:
+        """Connect, and wait for it."""
+        ...
+
     def ring(self, topics: Sequence[str]) -> None:
         """Send nudges soon. They may be lost."""
         ...

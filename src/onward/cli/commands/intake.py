@@ -14,7 +14,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from onward.app.application import Onward
-from onward.brokers.intake import Intakes
+from onward.brokers.intakes import Intakes
 from onward.cli.args import connect
 from onward.cli.commands.worker import log_lines, loop_factory, print_event, stop_on_signals
 from onward.cli.output.screen import Screen

@@ -6,6 +6,7 @@ from onward.store.port.health import Look
 from onward.store.postgres import roles, snapshots
 from onward.store.postgres.database import PostgresDatabase
 from onward.store.postgres.execute import S
+from onward.store.postgres.nudges import PostgresNudges
 from onward.store.postgres.session import health
 from onward.store.shared.health import Health
 
@@ -17,12 +18,16 @@ class PostgresHealth(Health):
 
     _db: PostgresDatabase
 
+    def __init__(self, database: PostgresDatabase, nudges: PostgresNudges) -> None:
+        super().__init__(database)
+        self._nudges = nudges
+
     async def doctor(self, *, deep: bool = False) -> list[tuple[str, bool | None, str]]:  # noqa: ARG002 -- the server checks its pages
         (row,) = await self._db.fetch("health")
         async with self._db.connection() as connection:
             of_roles = await roles.check(connection)
         return [
-            *health(row, pooled=self._db.pooled),
+            *health(row, await self._nudges.check()),
             snapshots.check(await self._db.fetch("snapshots")),
             of_roles,
         ]

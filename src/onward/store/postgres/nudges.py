@@ -28,6 +28,9 @@ AGAIN = "again"
 FOLLOW_PAUSE_S = 0.05
 """Seconds between two looks of a follower where no process can tell it."""
 
+BELL_TIMEOUT_S = 3.0
+"""Seconds in which a bell must be connected for a check."""
+
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that a close waits for nudges that are being sent."""
 
@@ -73,6 +76,21 @@ class PostgresNudges:
     def received(self) -> bool:
         """Whether nudges of other processes arrive."""
         return not self._db.pooled or (self.bell is not None and self.bell.listening)
+
+    async def check(self) -> tuple[bool | None, str]:
+        """How nudges reach this process, for `onward doctor`: whether that is fine, and a sentence. It connects the bell, if there is one."""
+        if not self._db.pooled:
+            return True, "direct"
+        if self.bell is None:
+            return True, "through a transaction pooler: no LISTEN, polling instead (a bell is faster: set ONWARD_BELL)"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BELL_TIMEOUT_S):
+                await self.bell.connected()
+                return True, "through a transaction pooler: no LISTEN, the bell rings instead"
+        return (
+            None,
+            "through a transaction pooler: no LISTEN, and the broker of the bell does not answer: polling instead",
+        )
 
     async def attend(self, worker: str) -> str:
         if self._db.pooled:

@@ -178,7 +178,7 @@ class Loan:
             raise translated from None
 
 
-def health(row: Mapping[str, Any], *, pooled: bool) -> list[tuple[str, bool | None, str]]:
+def health(row: Mapping[str, Any], connection: tuple[bool | None, str]) -> list[tuple[str, bool | None, str]]:
     """The checks of `onward doctor`, from the section `health`: name, whether it is fine, and what it means."""
     return [
         (
@@ -192,11 +192,7 @@ def health(row: Mapping[str, Any], *, pooled: bool) -> list[tuple[str, bool | No
             row["sync"] != "off",
             f"{row['sync']} (off would lose acknowledged writes in a crash)",
         ),
-        (
-            "connection",
-            True,
-            "through a transaction pooler: no LISTEN, polling instead" if pooled else "direct",
-        ),
+        ("connection", *connection),
         (
             "open transactions",
             row["oldest"] < 60,

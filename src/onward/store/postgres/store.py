@@ -71,7 +71,7 @@ class PostgresStore(SharedStore):
         self._nudges = PostgresNudges(database, self._marks)
         self._limited: set[str] = set()
         self._looked_at = ""
-        self.health = PostgresHealth(database)
+        self.health = PostgresHealth(database, self._nudges)
         self.outbox = PostgresOutbox(database)
         self.schedules = Schedules(database, self._submit_within)
         self.tails = Tails(database, self._nudges)
