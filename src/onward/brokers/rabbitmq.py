@@ -13,18 +13,17 @@ import contextlib
 import datetime
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import aio_pika
 import aiormq.exceptions
 from aio_pika.abc import AbstractConnection
-from aiormq.abc import AbstractChannel
+from aiormq.abc import AbstractChannel, DeliveredMessage
 
 from onward.brokers.message import Received
 from onward.brokers.options import Options
 from onward.brokers.port import Finding
 from onward.brokers.progress import Progress
-from onward.brokers.rabbitmq_frames import Delivery, Tap
 from onward.errors import BrokerUnavailable
 
 PREFETCH = 500
@@ -56,7 +55,7 @@ class RabbitSource:
         self._connection: AbstractConnection | None = None
         self._channel: AbstractChannel | None = None
         self._tag = ""
-        self._arrived: collections.deque[Delivery] = collections.deque()
+        self._arrived: collections.deque[DeliveredMessage] = collections.deque()
         self._progress = Progress(last=0)
         self._acknowledged = 0
         """The last delivery up to which the broker got an acknowledgement."""
@@ -72,8 +71,9 @@ class RabbitSource:
             channel = await connection.channel(publisher_confirms=False)
             channel.close_callbacks.add(self._closed)
             await channel.set_qos(prefetch_count=self._prefetch, timeout=ANSWER_TIMEOUT_S)
+            # The channel below that of aio-pika: it calls with each message once, and starts one asyncio task less for it.
             self._channel = await channel.get_underlay_channel()
-            consumed = await self._channel.basic_consume(self._queue, _never_called, timeout=ANSWER_TIMEOUT_S)
+            consumed = await self._channel.basic_consume(self._queue, self._take, timeout=ANSWER_TIMEOUT_S)
             self._tag = consumed.consumer_tag or ""
 
     async def fetch(self, most: int, wait: float) -> Sequence[Received]:
@@ -87,7 +87,7 @@ class RabbitSource:
             if not self._arrived:
                 self._check(channel)
             taken = [self._arrived.popleft() for _ in range(min(most, len(self._arrived)))]
-        return [_received(delivery) for delivery in taken]
+        return [_received(message) for message in taken]
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
         """Acknowledge all deliveries up to the last before which all are done."""
@@ -131,18 +131,8 @@ class RabbitSource:
                     await self._connection.close()
 
     async def _connect(self) -> AbstractConnection:
-        def connection_class(*args: Any, **options: Any) -> AbstractConnection:
-            connection = aio_pika.Connection(*args, **options)
-            connection.kwargs["transport_factory"] = Tap(
-                self._take
-            )  # an option of aiormq, which aio-pika does not know
-            return connection
-
         self._connection = await aio_pika.connect(
-            self._url,
-            timeout=CONNECT_TIMEOUT_S,
-            client_properties={"connection_name": f"onward {self._name}"},
-            connection_class=cast("type[AbstractConnection]", connection_class),
+            self._url, timeout=CONNECT_TIMEOUT_S, client_properties={"connection_name": f"onward {self._name}"}
         )
         return self._connection
 
@@ -159,10 +149,11 @@ class RabbitSource:
             await channel.declare_queue(self._queue, durable=True, arguments=arguments, timeout=ANSWER_TIMEOUT_S)
         await channel.close()
 
-    def _take(self, delivery: Delivery) -> None:
-        self._progress.deliver(delivery.tag)
-        self._arrived.append(delivery)
-        if "x-stream-offset" in (delivery.properties.headers or {}):
+    async def _take(self, message: DeliveredMessage) -> None:
+        assert message.delivery_tag is not None
+        self._progress.deliver(message.delivery_tag)
+        self._arrived.append(message)
+        if "x-stream-offset" in (message.header.properties.headers or {}):
             self._problem = f"{self._queue} is a stream, which has no consumer groups; name a queue"
             self._arrived.clear()
         self._news.set()
@@ -195,16 +186,12 @@ def _version(connection: AbstractConnection) -> int:
     return int(major) if major.isdecimal() else 0
 
 
-async def _never_called(_: object) -> None:
-    """The tap takes the deliveries before the client can call this."""
-
-
-def _received(delivery: Delivery) -> Received:
-    properties = delivery.properties
+def _received(message: DeliveredMessage) -> Received:
+    properties = message.header.properties
     headers = {name.lower(): _text(value) for name, value in (properties.headers or {}).items()}
     if properties.content_type:
         headers["content-type"] = properties.content_type
-    return Received(headers, delivery.body, "", properties.message_id or "", delivery.tag)
+    return Received(headers, message.body, "", properties.message_id or "", message.delivery_tag)
 
 
 def _text(value: Any) -> str:
