@@ -314,6 +314,7 @@ async def test_each_tenant_sees_exactly_its_own_tasks(app: Onward) -> None:
 
 
 @pytest.mark.parametrize("filters", [{"text": "pw=h"}, {"labels": {"a": "b"}}, {"key": "k"}])
+@pytest.mark.usefixtures("plain_payloads")
 async def test_an_action_does_not_tell_a_caller_without_read_what_inputs_contain(
     app: Onward, filters: dict[str, Any]
 ) -> None:

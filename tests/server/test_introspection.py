@@ -79,6 +79,7 @@ async def listed(client: Client, **params: Any) -> set[str]:
     return {task["input"]["n"] for task in answer.json()["tasks"]}
 
 
+@pytest.mark.usefixtures("plain_payloads")
 async def test_filters_hold_together(app: Onward, client: Client) -> None:
     @app.task(retry=1)
     async def mail(ctx: Any, n: str, **more: Any) -> None:

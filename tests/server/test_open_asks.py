@@ -59,6 +59,7 @@ async def read(client: httpx2.AsyncClient, path: str = "/api/approvals", **query
 
 
 @not_memory
+@pytest.mark.usefixtures("plain_payloads")
 async def test_a_list_of_large_approvals_is_bounded_in_bytes_and_each_can_be_read_and_decided(app: Onward) -> None:
     until = time.time() + 3600
     ids = [(await ask(app.store, large(f"pay {number}", until=until, default="deny")))[0] for number in range(7)]
@@ -101,6 +102,7 @@ async def test_approvals_of_one_task_are_bounded_too_and_always_approves_all_of_
 
 
 @not_memory
+@pytest.mark.usefixtures("plain_payloads")
 async def test_many_approvals_of_middle_size_are_bounded(app: Onward) -> None:
     payloads = [large(f"pay {number}", 7_000) for number in range(150)]
     ids = [one for _ in range(6) for one in await ask(app.store, *payloads)]
@@ -113,6 +115,7 @@ async def test_many_approvals_of_middle_size_are_bounded(app: Onward) -> None:
         assert room - 100 < len(whole) < room + listing.SLICE_ASKS
 
 
+@pytest.mark.usefixtures("plain_payloads")
 async def test_a_large_approval_of_an_older_version_says_what_is_not_known(app: Onward) -> None:
     """That version wrote the small fields behind the large ones."""
     old = {"what": "pay", "risk": "high", "data": "x" * 5 * MEGABYTE, "default": "approve", "until": time.time() + 60}
@@ -123,6 +126,7 @@ async def test_a_large_approval_of_an_older_version_says_what_is_not_known(app: 
     assert (await app.ask(one)).expires_at == old["until"]
 
 
+@pytest.mark.usefixtures("plain_payloads")
 async def test_a_large_text_is_cut(app: Onward) -> None:
     (one,) = await ask(app.store, ordered({"question": "why? " * MEGABYTE, "choices": ["a", "b"], "until": 4e9}))
     (shown,) = await app.asks("question")
@@ -154,6 +158,7 @@ async def test_the_data_of_an_encrypted_approval_is_left_out_where_it_cannot_be_
 
 
 @not_memory
+@pytest.mark.usefixtures("plain_payloads")
 async def test_an_approval_for_which_there_is_no_key_does_not_hide_the_others(app: Onward, url: str) -> None:
     """The whole list failed."""
     (plain,) = await ask(app.store, {"what": "plain", "data": 1})

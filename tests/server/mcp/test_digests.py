@@ -117,6 +117,7 @@ def printer(app: Onward) -> None:
         return [decision["decision"] for decision in await ctx.gather(*asked)]
 
 
+@pytest.mark.usefixtures("plain_payloads")
 async def test_a_large_approval_is_read_by_its_id(printer: None, client: Client, app: Onward) -> None:
     """A client reads at most 1 MB of an event."""
     task = await app.submit("prints", {"books": 1, "size": 300_000})
