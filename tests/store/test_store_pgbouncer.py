@@ -246,7 +246,7 @@ async def test_doctor_says_whether_the_bell_rings(
     pooled.bell = make_bell("shop", {"shop": ringer.url}, SystemClock())
     pooled.listen("ready", lambda *_: None)
     assert await connection() == (True, "through a transaction pooler: no LISTEN, the bell rings instead")
-    await asyncio.to_thread(ringer.kill9)
+    await asyncio.to_thread(ringer.kill)
     await eventually(lambda: _now(not pooled.receives_nudges), 10)
     monkeypatch.setattr(nudges, "BELL_TIMEOUT_S", 0.1)
     fine, text = await connection()
