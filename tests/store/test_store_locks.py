@@ -110,6 +110,18 @@ async def test_a_waiting_program_that_asks_no_more_loses_its_place(store: Store,
     assert await token(store, program(owner="p3")) > first
 
 
+async def test_a_program_that_died_in_the_line_holds_up_the_next_for_its_lease_at_most(
+    store: Store, time: Time
+) -> None:
+    first = await token(store, program(owner="p1", ttl_s=1.0))
+    await store.locks.take(program(owner="p2", ttl_s=1.0))
+    await store.locks.take(program(owner="p3", ttl_s=1.0))
+    time.move(0.9)
+    await store.locks.take(program(owner="p3", ttl_s=1.0))  # p1 and p2 are dead
+    time.move(0.2)
+    assert await token(store, program(owner="p3", ttl_s=1.0)) > first
+
+
 async def test_a_task_frees_its_lock_with_the_record_that_it_left_the_block(store: Store) -> None:
     (held,) = await held_tasks(store, 1)
     await token(store, block(held.id))

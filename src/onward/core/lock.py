@@ -34,7 +34,8 @@ MIN_TTL_S, MAX_TTL_S = 1.0, 86_400.0
 """The shortest and the longest lease of `app.lock` and `app.leader`, in seconds."""
 
 WAITER_TTL_S = 5.0
-"""Seconds for which a program that waits for a lock keeps its place in the line after it last asked."""
+"""Seconds for which a program that waits for a lock keeps its place in the line after it last asked; fewer where the lease that it asks for
+is shorter, so that a program that died in the line holds up the next no longer than a holder that died."""
 
 MESSAGE = "lock"
 """The kind of the message that tells a waiting task that a lock may be free."""

@@ -65,7 +65,7 @@ class Locks(OverDatabase):
         """Whether a program that waits in the line has to wait on. It is a read: when a lock is free, all that wait for it look, and only the
         first of them has to take turns with others at the counter."""
         lock = {"tenant": request.tenant, "name": request.name, "owner": request.owner}
-        rows = await self._db.fetch("lock_still", fresh_s=WAITER_TTL_S / 2, **lock)
+        rows = await self._db.fetch("lock_still", fresh_s=_waiter_ttl_s(request.ttl_s) / 2, **lock)
         holder, ahead = rows[0] if rows else (None, None)
         if holder is not None:
             return Busy(holder)
@@ -156,9 +156,13 @@ async def _take(connection: Connection, request: LockRequest, *, wait: bool) -> 
             raise TooManyLocks(
                 f"{waiting:,} tasks and programs wait for lock {request.name!r} already; `onward locks` shows its holder"
             )
-        ttl = None if request.ttl_s is None else WAITER_TTL_S
+        ttl = None if request.ttl_s is None else _waiter_ttl_s(request.ttl_s)
         await connection.run("lock_wait", **values | {"place": last + 1, "ttl_s": ttl})
     return busy
+
+
+def _waiter_ttl_s(ttl_s: float | None) -> float:
+    return WAITER_TTL_S if ttl_s is None else min(ttl_s, WAITER_TTL_S)
 
 
 async def _busy(connection: Connection, request: LockRequest) -> Busy | None:
