@@ -199,6 +199,7 @@ async def test_an_event_that_the_broker_refuses_fails_alone(offices: list[Office
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("kafka")
 async def test_a_topic_that_takes_small_batches_gets_all_events_but_the_large_ones_in_order(
     offices: list[Office], store: Store, time: Time
 ) -> None:
