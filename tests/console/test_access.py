@@ -121,9 +121,10 @@ def test_the_number_at_the_inbox_counts_what_the_caller_sees(
     page.get_by_role("textbox", name="Key").fill(keys["kim"])
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_text("No approvals or questions are waiting")).to_be_visible()
-    page.wait_for_function(
+    while not page.evaluate(  # the page allows no eval, which `wait_for_function` needs
         "performance.getEntriesByType('resource').some((entry) => entry.name.endsWith('/api/stats'))"
-    )
+    ):
+        page.wait_for_timeout(20)
     expect(page.locator(".rail-count.tone-wait")).to_have_count(0)
     server.client.post(f"/api/tasks/{task_id}/cancel")
 

@@ -83,8 +83,11 @@ async def check_sealing(url: str, worker_url: str, owner_url: str, artifacts: st
                 n = next(waiting)
                 await app.signal(ids[n], "go", f"go {n}")
                 status, output = await seal(owner_url, key, point, ONWARD_ARTIFACTS=artifacts)
+                if status == 0:  # the worker beside it had written few plain payloads by then
+                    break
                 assert status == -9, output
                 kills += 1
+            assert kills >= 3
             status, output = await seal(owner_url, key, ONWARD_ARTIFACTS=artifacts)
             assert status == 0, output
             for n in waiting:

@@ -2,11 +2,17 @@
 
 The producer numbers its messages, and a broker takes the next number of a partition only. So what a partition has after a failure is a
 beginning of what was sent, and the events of a task keep their order. The client works in a thread.
+
+The producer puts events into record batches. A topic has a largest record batch (`max.message.bytes`), which a producer cannot ask for, and
+refuses a larger one as a whole. The producer then ends, so that no later event overtakes those, and another one sends them in smaller
+batches. An event that is refused alone is too large for the topic.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -20,19 +26,29 @@ from onward.brokers.publishing import SEND_TIMEOUT_S, Publication
 from onward.engine.worker.sinks import SendResult
 from onward.errors import UsageError
 
+log = logging.getLogger("onward.brokers.kafka")
+
 METADATA_TIMEOUT_S = 6.0
-POLL_S, FLUSH_S = 0.05, 0.5
+POLL_S, FLUSH_S, ENDED_S = 0.05, 0.5, 0.3
+"""Seconds of one call for reports, for the last reports at a close, and for those of a producer that ended."""
 
 SETTINGS = {
     "enable.idempotence": True,
     "acks": "all",
     "message.timeout.ms": 0,  # none is given up alone: those behind it would overtake it
+    "enable.gapless.guarantee": True,  # nor is a record batch that the topic refuses: the producer ends there
     "linger.ms": 2,
-    "batch.size": 131_072,
     "compression.type": "none",
     "log_level": 0,  # errors reach us as results
     "client.id": "onward",
 }
+BATCH_BYTES = (131_072, 16_384, 2_048, 1)
+"""Bytes of a record batch with more than one event, at first, and where a topic takes less."""
+
+MAX_PRODUCERS = 20
+"""Producers that one call of `send` makes, one after the other. What is left then is sent later."""
+
+BEHIND = SendResult(False, "it stands behind events that are too large for the topic", down=True)
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 
@@ -42,12 +58,18 @@ class KafkaPublisher:
     def __init__(self, url: str, place: str) -> None:
         self._settings, self._topic = _settings(url), place
         self._producer: Producer | None = None
+        self._size = 0
+        """The place in `BATCH_BYTES` of the size that this topic takes."""
         self._closing = threading.Event()
 
     async def open(self) -> None:
         """Connect, and see that the topic is there."""
-        self._producer = Producer(self._settings | SETTINGS)
+        self._make_producer()
         await asyncio.to_thread(self._check)
+
+    def _make_producer(self) -> None:
+        settings = self._settings | SETTINGS | {"batch.size": BATCH_BYTES[self._size]}
+        self._producer = Producer(settings, logger=log)  # else it writes to stderr that it ended
 
     def _check(self) -> None:
         assert self._producer is not None
@@ -57,12 +79,31 @@ class KafkaPublisher:
 
     async def send(self, batch: Sequence[Publication]) -> list[SendResult]:
         """Send all, and await the reports."""
-        results = await asyncio.to_thread(self._send, batch)
-        for position, result in enumerate(results):
-            # The limit is for a batch of messages: one that is too large among others may not be so alone.
-            if result.refused and len(batch) > 1:
-                (results[position],) = await asyncio.to_thread(self._send, [batch[position]])
+        results: list[SendResult] = [BEHIND] * len(batch)
+        left = list(range(len(batch)))
+        for _ in range(MAX_PRODUCERS):
+            sent = await asyncio.to_thread(self._send, [batch[position] for position in left])
+            for position, result in zip(left, sent, strict=True):
+                results[position] = result
+            if self._closing.is_set() or not any(result.refused for result in sent):
+                break
+            left = [
+                position for position in left if not results[position].ok and not self._alone(batch, results, position)
+            ]
+            if any(results[position].refused for position in left):
+                self._size += 1
+            await asyncio.to_thread(self._end)
+            self._make_producer()
+            if not left:
+                break
+        else:
+            for position in left:
+                results[position] = BEHIND
         return results
+
+    def _alone(self, batch: Sequence[Publication], results: Sequence[SendResult], position: int) -> bool:
+        """Whether the topic refused an event that was in no batch with others."""
+        return results[position].refused and len(batch[position].body) >= BATCH_BYTES[self._size]
 
     def _send(self, batch: Sequence[Publication]) -> list[SendResult]:
         producer = self._producer
@@ -89,9 +130,12 @@ class KafkaPublisher:
                     break
                 continue
             waiting += 1
-        idle_polls = 0
-        while len(reports) < waiting and idle_polls < SEND_TIMEOUT_S / POLL_S and not self._closing.is_set():
-            idle_polls += producer.poll(POLL_S) == 0
+        idle_polls, most = 0, SEND_TIMEOUT_S / POLL_S
+        while len(reports) < waiting and idle_polls < most and not self._closing.is_set():
+            try:
+                idle_polls += producer.poll(POLL_S) == 0
+            except KafkaException:  # the producer ended; the reports say why, and some events get none
+                most = idle_polls + ENDED_S / POLL_S
         for position, error in reports:
             results[position] = SendResult(True, "acknowledged") if error is None else _result(error)
         late = SendResult(False, f"no answer within {SEND_TIMEOUT_S:g} s", down=True)
@@ -106,7 +150,8 @@ class KafkaPublisher:
         producer, self._producer = self._producer, None
         if producer is not None:  # its memory is freed here too: the client waits for its own threads then
             producer.purge()
-            producer.flush(FLUSH_S)
+            with contextlib.suppress(KafkaException):
+                producer.flush(FLUSH_S)
 
 
 def _result(error: Any) -> SendResult:
