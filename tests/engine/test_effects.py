@@ -13,24 +13,14 @@ from onward.core.control import NotNow
 from onward.core.retry import Retry
 from onward.core.task import Reason, State
 from onward.testing import MemoryApp, crashes, drain, memory_app
+from tests.engines.test_engine_effects import add_pay
 
 LOST = [ConnectionResetError("reset"), TimeoutError("late"), EOFError("cut")]
 
 
 def payment(error: BaseException | None = None, *, happens: bool = True, **options: Any) -> tuple[MemoryApp, list[str]]:
-    app, paid = memory_app(), []
-
-    @app.task(retry=1)
-    async def pay(ctx: Any) -> Any:
-        async def charge() -> dict[str, int]:
-            if happens:
-                paid.append(ctx.key)
-            if error is not None and len(paid) < 2:
-                raise error
-            return {"id": len(paid)}
-
-        return await ctx.step(charge, effect="once", **options)
-
+    app = memory_app()
+    _, paid = add_pay(app, error, happens=happens, **options)
     return app, paid
 
 

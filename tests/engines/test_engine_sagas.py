@@ -166,7 +166,7 @@ async def test_cancel_and_deadline_undo_finished_steps(engine: Engine, stop: str
             await ctx.step(do, "b", name="b", undo=undo)
             await ctx.signal("never")
 
-    handle = await engine.submit(build, deadline=1 if stop == "deadline" else None)
+    handle = await engine.submit(build, deadline=4 if stop == "deadline" else None)
     if stop == "cancel":
         await engine.waiting(handle, "signal")
         await engine.app.cancel(handle.id)

@@ -60,7 +60,7 @@ async def test_a_child_shares_the_deadline_of_its_parent(engine: Engine) -> None
         started.append(ctx.task_id)
         await ctx.sleep("10d")
 
-    @engine.app.task(retry=1, deadline=1)
+    @engine.app.task(retry=1, deadline=4)
     async def parent(ctx: Any) -> None:
         await (await ctx.submit(child))
 

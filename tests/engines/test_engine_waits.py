@@ -42,11 +42,13 @@ async def test_signals_that_come_before_are_kept_in_order(engine: Engine) -> Non
 async def test_the_same_signal_twice_is_one(engine: Engine) -> None:
     @engine.app.task(retry=1)
     async def work(ctx: Any) -> Any:
+        await ctx.signal("all sent")
         return [await ctx.signal("n"), await ctx.signal("n", timeout=0.5, default="no more")]
 
     handle = await engine.submit(work)
     for _ in range(3):
         await engine.app.signal(handle.id, "n", 1, id="delivery-77")
+    await engine.app.signal(handle.id, "all sent")
     assert (await engine.ended(handle)).result == [1, "no more"]
 
 

@@ -61,6 +61,7 @@ async def test_submits_that_need_an_onward_database() -> None:
             ({"connection": object()}, r"submit\(connection=\) is not there on Temporal; submit after the commit"),
             ({"webhook": "http://127.0.0.1/x"}, r"submit\(webhook=\) is not there on Temporal"),
             ({"budget": Budget(max_steps=3)}, "a budget is not there on Temporal"),
+            ({"priority": 5}, "a priority is not there on Temporal; submit the task without one"),
         ):
             with pytest.raises(UsageError, match=sentence):
                 await app.submit("work", **options)

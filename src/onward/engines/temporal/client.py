@@ -113,14 +113,11 @@ class TemporalEngine:
         """Start a workflow for each task, one after the other: Temporal has no transaction over several."""
         if connection is not None:
             _refuse("submit(connection=)", "submit after the commit, with a key")
+        for task in new:
+            _check(task)
         return [await self._submit(task) for task in new]
 
     async def _submit(self, task: NewTask) -> Submitted:
-        if task.webhook is not None:
-            _refuse("submit(webhook=)", "ask for the result, or let the last step send it")
-        options = decode(task.options)
-        if "budget" in options or "purses" in options:
-            _refuse("a budget", "submit the task without one")
         now = self._clock.now()
         task_id = task.id if task.key is None else key_id(task.key)
         request: wire.Request = {
@@ -270,7 +267,7 @@ class TemporalEngine:
         return []
 
     async def prioritize(self, task_id: str, priority: int) -> bool:  # noqa: ARG002
-        _refuse("prioritize", "submit it anew with another priority")
+        _refuse("a priority", "submit the task to a task queue of its own if it must not wait")
 
     async def fork(self, task_id: str, origin: str, at: int, **_: Any) -> None:  # noqa: ARG002
         _refuse("fork", "submit a new task")
@@ -405,6 +402,17 @@ async def _rpc(call: Any) -> Any:
         if error.status is RPCStatusCode.NOT_FOUND:
             raise _NotFound from error
         raise StoreUnavailable(f"Temporal does not answer: {error.message}") from error
+
+
+def _check(task: NewTask) -> None:
+    """Raises UsageError for a task that needs what is not there on Temporal."""
+    if task.webhook is not None:
+        _refuse("submit(webhook=)", "ask for the result, or let the last step send it")
+    options = decode(task.options)
+    if "budget" in options or "purses" in options:
+        _refuse("a budget", "submit the task without one")
+    if task.priority:
+        _refuse("a priority", "submit the task without one, to a task queue of its own if it must not wait")
 
 
 def _refuse(what: str, instead: str) -> NoReturn:
