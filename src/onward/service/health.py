@@ -29,6 +29,9 @@ compare times."""
 MAX_QUEUES = 100
 """Queues that have a check of their own."""
 
+MAX_LOCKED = 1_000
+"""Events that no relay could decrypt which are counted."""
+
 MAX_EVENT_AGE_S = 60.0
 """Seconds that an event may wait for its broker before the doctor warns."""
 
@@ -96,6 +99,7 @@ class Doctor:
             *await self._broker_checks(),
             *await self._intakes.checks(),
             *[_events(depth) for depth in await self._store.outbox.depths(BROKER_LANE)],
+            *_locked(*await self._store.outbox.locked(MAX_LOCKED)),
         ]
 
     async def _tables(self) -> Check:
@@ -173,6 +177,15 @@ def _events(depth: LaneDepth) -> Check:
     variable = f"ONWARD_BROKER_{place.partition('/')[0].upper()}"
     why = f"the broker is away or refuses them (the log says why), or no worker has {variable}; none is lost"
     return Check(f"events for {place}", False, f"{waiting}: {why}")
+
+
+def _locked(events: int, oldest_s: float | None) -> list[Check]:
+    if not events:
+        return []
+    number = f"{events:,} or more events" if events >= MAX_LOCKED else count(events, "event")
+    waits = f"{number} cannot be decrypted, the oldest for {oldest_s or 0.0:,.0f} s, and the events of their tasks wait behind them"
+    advice = "give the workers the key in ONWARD_ENCRYPTION_KEYS (onward encryption names it)"
+    return [Check("encrypted events", False, f"{waits}: {advice}")]
 
 
 def _others(waiting: int) -> Check:

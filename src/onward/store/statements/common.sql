@@ -792,6 +792,11 @@ WHERE number AMONG (:numbers) AND holder = :holder AND state = 'pending'
 SELECT lane, count(*) AS events, onward_now() - min(at) AS oldest FROM onward_outbox
 WHERE state = 'pending' AND lane >= :first AND lane < :beyond GROUP BY lane ORDER BY lane LIMIT :most
 
+-- name: locked_events
+-- How many events wait for a relay that can decrypt them, counted up to a number, and how long ago the oldest happened.
+SELECT count(*) AS events, onward_now() - min(at) AS oldest
+FROM (SELECT at FROM onward_outbox WHERE state = 'pending' AND said = :why ORDER BY at LIMIT :most) AS locked
+
 -- name: line_up
 -- A row that is due but stands behind another of its line, which waits for its next attempt, becomes due with that one. (Behind a row
 -- that is being sent it stays as it is: the relay that sends that one may have finished, and looked for the next, before this is
@@ -823,7 +828,7 @@ WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND hol
 
 -- name: settle_delivery
 -- Store the result of an attempt, when this relay still holds the row.
-UPDATE onward_outbox SET state = :state, said = :said, holder = NULL, due_at = onward_now() + :delay,
+UPDATE onward_outbox SET state = :state, said = :said, holder = NULL, due_at = onward_now() + :delay, attempts = attempts - 1 + :attempt,
     done_at = CASE WHEN :state = 'pending' THEN NULL ELSE onward_now() END
 WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder AND attempts = :attempts AND state = 'pending'
 
