@@ -18,7 +18,8 @@ from onward.store.port.listing import PAGE_BYTES
 from onward.store.shared.workers import PAGE_HANDLERS
 
 HandlerList = list[HandlerView]
-"""A name for the type in a class whose method `list` hides the builtin."""
+Strings = list[str]
+"""Names for types in a class whose method `list` hides the builtin."""
 
 
 class Handlers:
@@ -42,10 +43,10 @@ class Handlers:
 
     async def _views(self, registrations: Mapping[str, Mapping[str, Any]]) -> Sequence[HandlerView]:
         now, _ = await self._store.overview.held()
-        versions: dict[str, Sequence[str]] = {name: [] for name in registrations}
+        versions: dict[str, Strings] = {name: [] for name in registrations}
         for worker in await self._store.workers.list():
             for name in versions.keys() & worker.names if worker.lease_until > now else ():
-                versions[name] = [*versions[name], worker.version]
+                versions[name].append(worker.version)
         return [self._view(name, registration, versions[name]) for name, registration in registrations.items()]
 
     async def list(self) -> HandlerList:
