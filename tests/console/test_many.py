@@ -18,6 +18,9 @@ from tests.console.conftest import Server, Visit
 expect = pytest.importorskip("playwright.sync_api", reason="pip install playwright").expect
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]  # one browser at a time
 
+PATIENCE_MS = 60_000
+"""How long a test waits for a page of a busy machine."""
+
 QUEUES, SCHEDULES, INTAKES, ARTIFACTS = 120, 130, 110, 25
 
 
@@ -62,16 +65,20 @@ def server(filled: tuple[Server, str]) -> Server:
 def test_a_button_draws_more_rows_and_they_stay(visit: Visit) -> None:
     page = visit.go("/queues")
     queues = page.locator("section.part", has=page.get_by_role("heading", name="Queues"))
-    expect(queues.locator("tbody tr")).to_have_count(100)
-    expect(queues.locator(".more-row")).to_contain_text(re.compile(rf"100 of {QUEUES + 1}|100 of {QUEUES}"))
+    expect(queues.locator("tbody tr")).to_have_count(100, timeout=PATIENCE_MS)
+    expect(queues.locator(".more-row")).to_contain_text(
+        re.compile(rf"100 of {QUEUES + 1}|100 of {QUEUES}"), timeout=PATIENCE_MS
+    )
     queues.get_by_role("button", name=re.compile(r"Show 2\d more")).click()
-    expect(queues.get_by_role("link", name=f"queue-{QUEUES - 1:03}")).to_be_visible()
-    with page.expect_response(re.compile("/api/queues")):
+    expect(queues.get_by_role("link", name=f"queue-{QUEUES - 1:03}")).to_be_visible(timeout=PATIENCE_MS)
+    with page.expect_response(re.compile("/api/queues"), timeout=PATIENCE_MS):
         pass  # the next read, which draws the ages again
-    page.wait_for_timeout(500)
-    expect(queues.get_by_role("link", name=f"queue-{QUEUES - 1:03}")).to_be_visible()
-    expect(queues.locator("tbody tr", has_text="queue-001").locator(".chip", has_text="active")).to_be_visible()
-    expect(queues.locator("tbody tr", has_text="queue-099").get_by_text("no worker")).to_be_visible()
+    page.wait_for_timeout(1_000)
+    expect(queues.get_by_role("link", name=f"queue-{QUEUES - 1:03}")).to_be_visible(timeout=PATIENCE_MS)
+    expect(queues.locator("tbody tr", has_text="queue-001").locator(".chip", has_text="active")).to_be_visible(
+        timeout=PATIENCE_MS
+    )
+    expect(queues.locator("tbody tr", has_text="queue-099").get_by_text("no worker")).to_be_visible(timeout=PATIENCE_MS)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +86,10 @@ def test_a_button_draws_more_rows_and_they_stay(visit: Visit) -> None:
 )
 def test_schedules_and_intakes(visit: Visit, path: str, rows: int, last: str) -> None:
     page = visit.go(path)
-    expect(page.locator("tbody tr")).to_have_count(100)
+    expect(page.locator("tbody tr")).to_have_count(100, timeout=PATIENCE_MS)
     page.get_by_role("button", name=f"Show {rows - 100} more").click()
-    expect(page.locator("tbody tr")).to_have_count(rows)
-    expect(page.get_by_text(last)).to_be_visible()
+    expect(page.locator("tbody tr")).to_have_count(rows, timeout=PATIENCE_MS)
+    expect(page.get_by_text(last)).to_be_visible(timeout=PATIENCE_MS)
     page.set_viewport_size({"width": 390, "height": 844})
     wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
     assert not page.evaluate(wide), "no page scrolls sideways on a phone"
@@ -90,10 +97,10 @@ def test_schedules_and_intakes(visit: Visit, path: str, rows: int, last: str) ->
 
 def test_artifacts_are_loaded_as_they_are_shown(visit: Visit, filled: tuple[Server, str]) -> None:
     page = visit.go(f"/tasks/{filled[1]}?tab=artifacts")
-    expect(page.locator(".artifact")).to_have_count(20)
-    expect(page.get_by_text("content 19")).to_be_visible()
+    expect(page.locator(".artifact")).to_have_count(20, timeout=PATIENCE_MS)
+    expect(page.get_by_text("content 19")).to_be_visible(timeout=PATIENCE_MS)
     loaded = [request.url for request in visit.requests if "/api/artifacts/" in request.url]
     assert len(loaded) == 20
     page.get_by_role("button", name=f"Show {ARTIFACTS - 20} more").click()
-    expect(page.locator(".artifact")).to_have_count(ARTIFACTS)
-    expect(page.get_by_text(f"content {ARTIFACTS - 1}")).to_be_visible()
+    expect(page.locator(".artifact")).to_have_count(ARTIFACTS, timeout=PATIENCE_MS)
+    expect(page.get_by_text(f"content {ARTIFACTS - 1}")).to_be_visible(timeout=PATIENCE_MS)
