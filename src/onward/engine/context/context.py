@@ -11,6 +11,7 @@ import inspect
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from onward.artifacts.keeper import MAX_ARTIFACT_BYTES
@@ -49,6 +50,22 @@ RAISE: Any = object()
 """The default of a wait without one: the wait raises when its time is up."""
 
 
+CURRENT: ContextVar[Context | None] = ContextVar("onward_context", default=None)
+"""The context of the handler that runs now."""
+
+
+def current() -> Context:
+    """The context of the task that runs now, for code that does not get it as an argument, such as a tool of an agent framework. Raises
+    UsageError outside of a task, and in a handler that is a plain function."""
+    context = CURRENT.get()
+    if context is None:
+        raise UsageError(
+            "no task runs here: onward.current() is for code that an async handler (`@app.task`) calls; "
+            "a handler that is a plain function passes its ctx on"
+        )
+    return context
+
+
 class Context:
     """The first argument of every handler."""
 
@@ -73,6 +90,12 @@ class Context:
     def attempt(self) -> int:
         """1 at first, one more after each failure of the task. Crashes, sleeps and waits do not count."""
         return self._host.attempt
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the journal still has records that the handler has not come to: the next steps return recorded results. For code
+        with side effects on watchers, such as a log or a stream, which an earlier shift had already."""
+        return self._host.replaying
 
     @property
     def key(self) -> str:
@@ -165,6 +188,14 @@ class Context:
         if secret.used:
             resolve_secrets(self._host.keyring, call)
         return self._run(call)
+
+    def branch(self, name: str) -> AbstractAsyncContextManager[None, None]:
+        """`async with ctx.branch(call_id):` The block runs beside other such blocks, in asyncio tasks that you or a framework start. Its
+        steps belong to its name, and not to the order in which the tasks begin, so the name must come from the data: the id of a tool
+        call. A name that comes again is a new branch. While branches are open, the line around them begins no step of its own. `ctx.gather`
+        is simpler where you start the work yourself."""
+        block: AbstractAsyncContextManager[None, None] = self._host.branch(name)
+        return block
 
     def saga(self, name: str = "saga") -> AbstractAsyncContextManager[Any, None]:
         """`async with ctx.saga():` When the block fails, is cancelled or runs out of time, its finished steps with an `undo`
