@@ -69,9 +69,9 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
     assert shown_texts(model.asked[2])[0] == "I am Ada."
     assert shown_texts(model.asked[2])[-2:] == ["Hello Ada.", "Which line has a 77?"]
     assert all(badly_paired(request.messages) == [] for request in model.asked)
-    assert "name = Ada (user)" in model.asked[2].messages[0]["content"]
-    assert "Goal: Which line has a 77?" in model.asked[2].messages[0]["content"]
-    assert "78: line 77" in model.asked[3].messages[-1]["content"]
+    assert "name = Ada (user)" in model.asked[2].messages[-1]["content"]
+    assert "Goal: Which line has a 77?" in model.asked[2].messages[-1]["content"]
+    assert "78: line 77" in model.asked[3].conversation[-1]["content"]
     state = await app.state(second.id)
     assert (state.goal, state.fact("name"), len(state.artifacts)) == ("Which line has a 77?", "Ada", 1)
     assert "Line 77, Ada." in shown_texts(model.asked[4])
@@ -87,7 +87,7 @@ async def test_a_child_goes_on_after_an_earlier_task(lab: Lab) -> None:
     first = await lab.run(agent, "I am Ada.")
     task = await lab.run(parent, first.task_id)
     assert task.result == "You are Ada.", task.error
-    assert "name = Ada (user)" in model.asked[2].messages[0]["content"]
+    assert "name = Ada (user)" in model.asked[2].messages[-1]["content"]
     refused = await lab.run(parent, task.task_id)
     assert "has no state" in refused.error["message"]  # type: ignore[index]
 
@@ -146,7 +146,7 @@ async def test_it_works_after_checkpoints_and_compactions_and_for_another_agent(
         *model.asked[-1].messages[1:],
         {"role": "assistant", "content": f"Looked at {turns}."},
     ]
-    assert another.asked[0].messages[-1] == {"role": "user", "content": "Go on."}
+    assert another.asked[0].conversation[-1] == {"role": "user", "content": "Go on."}
 
 
 async def test_a_task_goes_on_after_one_that_was_cancelled_in_the_middle_of_a_call(lab: Lab) -> None:
@@ -163,11 +163,11 @@ async def test_a_task_goes_on_after_one_that_was_cancelled_in_the_middle_of_a_ca
     second = await lab.run("other", "Go on.", after=first)
     assert second.result == "fine"
     assert badly_paired(model.asked[0].messages) == []
-    assert [message["content"] for message in model.asked[0].messages[-3:]] == [
+    assert [message["content"] for message in model.asked[0].conversation[-3:]] == [
         *["interrupted: the task had ended before it was known what came of this"] * 2,
         "Go on.",
     ]
-    assert "name = Ada (user)" in model.asked[0].messages[0]["content"]
+    assert "name = Ada (user)" in model.asked[0].messages[-1]["content"]
     assert (await lab.app.state(second.task_id)).open_questions == ("Who?",)
 
 
@@ -266,7 +266,7 @@ async def test_an_unusable_after_is_refused_at_once(lab: Lab) -> None:
 
 async def test_a_conversation_may_branch(lab: Lab) -> None:
     agent = lab.app.agent(
-        "helper", model=ScriptedModel([[FACT], "hi", lambda request: request.messages[-1]["content"]])
+        "helper", model=ScriptedModel([[FACT], "hi", lambda request: request.conversation[-1]["content"]])
     )
     first = await lab.run(agent, "x")
     answers = [(await lab.run(agent, goal, after=first.task_id)).result for goal in ("a", "b")]

@@ -49,7 +49,7 @@ class Walker:
             self.summed.append(request)
             return self.sum_up(request)
         self.asked.append(request)
-        last = request.messages[-1]
+        last = request.conversation[-1]
         number = int(last["content"].partition(":")[0]) + 1 if last["role"] == "tool" else 0
         line: Any = f"Looked at {number}." if number == self.turns else [("look", {"n": number})]
         reply = await ScriptedModel([line]).ask(Request(request.messages[:1]), emit)
@@ -82,7 +82,7 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
     assert len(compacted) == len(model.summed) >= 2
     assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert max(map(size, model.asked)) <= ROOM_BYTES
-    assert not any("not shown" in request.messages[0]["content"] for request in model.asked)
+    assert not any("not shown" in request.messages[-1]["content"] for request in model.asked)
     assert "They looked at numbers." in model.asked[-1].messages[1]["content"]
     # the replaced parts: the page with its turns, each of their messages, and a transcript that the model can search
     for compaction in compacted:
@@ -129,7 +129,7 @@ async def test_where_it_fails_older_turns_are_left_out_and_the_prompt_says_so(la
     lab.app.agent("walker", model=model, tools=[look], context_bytes=ROOM_BYTES)
     task = await lab.run("walker", "Look.")
     assert task.result == "Looked at 12."
-    assert "(5 earlier turns of this conversation are not shown.)" in model.asked[8].messages[0]["content"]
+    assert "(5 earlier turns of this conversation are not shown.)" in model.asked[8].messages[-1]["content"]
     assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert len(model.summed) == 1, "it is not tried again at every turn"
     assert (await lab.app.replay(task.task_id)).agrees
@@ -140,7 +140,7 @@ async def test_it_can_be_switched_off_and_given_to_another_model(lab: Lab) -> No
     other.name = "small"
     lab.app.agent("plain", model=model, tools=[look], context_bytes=ROOM_BYTES, compact=False)
     assert (await lab.run("plain", "Look.")).state is State.COMPLETED
-    assert (model.summed, "not shown" in model.asked[-1].messages[0]["content"]) == ([], True)
+    assert (model.summed, "not shown" in model.asked[-1].messages[-1]["content"]) == ([], True)
     lab.app.agent("two", model=model, tools=[look], context_bytes=ROOM_BYTES, compact=other)
     task = await lab.run("two", "Look.")
     assert model.summed == []
@@ -167,7 +167,7 @@ async def test_left_out_turns_are_counted_after_a_restart_too(lab: Lab, monkeypa
     model = Busy(13)
     lab.app.agent("walker", model=model, tools=[look], context_bytes=ROOM_BYTES, compact=False)
     assert (await lab.run("walker", "Look.")).result == "Looked at 13."
-    left_out = [request.messages[0]["content"].splitlines()[-1] for request in model.asked[11:]]
+    left_out = [request.messages[-1]["content"].splitlines()[-1] for request in model.asked[11:]]
     assert left_out == [f"({count} earlier turns of this conversation are not shown.)" for count in (8, 8, 9, 10)]
 
 

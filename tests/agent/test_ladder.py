@@ -56,7 +56,7 @@ async def test_a_tool_of_any_length_does_not_push_it_past_its_time(lab: Lab, len
         return
     assert (task.state, task.result, task.partial) == (State.COMPLETED, "the best that I have", None), task.error
     assert not model.asked[-1].tools
-    assert "This is the last question" in str(model.asked[-1].messages[0]["content"])
+    assert "This is the last question" in str(model.asked[-1].messages[-1]["content"])
     assert all(request.tools for request in model.asked[:-1])
     replayed = await lab.app.replay(task.task_id)
     assert replayed.agrees, replayed.detail

@@ -102,7 +102,9 @@ async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
     class Counting(ScriptedModel):
         async def ask(self, request: Any, emit: Any) -> Any:
             self.asked.append(request)
-            number = int(request.messages[-1]["content"].partition(":")[0].strip("/")) + 1 if len(self.asked) > 1 else 0
+            number = (
+                int(request.conversation[-1]["content"].partition(":")[0].strip("/")) + 1 if len(self.asked) > 1 else 0
+            )
             return await ScriptedModel([script()[number]]).ask(type(request)(request.messages[:1]), emit)
 
     from onward.testing import memory_app
@@ -133,7 +135,7 @@ async def test_a_wrong_call_is_an_error_for_the_model(lab: Lab, call: Any, sente
     devops, model = agent(lab.app, Disk(), [[call], "sorry"])
     task = await lab.run(devops, "x")
     assert task.result == "sorry"
-    assert model.asked[-1].messages[-1]["content"].startswith(sentence)
+    assert model.asked[-1].conversation[-1]["content"].startswith(sentence)
 
 
 @pytest.mark.parametrize("id_", ["", "x"])
@@ -144,7 +146,7 @@ async def test_calls_of_one_id_get_a_result_each(lab: Lab, id_: str) -> None:
     devops, model = agent(lab.app, disk, [both, "done"])
     assert (await lab.run(devops, "look")).result == "done"
     assert badly_paired(model.asked[1].messages) == []
-    assert [message["content"] for message in model.asked[1].messages[-2:]] == ["/a: 93 %", "/b: 93 %"]
+    assert [message["content"] for message in model.asked[1].conversation[-2:]] == ["/a: 93 %", "/b: 93 %"]
 
 
 async def test_a_large_output_is_an_artifact_that_can_be_read(lab: Lab) -> None:
@@ -154,7 +156,7 @@ async def test_a_large_output_is_an_artifact_that_can_be_read(lab: Lab) -> None:
         return "\n".join(f"line {number} {'error' if number == 700 else 'ok'}" for number in range(1, 1001))
 
     def look(request: Any) -> Any:
-        shown = request.messages[-1]["content"]
+        shown = request.conversation[-1]["content"]
         assert len(shown) < 5000
         name = shown.partition("read_artifact('")[2].partition("'")[0]
         return [("read_artifact", {"artifact_id": name, "search": "error"})]
@@ -163,8 +165,8 @@ async def test_a_large_output_is_an_artifact_that_can_be_read(lab: Lab) -> None:
     lab.app.agent("reader", model=model, tools=[logs])
     task = await lab.run("reader", "What is wrong?")
     assert task.result == "found it"
-    assert model.asked[-1].messages[-1]["content"] == "700: line 700 error"
-    assert "tool_result.text" in model.asked[-1].messages[0]["content"]
+    assert model.asked[-1].conversation[-1]["content"] == "700: line 700 error"
+    assert "tool_result.text" in model.asked[-1].messages[-1]["content"]
 
 
 async def test_a_risky_tool_waits_for_a_person_and_a_no_is_read(app: Onward) -> None:
@@ -181,7 +183,7 @@ async def test_a_risky_tool_waits_for_a_person_and_a_no_is_read(app: Onward) -> 
         await app.decide(ask.id, "approve")
         assert await handle.result(timeout=60) == "as you wish"
     assert len(disk.cleaned) == 1
-    assert model.asked[1].messages[-1]["content"] == "denied: not that one"
+    assert model.asked[1].conversation[-1]["content"] == "denied: not that one"
 
 
 async def test_a_question_is_answered_and_kept_as_a_fact(app: Onward) -> None:
@@ -191,8 +193,8 @@ async def test_a_question_is_answered_and_kept_as_a_fact(app: Onward) -> None:
         ask = (await eventually(app.asks))[0]
         await app.answer(ask.id, "the second")
         assert await handle.result(timeout=60) == "thanks"
-    assert model.asked[-1].messages[-1]["content"] == "the second"
-    assert "Which disk? = the second (user)" in model.asked[-1].messages[0]["content"]
+    assert model.asked[-1].conversation[-1]["content"] == "the second"
+    assert "Which disk? = the second (user)" in model.asked[-1].messages[-1]["content"]
 
 
 async def test_an_answer_of_a_promised_form(lab: Lab) -> None:
@@ -203,7 +205,7 @@ async def test_an_answer_of_a_promised_form(lab: Lab) -> None:
     model = ScriptedModel(["it is /var", '{"path": "/var", "bytes": 7}'])
     lab.app.agent("finder", model=model, result=Found)
     assert (await lab.run("finder", "What is large?")).result == {"path": "/var", "bytes": 7}
-    assert "Your answer does not fit" in model.asked[1].messages[-1]["content"]
+    assert "Your answer does not fit" in model.asked[1].conversation[-1]["content"]
 
 
 async def test_a_busy_model_is_asked_again_when_it_says(lab: Lab) -> None:

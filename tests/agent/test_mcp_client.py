@@ -131,7 +131,7 @@ async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt(app: Onward, tmp_
         assert log(tmp_path) == ["write a die"], "it is not repeated"
         await app.resolve(handle.id, "happened", "written, as I saw")
         assert await handle.result(timeout=60) == "done"
-    assert model.asked[-1].messages[-1]["content"] == "written, as I saw"
+    assert model.asked[-1].conversation[-1]["content"] == "written, as I saw"
     assert log(tmp_path) == ["write a die"]
 
 

@@ -25,13 +25,13 @@ HARD = {
 
 
 def shown(model: ScriptedModel, turn: int = -1) -> str:
-    return str(model.asked[turn].messages[-1]["content"])
+    return str(model.asked[turn].conversation[-1]["content"])
 
 
 def ask_for(name: str, **more: Any) -> Any:
     """The model reads the artifact that the last message names."""
     return lambda request: [
-        (name, {"artifact_id": request.messages[-1]["content"].partition("('")[2].partition("'")[0], **more})
+        (name, {"artifact_id": request.conversation[-1]["content"].partition("('")[2].partition("'")[0], **more})
     ]
 
 
@@ -203,7 +203,7 @@ async def test_what_a_tool_leaves_behind_by_itself_is_in_the_state(app: Onward) 
         return str(ctx.artifact("a text\nof two lines", summary="the text").artifact_id)
 
     def read(request: Any) -> Any:
-        return [("read_artifact", {"artifact_id": request.messages[-1]["content"], "start": 2})]
+        return [("read_artifact", {"artifact_id": request.conversation[-1]["content"], "start": 2})]
 
     model = ScriptedModel([[("draw", {}), ("write", {})], read, "done"])
     app.agent("artist", model=model, tools=[draw, write])

@@ -71,7 +71,7 @@ def read_goal(text: str) -> tuple[str, str, int]:
 
 def script(errand: str) -> list[Any]:
     def read_more(request: Request) -> Any:
-        name = str(request.messages[-1]["content"]).partition("read_artifact('")[2].partition("'")[0]
+        name = str(request.conversation[-1]["content"]).partition("read_artifact('")[2].partition("'")[0]
         return [("read_artifact", {"artifact_id": name, "search": "line 900 "})]
 
     return [

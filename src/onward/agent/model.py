@@ -41,6 +41,24 @@ class Request:
     temperature: float | None = None
     result: type[BaseModel] | None = None
     """The form that a final answer must have, where the agent has a `result`."""
+    state: str = ""
+    """The state of the task, with which the last message ends. An agent shows it with every request. It stands last because it changes:
+    a provider charges less for messages that are the same as in the request before."""
+
+    @property
+    def conversation(self) -> Sequence[Message]:
+        """The messages without the state: the instructions, and the turns so far."""
+        if not self.state:
+            return self.messages
+        last = self.messages[-1]
+        return [*self.messages[:-1], {**last, "content": str(last["content"]).removesuffix(self.state)}]
+
+    @classmethod
+    def with_state(cls, messages: Sequence[Message], state: str, **options: Any) -> Request:
+        """A request whose last message ends with the state. A message of its own would be refused by some providers after the result of a
+        tool, and others would take it for a new question and forget what the model thought before."""
+        *before, last = messages
+        return cls([*before, {**last, "content": f"{last['content']}{state}"}], state=state, **options)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
