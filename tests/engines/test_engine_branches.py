@@ -28,15 +28,16 @@ async def _tools(ctx: Any, calls: dict[str, Any]) -> dict[str, Any]:
 
 async def test_branches_begin_in_any_order_and_replay_by_name(engine: Engine) -> None:
     ran: collections.Counter[str] = collections.Counter()
-    stuck = asyncio.Event()
+    all_began, stuck = asyncio.Event(), asyncio.Event()
 
     @engine.app.task
     async def work(ctx: Any) -> dict[str, Any]:
         async def tool(name: str) -> str:
             ran[name] += 1
+            if sum(ran.values()) == 8:
+                all_began.set()
             if name == "call.7" and not stuck.is_set():
-                while sum(ran.values()) < 8:
-                    await asyncio.sleep(0.01)
+                await all_began.wait()
                 stuck.set()
                 await asyncio.Event().wait()
             return f"{name}!"
@@ -138,7 +139,7 @@ async def test_a_line_with_open_branches_begins_nothing_of_its_own(engine: Engin
 
         open_branch = asyncio.create_task(tool())
         await entered.wait()
-        for begin in (lambda: ctx.step(lambda: 1, name="own"), lambda: ctx.signal("x"), lambda: ctx.gather(), saga):
+        for begin in (lambda: ctx.step(lambda: 1, name="own"), lambda: ctx.signal("x"), ctx.gather, saga):
             with pytest.raises(UsageError) as error:
                 await begin()
             refused.append(str(error.value))
