@@ -35,14 +35,14 @@ def shown_texts(request: Request) -> list[Any]:
     """The contents of the messages in a request, or the names of the calls in them."""
     return [
         message.get("content") or [call["function"]["name"] for call in message["tool_calls"]]
-        for message in request.messages[1:]
+        for message in request.conversation[1:]
     ]
 
 
 def read_first(request: Request) -> Any:
     shown = next(
         str(message["content"])
-        for message in request.messages
+        for message in request.conversation
         if message["role"] == "tool" and "line 0" in str(message["content"])
     )
     return [
@@ -120,7 +120,7 @@ async def test_killed_anywhere_it_goes_on_with_the_same() -> None:
         second = await app.submit(agent, "Which line?", after=first.id)
         await drain(app)
         assert await second.result(timeout=1) == "It is line 77.", app.killed_at
-        seen.add(str(model.asked[-1].messages))
+        seen.add(str(model.asked[-1].conversation))
         assert app.killed_at or (await app.replay(second.id)).agrees
         points += 1
     assert len(seen) == 1
@@ -142,8 +142,8 @@ async def test_it_works_after_checkpoints_and_compactions_and_for_another_agent(
     other = lab.app.agent("other", model=(another := Walker(0)))
     second = await lab.run(other, "Go on.", after=first.task_id)
     assert second.result == "Looked at 0."
-    assert another.asked[0].messages[1:-1] == [
-        *model.asked[-1].messages[1:],
+    assert another.asked[0].conversation[1:-1] == [
+        *model.asked[-1].conversation[1:],
         {"role": "assistant", "content": f"Looked at {turns}."},
     ]
     assert another.asked[0].conversation[-1] == {"role": "user", "content": "Go on."}
@@ -188,7 +188,7 @@ async def test_a_task_goes_on_after_one_that_ended_right_after_a_checkpoint(lab:
     assert r.STEP_DONE not in kinds[kinds.index(r.CHECKPOINT) :], "its model was not asked since"
     app.agent("other", model=(model := Walker(0)))
     await lab.run("other", "Go on.", after=first.task_id)
-    assert [message["role"] for message in model.asked[0].messages[1:]] == ["user", *["assistant", "tool"] * 2, "user"]
+    assert [message["role"] for message in model.asked[0].conversation[1:]] == ["user", *["assistant", "tool"] * 2, "user"]
 
 
 async def test_calls_that_were_done_before_the_failure_keep_their_results(lab: Lab) -> None:
@@ -221,7 +221,7 @@ async def test_an_empty_reply_is_not_inherited(lab: Lab) -> None:
     assert first.state is State.FAILED
     lab.app.agent("other", model=(model := ScriptedModel([*[""] * 2, "fine"])))
     assert (await lab.run("other", "Go on.", after=first.task_id)).result == "fine"
-    assert all(message["content"] for message in model.asked[0].messages)
+    assert all(message["content"] for message in model.asked[0].conversation)
 
 
 async def test_results_shown_as_excerpts_are_inherited_too(lab: Lab, monkeypatch: Any) -> None:
@@ -238,7 +238,7 @@ async def test_results_shown_as_excerpts_are_inherited_too(lab: Lab, monkeypatch
     lab.app.agent("other", model=(model := ScriptedModel([*[""] * 3, "fine"])), budget=few)
     second = await lab.run("other", "Go on.", after=first.task_id)
     assert second.result == "fine", second.error
-    results = [str(message["content"]) for message in model.asked[0].messages if message["role"] == "tool"]
+    results = [str(message["content"]) for message in model.asked[0].conversation if message["role"] == "tool"]
     assert ["there is no room to show them" in text for text in results] == [True, True, False]
 
 

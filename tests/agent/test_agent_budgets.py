@@ -509,7 +509,7 @@ async def test_a_question_shows_no_more_of_artifacts_than_it_may(lab: Lab, where
     assert task.result == "done"
     assert (await lab.app.state(task.task_id)).budget == budget.limits
     for request in model.asked:
-        results = [str(message["content"]) for message in request.messages if message["role"] == "tool"]
+        results = [str(message["content"]) for message in request.conversation if message["role"] == "tool"]
         excerpts = [text for text in results if "xxx" in text]
         assert sum(map(len, excerpts)) <= limit
         assert excerpts == [text for text in results if not text.startswith(("(", "error"))][-len(excerpts) :]

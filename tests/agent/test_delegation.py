@@ -223,7 +223,7 @@ async def test_an_agent_goes_on_from_an_earlier_answer_of_the_same_agent_but_not
     boss, model, helper = crew(lab.app, boss_says, [find, find])
     task = await lab.run(boss, "x")
     assert task.result == "ok"
-    assert [message["content"] for message in helper.asked[1].messages[1:]] == ["first", "found first", "second"]
+    assert [message["content"] for message in helper.asked[1].conversation[1:]] == ["first", "found first", "second"]
     assert "was not started by the agent that asks to go on from it" in model.asked[3].conversation[-1]["content"]
 
 

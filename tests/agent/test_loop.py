@@ -64,11 +64,11 @@ async def test_it_comes_to_its_answer(app: Onward) -> None:
     assert sorted(disk.looked) == ["/", "/var"]
     assert len(disk.cleaned) == 1
     assert [badly_paired(request.messages) for request in model.asked] == [[]] * 4
-    last = model.asked[-1].messages
-    assert last[0]["role"] == "system"
-    assert "Goal: I'm out of disk space. Fix it." in last[0]["content"]
-    assert "1. look" in last[0]["content"]
-    assert "os = linux (user)" in last[0]["content"]
+    last = model.asked[-1].conversation
+    assert last[0] == {"role": "system", "content": "You fix disks."}
+    assert "Goal: I'm out of disk space. Fix it." in model.asked[-1].state
+    assert "1. look" in model.asked[-1].state
+    assert "os = linux (user)" in model.asked[-1].state
     assert [message["role"] for message in last[1:]] == [
         "user",
         *["assistant", "tool", "tool"] * 2,
@@ -105,7 +105,7 @@ async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
             number = (
                 int(request.conversation[-1]["content"].partition(":")[0].strip("/")) + 1 if len(self.asked) > 1 else 0
             )
-            return await ScriptedModel([script()[number]]).ask(type(request)(request.messages[:1]), emit)
+            return await ScriptedModel([script()[number]]).ask(type(request)(request.conversation[:1]), emit)
 
     from onward.testing import memory_app
 
@@ -120,7 +120,7 @@ async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
         kinds = [record.kind for record in await app.service.journal(handle.id, limit=1000)]
     assert kinds.count(r.CHECKPOINT) == 2
     assert all(badly_paired(request.messages) == [] for request in model.asked)
-    assert len(model.asked[-1].messages) > 2 * turns
+    assert len(model.asked[-1].conversation) > 2 * turns
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ async def test_the_verdict_of_a_person_on_an_effect_in_doubt_is_read(
     await lab.app.resolve(task_id, verdict, value)
     task = await lab.ended(task_id)
     assert (task.state, task.result) == (State.COMPLETED, "done"), task.error
-    assert [request.messages[3]["content"] for request in model.asked[1:]] == [read, read]
+    assert [request.conversation[3]["content"] for request in model.asked[1:]] == [read, read]
     assert len(did) == (2 if verdict == "not_happened" else 1)
 
 

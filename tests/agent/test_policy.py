@@ -79,8 +79,8 @@ async def test_a_model_with_useless_replies_is_asked_again_and_given_up(lab: Lab
     model = Lines(Reply("", finish=finish), Reply("fine"))
     lab.app.agent("one", model=model)
     assert (await lab.run("one", "x")).result == "fine"
-    assert [message["role"] for message in model.asked[1].messages[1:]] == ["user", "assistant", "user"]
-    assert model.asked[1].messages[2]["content"], "a message with nothing in it is refused by some providers"
+    assert [message["role"] for message in model.asked[1].conversation[1:]] == ["user", "assistant", "user"]
+    assert model.asked[1].conversation[2]["content"], "a message with nothing in it is refused by some providers"
     lab.app.agent("two", model=(silent := Lines(Reply("", finish=finish))))
     task = await lab.run("two", "x")
     assert (task.state, (task.error or {})["type"]) == (State.FAILED, "NoAnswer")

@@ -71,7 +71,7 @@ class Counting(ScriptedModel):
         self.asked.append(request)
         if len(self.asked) > 2 * len(self._script):
             raise ModelRefused(self.name, "the conversation goes round in circles")
-        ids = [call["id"] for message in request.messages for call in message.get("tool_calls", ())]
+        ids = [call["id"] for message in request.conversation for call in message.get("tool_calls", ())]
         turn = int(ids[-1].split("_")[1]) + 1 if ids else 0
         reply = await ScriptedModel([self._script[turn]]).ask(Request([]), emit)
         calls = tuple(
@@ -133,8 +133,8 @@ def _requests(script: Any, kill: int) -> None:
     for request in straight:
         assert not badly_paired(request.messages)
         assert len(str(request.messages[-1]["content"]).encode()) <= STATE_BYTES + 200
-        sizes = [len(wire.encode(dict(message))) for message in request.messages[1:]]
-        last = max(at for at, message in enumerate(request.messages[1:]) if message["role"] != "tool")
+        sizes = [len(wire.encode(dict(message))) for message in request.conversation[1:]]
+        last = max(at for at, message in enumerate(request.conversation[1:]) if message["role"] != "tool")
         assert sum(sizes) <= max(ROOM_BYTES, sum(sizes[last:]))
     shown = [list(request.messages) for request in killed]
     once = [messages for at, messages in enumerate(shown) if not at or messages != shown[at - 1]]

@@ -55,6 +55,7 @@ MODEL_RETRY = Retry(attempts=6, first=1.0, cap=60.0)
 """For a provider that is busy or away. A time that the provider names takes precedence."""
 
 HURRY_MESSAGE = "Your {resource} is nearly over: finish what is open, and come to an answer with what you have."
+NO_INSTRUCTIONS = "You are {name}, an agent that works towards a goal with its tools."
 STATE_HEADING = "(The runtime adds the state of your task to the end of each request:)"
 LAST_MESSAGE = (
     "Your time is over. This is the last question, and you have no tools any more: answer now, with what you have."
@@ -358,12 +359,12 @@ class _Run:
         hurried, last = (self._ctx.host.time_left(part) <= 0 for part in (HURRY_SHARE, LAST_ANSWER_SHARE))
         state = _state_text(self._state, left_out, hurried=hurried, last=last)
         stored_state = self._write({"role": "system", "content": state.strip()})
-        instructions = self._agent.instructions.strip()
-        system = [self._write({"role": "system", "content": instructions})] if instructions else []
+        instructions = self._agent.instructions.strip() or NO_INSTRUCTIONS.format(name=self._agent.name)
+        system = self._write({"role": "system", "content": instructions})
         self._specs = self._specs or self._tool_specs()
-        messages, tools = await self._messages([*system, *shown]), () if last else self._specs
+        messages, tools = await self._messages([system, *shown]), () if last else self._specs
         request = Request.with_state(messages, state, tools=tools, result=self._agent.result)
-        asked = {"system": [ref.id for ref in system], "shown": [ref.id for ref in shown], "state": stored_state.id}
+        asked = {"system": system.id, "shown": [ref.id for ref in shown], "state": stored_state.id}
         live = LiveText(self._ctx, self._steps)
         try:
             _, result = await self._send(self._agent.model, request, asked, live)
@@ -444,7 +445,7 @@ class _Run:
         goal = f"{compaction.SUMMARISE}\n\nThe goal: {cut(self._state.goal, STATE_BYTES)}"
         transcript = {"role": "user", "content": excerpt(text, max_bytes)}  # both ends of it, where it is too long
         system, shown = self._write({"role": "system", "content": goal}), self._write(transcript)
-        request, asked = Request(await self._messages([system, shown])), {"system": [system.id], "shown": [shown.id]}
+        request, asked = Request(await self._messages([system, shown])), {"system": system.id, "shown": [shown.id]}
         reply, result = await self._send(make_model, request, asked, lambda _piece: None)
         if not reply.text.strip():
             return {**result, "replaced": None}

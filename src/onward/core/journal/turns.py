@@ -89,9 +89,7 @@ def missing_turn(task_id: str, calls: CallReader, number: int) -> str:
 def content_ids(call: dict[str, Any]) -> list[str]:
     """The ids of the messages of a model call: those that the model got, in order, the state with which they ended, and the reply."""
     asked = call["asked"]
-    system = asked["system"]
-    first = [system] if isinstance(system, str) else system  # a string until 0.1, with the state in it
-    return [*first, *asked["shown"], *([asked["state"]] if "state" in asked else []), call["id"]]
+    return [asked["system"], *asked["shown"], *([asked["state"]] if "state" in asked else []), call["id"]]
 
 
 def messages_of(call: dict[str, Any], contents: Mapping[str, bytes]) -> list[dict[str, Any]]:
