@@ -188,7 +188,11 @@ async def test_a_task_goes_on_after_one_that_ended_right_after_a_checkpoint(lab:
     assert r.STEP_DONE not in kinds[kinds.index(r.CHECKPOINT) :], "its model was not asked since"
     app.agent("other", model=(model := Walker(0)))
     await lab.run("other", "Go on.", after=first.task_id)
-    assert [message["role"] for message in model.asked[0].conversation[1:]] == ["user", *["assistant", "tool"] * 2, "user"]
+    assert [message["role"] for message in model.asked[0].conversation[1:]] == [
+        "user",
+        *["assistant", "tool"] * 2,
+        "user",
+    ]
 
 
 async def test_calls_that_were_done_before_the_failure_keep_their_results(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -293,3 +294,52 @@ async def test_a_model_is_asked_in_the_loop(lab: Lab) -> None:
     devops, _ = agent(lab.app, Disk(), [[("check_disk", {})], "done"])
     assert (await lab.run(devops, "x")).result == "done"
     assert lab.worker.threads._idle == [], "nothing here needs a thread"
+
+
+async def test_most_of_a_request_is_the_beginning_of_the_next_one(app: Onward) -> None:
+    """Providers charge less for a beginning that they have seen. Only the state changes, and it stands last."""
+
+    @tool
+    async def look(n: int) -> str:
+        """Look."""
+        return f"{n}: nothing"
+
+    turns = 50
+    script: list[Any] = [[("look", {"n": turn})] for turn in range(turns)]
+    script[::5] = [[("update_plan", {"plan": ["look", f"tell {turn}"]})] for turn in range(0, turns, 5)]
+    script[1::5] = [
+        [("record_fact", {"key": f"k{turn}", "value": turn, "source": "me"})] for turn in range(1, turns, 5)
+    ]
+    model = ScriptedModel([*script, "done"])
+    agent = app.agent("looker", model=model, tools=[look], instructions="Look.")
+    async with app.worker():
+        assert await (await app.submit(agent, "Look around.")).result(timeout=60) == "done"
+    assert len(model.asked) == turns + 1
+    same = total = 0
+    for before, after in itertools.pairwise(model.asked):
+        pairs = zip(before.messages, after.messages, strict=False)
+        same += sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        total += len(before.messages)
+    assert same / total >= 0.95, (same, total)
+    assert len({request.state for request in model.asked}) > 1, "the state changes"
+
+
+async def test_opaque_parts_of_a_reply_come_back_after_a_kill_anywhere() -> None:
+    thought = {"thinking_blocks": [{"type": "thinking", "thinking": "Hm.\u2028", "signature": "c2ln+/="}]}
+    signed = ToolCall("c1", "look", "{}", {"extra_content": {"google": {"thought_signature": "x"}}})
+
+    async for app in crashes():
+
+        @tool
+        async def look() -> str:
+            """Look."""
+            return "nothing"
+
+        model = ScriptedModel([Reply("", (signed,), finish="tool_calls", extra=thought), "done"])
+        agent = app.agent("looker", model=model, tools=[look])
+        handle = await app.submit(agent, "Look.")
+        await drain(app)
+        assert (await app.get(handle.id)).result == "done", app.killed_at
+        (reply,) = [message for message in model.asked[-1].messages if message["role"] == "assistant"]
+        assert reply["thinking_blocks"] == thought["thinking_blocks"]
+        assert reply["tool_calls"][0]["extra_content"] == signed.extra["extra_content"]

@@ -68,6 +68,8 @@ class ToolCall:
     id: str
     name: str
     arguments: str
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the call that the provider wants back as they are, such as a signature of its thoughts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ class Reply:
     usage: Usage = Usage()
     finish: str = "stop"
     model: str = ""
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the message that the provider wants back as they are: thoughts and their signatures. The agent keeps them with the message,
+    and sends them with every later request."""
 
     def __post_init__(self) -> None:
         """Replace empty and repeated ids of calls: results are matched to calls by their ids."""
@@ -110,10 +115,15 @@ class Reply:
     @property
     def message(self) -> dict[str, Any]:
         """The reply as a message of the conversation."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        message: dict[str, Any] = {**self.extra, "role": "assistant", "content": self.text}
         if self.calls:
             message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                {
+                    **call.extra,
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
                 for call in self.calls
             ]
         return message
