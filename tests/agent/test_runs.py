@@ -261,7 +261,7 @@ async def test_thoughts_and_signatures_come_back_as_they_were(
     app: Onward, door: Strict, openai_server: AIMock, world: World
 ) -> None:
     openai_server.script([{"match": {"hasToolResult": True}, "response": {"content": "I see."}}])
-    thought = {"type": "reasoning.encrypted", "data": "Zm9v/+==\u2028\ud83d\ude00", "index": 0}
+    thought = {"type": "reasoning.encrypted", "data": "Zm9v/+==\u2028\U0001f600", "index": 0}
     signature = {"google": {"thought_signature": "c2ln"}}
     call = part(0, "call_1", "get_weather", '{"city":')
     call["tool_calls"][0]["extra_content"] = signature
