@@ -59,7 +59,7 @@ async def test_a_model_reads_more_of_what_it_saw_an_excerpt_of(app: Onward) -> N
         "step": "logs",
     }
     assert await app.artifact(task.id, ref.artifact_id) == logs().encode()
-    assert f"[{ref.artifact_id}] tool_result.text, {len(logs()):,} bytes" in model.asked[-1].messages[0]["content"]
+    assert f"[{ref.artifact_id}] tool_result.text, {len(logs()):,} bytes" in model.asked[-1].state
 
 
 @pytest.mark.slow
@@ -214,8 +214,8 @@ async def test_what_a_tool_leaves_behind_by_itself_is_in_the_state(app: Onward) 
     told = {one.summary: one for one in await app.artifacts(task.id)}
     assert told.keys() == {"the picture", "the text"}
     assert told["the picture"].type == "image/svg+xml"
-    system = model.asked[-1].messages[0]["content"]
-    assert all(f"[{one.artifact_id}]" in system for one in told.values())
+    state = model.asked[-1].state
+    assert all(f"[{one.artifact_id}]" in state for one in told.values())
 
 
 @in_one_database
