@@ -110,7 +110,7 @@ def make_app(url: str, ledger: Ledger, turns: int) -> Onward:
         setattr(owner, name, run)
 
     timed(Conversation, "shown", first=True)
-    timed(loop, "_system")
+    timed(loop, "_state_text")
     app.agent("talk", model=talker, tools=[dump], compact=False)
     return app
 
