@@ -2,5 +2,7 @@
 
 from __future__ import annotations
 
-from onward.integrations.langgraph.saver import OnwardSaver as OnwardSaver
-from onward.integrations.langgraph.store import OnwardStore as OnwardStore
+from onward.integrations.langgraph.saver import OnwardSaver
+from onward.integrations.langgraph.store import OnwardStore
+
+__all__ = ["OnwardSaver", "OnwardStore"]
