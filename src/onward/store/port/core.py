@@ -51,6 +51,7 @@ from onward.store.shared.audit import Audit
 from onward.store.shared.budgets import Budgets
 from onward.store.shared.codec import Codec
 from onward.store.shared.data_keys import DataKeys
+from onward.store.shared.documents import Documents
 from onward.store.shared.health import Health
 from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
@@ -118,6 +119,7 @@ class Store(Protocol):
     audit: Audit
     budgets: Budgets
     data_keys: DataKeys
+    documents: Documents
     handlers: Handlers
     intakes: Intakes
     keys: Keys

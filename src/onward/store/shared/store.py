@@ -7,6 +7,7 @@ from onward.store.shared.approvals import Approvals
 from onward.store.shared.budgets import Budgets
 from onward.store.shared.data_keys import DataKeys
 from onward.store.shared.database import Database
+from onward.store.shared.documents import Documents
 from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
@@ -30,6 +31,7 @@ class SharedStore(CoreVerbs):
         self.approvals = Approvals(database, self.audit)
         self.budgets = Budgets(database, self.audit)
         self.data_keys = DataKeys(database, self.audit, clock)
+        self.documents = Documents(database)
         self.handlers = Handlers(database)
         self.intakes = Intakes(database, self.audit)
         self.keys = Keys(database, self.audit)

@@ -1617,3 +1617,45 @@ ON CONFLICT DO NOTHING
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at)
 SELECT j.task_id, CAST(:state AS text), CAST(:attempt AS integer), j.seq, j.at FROM onward_journal j WHERE j.task_id = :id AND j.seq = CAST(:seq AS bigint)
 ON CONFLICT DO NOTHING
+
+-- name: document_put
+-- Store a document, in place of an older one.
+INSERT INTO onward_documents (tenant, collection, key, data, at) VALUES (:tenant, :collection, :key, :data, onward_now())
+ON CONFLICT (tenant, collection, key) DO UPDATE SET data = excluded.data, at = excluded.at
+
+-- name: document_add
+-- Store a document, unless there is one under its key.
+INSERT INTO onward_documents (tenant, collection, key, data, at) VALUES (:tenant, :collection, :key, :data, onward_now())
+ON CONFLICT (tenant, collection, key) DO NOTHING
+
+-- name: documents
+-- Documents by their keys.
+SELECT key, data FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key AMONG (:keys)
+
+-- name: documents_between
+-- Documents from one key up to another, in the order of their keys.
+SELECT key, data FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key >= :start AND key < :stop
+ORDER BY key LIMIT :limit
+
+-- name: documents_back
+-- The same from the last one on.
+SELECT key, data FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key >= :start AND key < :stop
+ORDER BY key DESC LIMIT :limit
+
+-- name: document_keys
+-- The keys of documents from one key up to another, in their order.
+SELECT key FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key >= :start AND key < :stop
+ORDER BY key LIMIT :limit
+
+-- name: documents_drop
+-- Delete documents.
+DELETE FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key AMONG (:keys)
+
+-- name: documents_after
+-- Where documents are, in order, after one of them.
+SELECT tenant, collection, key FROM onward_documents WHERE (tenant, collection, key) > (:tenant, :collection, :key)
+ORDER BY tenant, collection, key LIMIT :limit
+
+-- name: document_seal
+-- Seal a document that is as it was read.
+UPDATE onward_documents SET data = :data WHERE tenant = :tenant AND collection = :collection AND key = :key AND data = :seen RETURNING key
