@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,13 @@ async def engine(engine_url: str, clock: HandClock) -> AsyncIterator[Engine]:
     async with engine.app:
         yield engine
         await engine.stop()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.postgres])])
+def mirror_db(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database for a mirror."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/mirror.db"
+    if request.config.getoption("--roles"):
+        pytest.skip("the owner of the tables makes a database a mirror")
+    return str(request.getfixturevalue("recycled").empty())

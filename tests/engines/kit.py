@@ -12,6 +12,7 @@ from onward.app.application import Handle
 from onward.core.task import NEVER, State, Task
 from onward.engine.background import spawn
 from onward.engine.worker.worker import Worker
+from onward.store.port.paging import whole_journal
 from tests.kit import HandClock, calm, eventually
 
 if TYPE_CHECKING:
@@ -179,3 +180,22 @@ class OnTemporal(Engine):
         if self._worker is not None:
             worker, self._worker = self._worker, None
             await worker.stop(0.2)
+
+
+async def differences(app: Onward, task_id: str) -> list[str]:
+    """In what the mirror of an app on Temporal differs from the workflow of a task; empty where they are equal."""
+    engine = app._engine
+    assert engine is not None
+    assert engine.mirror
+    there = await engine._read(task_id, 0, 0)
+    assert there is not None
+    names = await engine._query(task_id, "content_names")
+    task = await app.store.get(task_id)
+    state = None if task is None else (str(task.state) if task.ended else task.reason)
+    pairs = {
+        "state": (there.state or ("running" if there.worker else there.reason), state),
+        "records": (await engine.records(task_id), await whole_journal(app.store.journal, task_id)),
+        "messages": (await engine.messages(task_id, 0), await app.store.inbox(task_id)),
+        "contents": (await engine.contents(task_id, names), await app.store.contents(task_id, names)),
+    }
+    return [f"{name}: {one!r} is {other!r} in the mirror" for name, (one, other) in pairs.items() if one != other]

@@ -1,4 +1,4 @@
-"""A worker of Temporal in a process of its own, for tests that kill it: `python -m tests.engines.temporal_worker LEDGER`."""
+"""A worker of Temporal in a process of its own, for tests that kill it: `python -m tests.engines.temporal_worker URL LEDGER [MIRROR]`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STEPS = 10
 STEP_S = 0.05
 
 
-def make_app(url: str, ledger: Ledger) -> Onward:
+def make_app(url: str, ledger: Ledger, db: str | None = None) -> Onward:
     """An app whose steps write to the ledger when they begin. The record of a step has the name of its run."""
-    app = Onward(engine=url, lease_s=2.0, heartbeat_s=0.3)
+    app = Onward(db, engine=url, lease_s=2.0, heartbeat_s=0.3)
 
     @app.task(retry=1)
     async def work(ctx: Any) -> list[str]:
@@ -39,11 +39,11 @@ def make_app(url: str, ledger: Ledger) -> Onward:
     return app
 
 
-async def _main(url: str, ledger: Ledger) -> None:
-    async with make_app(url, ledger).worker():
+async def _main(url: str, ledger: Ledger, db: str | None = None) -> None:
+    async with make_app(url, ledger, db).worker():
         print("ready", flush=True)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1], Ledger(Path(sys.argv[2]))))
+    asyncio.run(_main(sys.argv[1], Ledger(Path(sys.argv[2])), *sys.argv[3:4]))

@@ -78,6 +78,8 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
     management service, in place of the setting `encryption_keys`. `brokers` names brokers by their URLs, for `intake` and `publish`.
     """
 
+    _version = VERSION
+
     def __init__(
         self,
         db: str | None = None,
@@ -136,7 +138,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
         if self._users:
             raise UsageError("an app that is open cannot move to another database; close it first")
         self.settings = dataclasses.replace(self.settings, db=db)
-        self._join(open_store(db, self._clock, self.settings.connections))
+        self._join(open_store(store_url(self.settings), self._clock, self.settings.connections))
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
 

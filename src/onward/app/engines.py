@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onward.config import DEFAULT_DB, Settings
+from onward.config import Settings
 from onward.core.approval import ApprovalRule
 from onward.core.clock import Clock
 from onward.core.ids import Ids
@@ -16,6 +17,7 @@ from onward.service.service import Service
 from onward.store.port.core import Store
 
 if TYPE_CHECKING:
+    from onward.engines.mirror import MirroredWorker
     from onward.engines.temporal.client import TemporalEngine
     from onward.engines.temporal.worker import TemporalWorker
 
@@ -43,12 +45,8 @@ class RunningWorker(Protocol):
 
 
 def store_url(settings: Settings) -> str:
-    """The database of the settings. With another engine it is a copy for readers, in memory. Raises UsageError."""
-    if not settings.engine:
-        return settings.db
-    if settings.db != DEFAULT_DB:
-        raise UsageError("db= beside engine= is not there yet: tasks on Temporal are read by queries; leave db out")
-    return "sqlite://:memory:"
+    """The database of the settings. With another engine and no `db` it is a copy for readers, in memory."""
+    return settings.db or "sqlite://:memory:"
 
 
 def open_engine(settings: Settings, copy: Store, clock: Clock, *, encrypted: bool) -> TemporalEngine | None:
@@ -61,14 +59,19 @@ def open_engine(settings: Settings, copy: Store, clock: Clock, *, encrypted: boo
         raise UsageError(f"{error.name} is not installed; pip install 'onward[temporal]'") from None
     if encrypted:
         raise UsageError("payloads on Temporal are encrypted by a payload codec of its SDK; leave encryption_keys out")
-    return TemporalEngine(settings.engine, copy, clock, settings.lease_s)
+    mirror = bool(settings.db) and not settings.db.endswith(":memory:")
+    return TemporalEngine(settings.engine, copy, clock, settings.lease_s, mirror=mirror)
 
 
 class OtherEngines:
     """The part of an app that another engine needs."""
 
     settings: Settings
+    store: Store
     service: Service
+    _make_relay: Any
+    _pruning: Callable[[], Callable[[], Coroutine[Any, Any, None]]]
+    _version: str
     handlers: dict[str, Handler]
     secrets: Secrets
     approval_rules: tuple[ApprovalRule, ...]
@@ -111,6 +114,22 @@ class OtherEngines:
             slots=settings.slots if slots is None else slots,
             heartbeat_s=settings.heartbeat_s,
             ids=self._ids,
+            mirrored=self._make_mirrored_worker(),
+        )
+
+    def _make_mirrored_worker(self) -> MirroredWorker | None:
+        if self._engine is None or not self._engine.mirror:
+            return None
+        from onward.engines.mirror import MirroredWorker  # noqa: PLC0415 -- as the engine
+
+        return MirroredWorker(
+            self.store,
+            self.handlers,
+            self._make_relay(),
+            self._clock,
+            lease_s=self.settings.lease_s,
+            version=self._version,
+            prune=self._pruning(),
         )
 
     def _refuse_features(self) -> None:
@@ -119,7 +138,7 @@ class OtherEngines:
         declared = {
             "schedules": self._schedule_specs,
             "limits": [*limited, *self._queue_limits],
-            "event functions": self._listeners,
+            "event functions": () if self._engine is not None and self._engine.mirror else self._listeners,
             "intakes": self._intakes,
             "approval rules": self.approval_rules,
         }

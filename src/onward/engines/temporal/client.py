@@ -2,7 +2,8 @@
 
 The id of a workflow is the id of its task. The id of a task with a key is made of the key, so that Temporal itself keeps it unique.
 
-Readers use a store that is a copy: `store` reads the workflow of a task before it answers about the task.
+Readers use a store that is a copy (`engines/copy.py`): in the memory of this process, where `store` reads the workflow of a task before it answers
+about the task; or the mirror, a database that the workers keep up to date.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import base64
 import dataclasses
 import datetime
 import hashlib
+import logging
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -26,12 +28,17 @@ from temporalio.service import RPCError, RPCStatusCode
 from onward.core.audit import AuditEvent
 from onward.core.clock import Clock
 from onward.core.record import Record
-from onward.core.task import NEEDS_A_PERSON, Message, NewTask
+from onward.core.task import NEEDS_A_PERSON, Message, NewTask, Task
 from onward.core.wire import decode
-from onward.engines.copy import JournalCopy, TaskCopy
+from onward.engines.copy import Copier, JournalCopy, TaskCopy
+from onward.engines.mirror import MirrorStore
 from onward.engines.temporal import wire
-from onward.errors import BadSetting, StoreUnavailable, UsageError
+from onward.errors import BadSetting, OnwardError, StoreUnavailable, UsageError
 from onward.store.port.core import Sent, Stopped, Store, Submitted
+from onward.store.shared.database import Connection
+from onward.store.shared.tasks import add_asker
+
+log = logging.getLogger("onward.temporal")
 
 TASK_TIMEOUT_S = 5.0
 """Seconds in which a worker must answer a task of a workflow; then another worker gets it."""
@@ -79,16 +86,21 @@ class Address:
 class TemporalEngine:
     """The tasks of one namespace and task queue."""
 
-    def __init__(self, url: str, copy: Store, clock: Clock, lease_s: float) -> None:
+    def __init__(self, url: str, copy: Store, clock: Clock, lease_s: float, *, mirror: bool = False) -> None:
         self.address = Address.parse(url)
+        self.mirror: bool = mirror
+        """Whether the copy is a database that all processes share."""
         self._clock, self._lease_s = clock, lease_s
         self.events: int = MAX_EVENTS
         """Events of a history after which a task goes on in a new run."""
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
-        self._copy = JournalCopy(str(self.address), copy, self._read, self._list, clock)
-        self.store: Store = cast("Store", self._copy)
+        self.copier: Copier = Copier(copy, self._read, self._read_contents)
+        """Brings tasks of the copy up to date."""
+        memory = JournalCopy(str(self.address), copy, self._read, self._list, clock, self._read_contents)
+        self.store: Store = cast("Store", MirrorStore(str(self.address), copy) if mirror else memory)
         """The copy for readers."""
+        self._copy, self._watch = copy, memory.watch
 
     async def client(self) -> Client:
         """The client, connected. TLS and API keys come from the SDK's own configuration (TEMPORAL_…). Raises StoreUnavailable."""
@@ -137,6 +149,8 @@ class TemporalEngine:
             "lease_s": self._lease_s,
             "events": self.events,
         }
+        if self.mirror:
+            request["mirror"] = True
         start: wire.Start = {
             "request": request,
             "records": [],
@@ -151,10 +165,40 @@ class TemporalEngine:
         created = await self._start(start, WorkflowIDReusePolicy.REJECT_DUPLICATE)
         fingerprint = task.fingerprint
         if not created:
-            known = await self._view(task_id, 0, 0)
-            fingerprint = fingerprint if known is None else known["request"]["fingerprint"]
-        self._copy.watch(task_id)
+            known = (await self.by_key([task.key], {task.key: fingerprint})).get(task.key) if task.key else None
+            fingerprint = fingerprint if known is None else known.fingerprint
+        elif self.mirror:
+            await self._mirror_new(start)
+        self._watch(task_id)
         return Submitted(task_id, created, fingerprint)
+
+    async def _mirror_new(self, start: wire.Start) -> None:
+        """Write a new task to the mirror. Where that fails, a worker does so: the workflow is there."""
+        request = start["request"]
+        view: wire.View = {
+            "request": request,
+            "attempt": 1,
+            "state": "",
+            "reason": start["reason"],
+            "due_at": start["due_at"],
+            "worker": "",
+            "records": [[1, 0, "task.submitted", "", "{}", request["created_at"]]],
+            "inbox": [],
+            "head": 1,
+            "messages": 0,
+        }
+        try:
+            await self.copier.write(_to_copy(view, 0), {})
+        except OnwardError as error:
+            log.warning("task %s is on Temporal, and not in the mirror yet: %s", request["id"], error)
+
+    async def _mirror_changed(self, task_id: str) -> None:
+        """Copy a task that a command has changed to the mirror. Where no worker can answer, the next one that runs does so."""
+        if self.mirror:
+            try:
+                await self.copier.refresh(task_id)
+            except OnwardError as error:
+                log.warning("the mirror has an older state of task %s: %s", task_id, error)
 
     async def _start(self, start: wire.Start, reuse: WorkflowIDReusePolicy) -> bool:
         """Start a run; False when there is one."""
@@ -180,21 +224,41 @@ class TemporalEngine:
         self, keys: Sequence[str], fingerprints: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, Submitted]:
         """The tasks that these keys belong to."""
-        found = {key: await self._view(key_id(key), 0, 0) for key in keys}
-        return {
-            key: Submitted(view["request"]["id"], False, view["request"]["fingerprint"] or fingerprints.get(key, ""))
-            for key, view in found.items()
-            if view is not None
-        }
+        found = await self._copy.by_key(keys) if self.mirror else {}
+        for key in keys:
+            if key not in found and (view := await self._view(key_id(key), 0, 0)) is not None:
+                request = view["request"]
+                found[key] = Submitted(request["id"], False, request["fingerprint"] or fingerprints.get(key, ""))
+        return found
 
     async def send(
         self,
         task_id: str,
         message: Message,
-        event: AuditEvent | None = None,  # noqa: ARG002 -- Temporal has no audit log of Onward's
-        asker: str | None = None,  # noqa: ARG002
+        event: AuditEvent | None = None,
+        asker: str | None = None,
     ) -> Sent:
-        """Send a signal, and read which message counts."""
+        """Send a signal, and read which message counts. Its audit event is written after it, since the message is not in the database; so
+        the database has to be there before."""
+        if event is not None or asker is not None:
+            await self._copy.audit.head()
+        sent = await self._send(task_id, message)
+        if sent.number is not None and sent.there is None:
+            await self._audit(task_id, event, asker)
+        await self._mirror_changed(task_id)
+        return sent
+
+    async def _audit(self, task_id: str, event: AuditEvent | None, asker: str | None) -> None:
+        async def job(connection: Connection) -> None:
+            if asker is not None:
+                await add_asker(connection, task_id, asker)
+            if event is not None:
+                await self._copy.audit.append_within(connection, event)
+
+        if event is not None or asker is not None:
+            await self._copy.listing._db.transact(job)
+
+    async def _send(self, task_id: str, message: Message) -> Sent:
         sent = [message.id, message.kind, message.name, message.ref, message.data.decode()]
         try:
             await _rpc((await self._handle(task_id)).signal(wire.SEND, sent))
@@ -213,6 +277,11 @@ class TemporalEngine:
 
     async def cancel(self, task_id: str) -> Stopped:
         """Ask Temporal to cancel the workflow, and wait until its journal says so."""
+        stopped = await self._cancel(task_id)
+        await self._mirror_changed(task_id)
+        return stopped
+
+    async def _cancel(self, task_id: str) -> Stopped:
         before = await self._view(task_id, 0, 0)
         if before is None or before["state"]:
             return Stopped(False)
@@ -231,8 +300,15 @@ class TemporalEngine:
             await self._clock.sleep(CANCEL_PAUSE_S)
         raise StoreUnavailable(f"no Temporal worker has taken the cancel of task {task_id}; start one, and ask again")
 
-    async def resume(self, task_id: str, asker: str | None = None) -> bool:  # noqa: ARG002 -- as for a message
+    async def resume(self, task_id: str, asker: str | None = None) -> bool:
         """Wake a task that waits for a person, or start a new run of one that has failed, with its journal."""
+        resumed = await self._resume(task_id)
+        if resumed:
+            await self._audit(task_id, None, asker)
+        await self._mirror_changed(task_id)
+        return resumed
+
+    async def _resume(self, task_id: str) -> bool:
         view = await self._view(task_id, 0, 0)
         if view is None:
             return False
@@ -254,10 +330,20 @@ class TemporalEngine:
                 "token": "",
                 "worker_queue": "",
             }
-            return await self._start(start, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+            return await self._restart(start)
         if view["state"] or view["reason"] not in NEEDS_A_PERSON:
             return False
         await _rpc((await self._handle(task_id)).signal(wire.RESUME))
+        return True
+
+    async def _restart(self, start: wire.Start) -> bool:
+        """Start a new run of a task that has failed. The run before it may have to wait for the mirror before it ends."""
+        end = self._clock.monotonic() + CANCEL_TIMEOUT_S
+        while not await self._start(start, WorkflowIDReusePolicy.ALLOW_DUPLICATE):
+            view = await self._view(start["request"]["id"], 0, 0)
+            if view is None or view["state"] != "failed" or self._clock.monotonic() > end:
+                return False
+            await self._clock.sleep(CANCEL_PAUSE_S)
         return True
 
     async def pause(self, task_id: str) -> bool | None:  # noqa: ARG002 -- as in the port
@@ -276,6 +362,12 @@ class TemporalEngine:
         _refuse("a verdict about a task that has ended", "submit a task that puts it right")
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        """A task as it is now, for a shift."""
+        if self.mirror:
+            await self.copier.refresh(task_id)
+        return await self.store.get(task_id, whose)
 
     async def head(self, task_id: str) -> int:
         """The number of the last record of a task; 0 when there is no such task."""
@@ -334,32 +426,11 @@ class TemporalEngine:
 
     async def _read(self, task_id: str, after: int, after_message: int) -> TaskCopy | None:
         view = await self._view(task_id, after, after_message)
-        if view is None:
-            return None
-        request = view["request"]
-        return TaskCopy(
-            id=request["id"],
-            task=request["task"],
-            input=request["input"].encode(),
-            options=request["options"].encode(),
-            queue=request["queue"],
-            priority=request["priority"],
-            key=request["key"],
-            fingerprint=request["fingerprint"],
-            parent=request["parent"],
-            group=request["group"],
-            tenant=request["tenant"],
-            created_at=request["created_at"],
-            attempt=view["attempt"],
-            state=view["state"],
-            reason=view["reason"],
-            due_at=view["due_at"],
-            worker=view["worker"] or None,
-            records=[to_record(record) for record in view["records"]],
-            inbox=[to_message(message, after_message + n) for n, message in enumerate(view["inbox"], 1)],
-            head=view["head"],
-            messages=view["messages"],
-        )
+        return None if view is None else _to_copy(view, after_message)
+
+    async def _read_contents(self, task_id: str, after: int) -> dict[str, bytes]:
+        names = await self._query(task_id, wire.CONTENT_NAMES)
+        return await self.contents(task_id, names[after:])
 
     async def _list(self) -> list[str]:
         """The ids of the newest tasks, by Temporal's visibility, which may lag behind."""
@@ -388,6 +459,35 @@ def to_message(message: wire.JsonMessage, number: int) -> Message:
     """A message of an answer."""
     id_, kind, name, ref, data = message
     return Message(id_, kind, name, ref, data.encode(), number)
+
+
+def _to_copy(view: wire.View, after_message: int) -> TaskCopy:
+    """A task of an answer, whose messages begin after this number."""
+    request = view["request"]
+    return TaskCopy(
+        id=request["id"],
+        task=request["task"],
+        input=request["input"].encode(),
+        options=request["options"].encode(),
+        queue=request["queue"],
+        priority=request["priority"],
+        key=request["key"],
+        fingerprint=request["fingerprint"],
+        parent=request["parent"],
+        group=request["group"],
+        tenant=request["tenant"],
+        created_at=request["created_at"],
+        attempt=view["attempt"],
+        state=view["state"],
+        reason=view["reason"],
+        due_at=view["due_at"],
+        worker=view["worker"] or None,
+        records=[to_record(record) for record in view["records"]],
+        inbox=[to_message(message, after_message + n) for n, message in enumerate(view["inbox"], 1)],
+        head=view["head"],
+        messages=view["messages"],
+        contents=view.get("contents", 0),
+    )
 
 
 class _NotFound(Exception):

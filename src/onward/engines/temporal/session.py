@@ -228,7 +228,7 @@ class SessionStore:
         self._records: list[Record] | None = None
 
     async def get(self, task_id: str, whose: str | None = None, /) -> Task | None:
-        return await self._engine.store.get(task_id, whose)
+        return await self._engine.get(task_id, whose)
 
     async def journal(
         self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES, /

@@ -6,10 +6,10 @@ This module imports nothing of Onward, because the workflow imports it.
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 WORKFLOW = "OnwardTask"
-ADVANCE = "onward.advance"
+ADVANCE, MIRROR = "onward.advance", "onward.mirror"
 SEND, RESUME = "send", "resume"
 VIEW, CONTENTS, CONTENT_NAMES = "view", "contents", "content_names"
 
@@ -18,6 +18,12 @@ NO_HANDLER = "NoHandler"
 
 GIVEN_UP = "GivenUp"
 """The type of the failure of an `advance` that a worker began after the server had given it up."""
+
+
+def mirror_queue(queue: str) -> str:
+    """The task queue of the copies to the mirror: those that wait for a database that is away take no slot of a step."""
+    return f"{queue}-mirror"
+
 
 JsonRecord = list[Any]
 """A record: seq, shift, kind, key, data (JSON as a string), at."""
@@ -45,6 +51,8 @@ class Request(TypedDict):
     lease_s: float
     events: int
     """Events of the history after which the task goes on in a new run of its workflow."""
+    mirror: NotRequired[bool]
+    """Whether the task is copied to a mirror. An activity does so when the task begins to wait, and before it ends."""
 
 
 class Start(TypedDict):
@@ -110,3 +118,4 @@ class View(TypedDict):
     inbox: list[JsonMessage]
     head: int
     messages: int
+    contents: NotRequired[int]

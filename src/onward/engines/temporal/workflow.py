@@ -11,6 +11,7 @@ Temporal replays this code from histories that older versions wrote. A change th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from datetime import timedelta
@@ -49,6 +50,12 @@ NEEDS_A_PERSON = frozenset({"parked", "quarantined"})
 READY = frozenset({"queued", "cancelling"})
 """Reasons of a task that may go on."""
 
+MIRROR_LIMIT = timedelta(seconds=60)
+"""The longest time of one copy of the task to the mirror."""
+
+MIRROR_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=15))
+"""The mirror may be away: the copy is tried until it succeeds."""
+
 _SAGAS = {"saga.started": 1, "saga.completed": -1, "saga.undone": -1}
 
 
@@ -67,12 +74,15 @@ class OnwardTask:
         self._running = False
         self._cancelled = False
         """Whether a cancel of Temporal was taken."""
+        self._mirrored: Any = None
+        """The position of the task that the mirror has."""
 
     @workflow.run
     async def run(self, start: wire.Start) -> Any:  # noqa: ARG002 -- `__init__` has read it
         """Work on the task until it has ended."""
         if not self._records:
-            self._write("task.submitted")
+            self._records.append([1, 0, "task.submitted", "", "{}", self._request["created_at"]])
+        mirroring = asyncio.create_task(self._mirror()) if self._request.get("mirror") else None
         while not self._state:
             try:
                 await self._until_ready()
@@ -81,6 +91,8 @@ class OnwardTask:
             except asyncio.CancelledError:
                 self._cancel()
         await self._tell_parent()
+        if mirroring is not None:
+            await self._until_mirrored()
         return self._outcome()
 
     # ── messages in ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,6 +134,7 @@ class OnwardTask:
             "inbox": inbox,
             "head": self._head,
             "messages": len(self._inbox),
+            "contents": len(self._contents),
         }
 
     @workflow.query(name=wire.CONTENTS)
@@ -257,6 +270,41 @@ class OnwardTask:
             error = {"type": "HistoryFull", "message": message, "attempts": self._attempt}
             self._write("task.failed", json.dumps({"error": error}))
             self._state, self._reason, self._token = "failed", "", ""
+
+    # ── the mirror ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _position(self) -> Any:
+        """Another value whenever a reader would see another task."""
+        return self._head, len(self._inbox), self._state, self._reason, self._due_at
+
+    def _rests_ahead(self) -> bool:
+        """Whether no worker has the task, and the mirror lacks something of it."""
+        return not self._running and not self._token and self._mirrored != self._position()
+
+    async def _mirror(self) -> None:
+        """Have the task copied whenever it rests. The worker that runs a task copies it meanwhile. This waits beside the task, which goes on
+        also when the mirror is away."""
+        while True:
+            await workflow.wait_condition(self._rests_ahead)
+            position = self._position()
+            try:
+                await workflow.execute_activity(
+                    wire.MIRROR,
+                    self._request["id"],
+                    task_queue=wire.mirror_queue(workflow.info().task_queue),
+                    start_to_close_timeout=MIRROR_LIMIT,
+                    retry_policy=MIRROR_RETRY,
+                )
+            except ActivityError:
+                await asyncio.sleep(1)
+            else:
+                self._mirrored = position
+
+    async def _until_mirrored(self) -> None:
+        """Wait until the mirror has the end of the task. A cancel comes too late to change it."""
+        while self._mirrored != self._position():
+            with contextlib.suppress(asyncio.CancelledError):
+                await workflow.wait_condition(lambda: self._mirrored == self._position())
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
