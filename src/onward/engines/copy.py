@@ -14,17 +14,26 @@ import asyncio
 import collections
 import dataclasses
 import functools
+import logging
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
 from onward.core.clock import Clock
 from onward.core.page import Page
 from onward.core.record import Record
-from onward.core.task import NEVER, Message, Task
+from onward.core.task import NEVER, Message, State, Task, Tasks
 from onward.errors import StoreUnavailable, UsageError
 from onward.store.port.core import Batch, Store
+from onward.store.port.listing import Which
 from onward.store.shared.database import Connection, Database
+
+log = logging.getLogger("onward.engines")
+
+T = TypeVar("T")
+
+Ids = list[tuple[str, bytes]]
+"""Ids and options of tasks."""
 
 SILENCE_S = 5.0
 """Seconds for which an engine that did not answer is not asked again, where the copy can answer."""
@@ -37,6 +46,12 @@ MAX_COPIED_BYTES = 256_000_000
 
 REFRESHES_AT_ONCE = 8
 """Tasks that are read from the engine at the same time, for a list."""
+
+MAX_REFRESHED = 1_000
+"""Tasks that one list reads from the engine."""
+
+MAX_NEW_TASKS = 1_000
+"""Tasks that a process submitted last, which it lists also when the engine does not yet."""
 
 READY = frozenset({"queued", "cancelling"})
 """Reasons of a task that waits for nothing but a worker."""
@@ -77,6 +92,9 @@ class TaskCopy:
 
 ReadTask = Callable[[str, int, int], Awaitable[TaskCopy | None]]
 """Reads a task with its records and messages after these numbers; None when there is no such task."""
+
+ListTasks = Callable[[Which], Awaitable[Iterable[str]]]
+"""The ids of tasks that may match a filter, the newest first."""
 
 ReadContents = Callable[[str, int], Awaitable[Mapping[str, bytes]]]
 """Reads the contents of a task after the first so many."""
@@ -139,19 +157,21 @@ class JournalCopy:
         where: str,
         store: Store,
         read: ReadTask,
-        newest: Callable[[], Awaitable[Iterable[str]]],
+        matching: ListTasks,
         clock: Clock,
         read_contents: ReadContents = no_contents,
     ) -> None:
         self.where: str = where
         """The name of the engine for messages, without secrets."""
-        self._store, self._newest, self._clock = store, newest, clock
+        self._store, self.matching, self._clock = store, matching, clock
         self._copier = Copier(store, self._measure(read), read_contents)
         self._silent_until = 0.0
         """Until when the engine is not asked about tasks of which the copy has something, because it did not answer."""
         self._sizes: collections.OrderedDict[str, int] = collections.OrderedDict()
         """The tasks of the copy with their bytes, those last that were read last."""
         self._bytes = 0
+        self._new: collections.deque[str] = collections.deque(maxlen=MAX_NEW_TASKS)
+        """Tasks that this process submitted last."""
         self.max_tasks: int = MAX_COPIED_TASKS
         self.max_bytes: int = MAX_COPIED_BYTES
         self.listing = _Listing(self)
@@ -160,8 +180,8 @@ class JournalCopy:
         return getattr(self._store, name)
 
     def watch(self, task_id: str) -> None:
-        """Count this task among those that a list reads."""
-        self._count(task_id, 0)
+        """Count this new task among those that a list reads: the engine may not list it yet."""
+        self._new.append(task_id)
 
     # ── reads of one task ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -182,7 +202,7 @@ class JournalCopy:
         return await self._store.contents(task_id, *args, **options)
 
     async def children(self, task_id: str) -> list[str]:
-        await self.refresh_all()
+        await self.refresh_some(await self.ids({"parent": task_id}))
         return await self._store.children(task_id)
 
     async def save(self, worker: str, batch: Batch) -> set[str]:  # noqa: ARG002 -- as in the port
@@ -190,16 +210,21 @@ class JournalCopy:
 
     # ── bringing the copy up to date ─────────────────────────────────────────────────────────────────────────────
 
-    async def refresh_all(self) -> None:
-        """Bring all tasks up to date that this process knows of, or that the engine lists."""
-        ids = dict.fromkeys([*await self._newest(), *self._sizes])
+    async def ids(self, which: Which) -> list[str]:
+        """The ids of tasks that may match, the newest first, also of those that the engine does not list yet."""
+        return sorted({*await self.matching(which), *self._new}, reverse=True)
+
+    async def refresh_some(self, ids: Sequence[str]) -> None:
+        """Bring these tasks up to date, MAX_REFRESHED of them at most."""
+        if len(ids) > MAX_REFRESHED:
+            log.warning("%d of %d tasks are read; filter them, or use a mirror (db=)", MAX_REFRESHED, len(ids))
         turn = asyncio.Semaphore(REFRESHES_AT_ONCE)
 
         async def refresh(task_id: str) -> None:
             async with turn:
                 await self.refresh(task_id)
 
-        await asyncio.gather(*[refresh(task_id) for task_id in reversed(ids)])
+        await asyncio.gather(*[refresh(task_id) for task_id in reversed(ids[:MAX_REFRESHED])])
 
     async def refresh(self, task_id: str) -> None:
         """Copy what is new in the journal of a task. Where no worker can answer, the copy stays as it is."""
@@ -250,27 +275,76 @@ NO_SHELF = "artifacts of tasks on another engine need a place outside of it; giv
 
 
 class _Listing:
-    """The reads of several tasks."""
+    """The reads of several tasks. Each refreshes the tasks that it may return."""
 
     def __init__(self, copy: JournalCopy) -> None:
         self._copy, self._listing = copy, copy._store.listing
 
+    async def list(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Tasks:
+        async def page() -> Tasks:
+            return await self._listing.list(limit=limit, before=before, **which)
+
+        return await _full_page(self._copy, page, lambda task: task.task_id, limit, before, which)
+
+    async def ids(self, *, limit: int, before: str | None, **which: Unpack[Which]) -> Sequence[tuple[str, bytes]]:
+        async def page() -> Ids:
+            return [*await self._listing.ids(limit=limit, before=before, **which)]
+
+        return await _full_page(self._copy, page, lambda row: row[0], limit, before, which)
+
+    async def floor(self, before: str | None, count: int, whose: str | None = None) -> str | None:
+        which: Which = {} if whose is None else {"whose": whose}
+        ids = [task_id for task_id in await self._copy.ids(which) if task_id < (before or "~")]
+        return ids[count] if len(ids) > count else None
+
     def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._listing, name)
-        copy, one = self._copy, name in _OF_ONE_TASK
+        verb, copy = getattr(self._listing, name), self._copy
 
         async def fresh(*args: Any, **options: Any) -> Any:
-            if one:
+            if name in _OF_ONE_TASK:
                 await copy.refresh(args[0])
+            elif name in _OF_CHILDREN or options.get("below"):
+                for parent in args[0]:
+                    await copy.refresh_some(await copy.ids({"parent": parent}))
+            elif args and args[0] is not None:  # ids of tasks
+                await copy.refresh_some(args[0])
             else:
-                await copy.refresh_all()
+                await copy.refresh_some(await copy.ids({"state": _UNFINISHED}))
             return await verb(*args, **options)
 
         return fresh
 
 
+async def _full_page(
+    copy: JournalCopy,
+    read: Callable[[], Awaitable[list[T]]],
+    id_of: Callable[[T], str],
+    limit: int,
+    before: str | None,
+    which: Which,
+) -> list[T]:
+    """Refresh tasks from the newest on, until the page is full: then no older task can be on it."""
+    since = which.get("since") or ""
+    ids = [task_id for task_id in await copy.ids(which) if since <= task_id < (before or "~")]
+    step = max(min(limit, MAX_REFRESHED), 1)
+    for start in range(0, min(len(ids), MAX_REFRESHED), step):
+        part = ids[start : start + step]
+        await copy.refresh_some(part)
+        page = await read()
+        if len(page) >= limit and id_of(page[-1]) >= part[-1]:
+            return page
+    if len(ids) > MAX_REFRESHED:
+        log.warning("a list ends after %d tasks that were read for it; filter it, or use a mirror (db=)", MAX_REFRESHED)
+    return await read()
+
+
 _OF_ONE_TASK = frozenset({"is_open", "reply", "replied", "ask_size"})
 """Verbs whose first argument is the id of a task."""
+
+_OF_CHILDREN = frozenset({"unfinished_below", "offspring"})
+"""Verbs whose first argument is ids of parents."""
+
+_UNFINISHED = (State.PENDING, State.RUNNING, State.WAITING)
 
 
 def _worker(worker: str | None, holder: str | None) -> str | None:

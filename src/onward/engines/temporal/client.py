@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -33,8 +33,10 @@ from onward.core.wire import decode
 from onward.engines.copy import Copier, JournalCopy, TaskCopy
 from onward.engines.mirror import MirrorStore
 from onward.engines.temporal import wire
+from onward.engines.temporal.visibility import Visibility
 from onward.errors import BadSetting, OnwardError, StoreUnavailable, UsageError
 from onward.store.port.core import Sent, Stopped, Store, Submitted
+from onward.store.port.listing import Which
 from onward.store.shared.database import Connection
 from onward.store.shared.tasks import add_asker
 
@@ -53,9 +55,6 @@ QUERY_TIMEOUT_S = 5.0
 
 MAX_EVENTS = 8_000
 """Events of the history of one run. Temporal warns at 10,240."""
-
-MAX_LISTED = 1_000
-"""Workflows that are read before a list of tasks."""
 
 ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """The letters of ids: Crockford's base 32."""
@@ -95,6 +94,7 @@ class TemporalEngine:
         """Events of a history after which a task goes on in a new run."""
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
+        self.visibility: Visibility = Visibility(self.address.queue)
         self.copier: Copier = Copier(copy, self._read, self._read_contents)
         """Brings tasks of the copy up to date."""
         memory = JournalCopy(str(self.address), copy, self._read, self._list, clock, self._read_contents)
@@ -203,21 +203,27 @@ class TemporalEngine:
     async def _start(self, start: wire.Start, reuse: WorkflowIDReusePolicy) -> bool:
         """Start a run; False when there is one."""
         client = await self.client()
+        await self.visibility.register(client)
+        attributes = self.visibility.attributes(start["request"])
         try:
-            await _rpc(
-                client.start_workflow(
-                    wire.WORKFLOW,
-                    start,
-                    id=start["request"]["id"],
-                    task_queue=self.address.queue,
-                    id_reuse_policy=reuse,
-                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                    task_timeout=datetime.timedelta(seconds=TASK_TIMEOUT_S),
-                    static_summary=start["request"]["task"],
-                )
+            await client.start_workflow(
+                wire.WORKFLOW,
+                start,
+                id=start["request"]["id"],
+                task_queue=self.address.queue,
+                id_reuse_policy=reuse,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                task_timeout=datetime.timedelta(seconds=TASK_TIMEOUT_S),
+                static_summary=start["request"]["task"],
+                search_attributes=attributes,
             )
         except WorkflowAlreadyStartedError:
             return False
+        except RPCError as error:
+            if attributes is None or error.status is not RPCStatusCode.INVALID_ARGUMENT:
+                raise _unavailable(error) from error
+            self.visibility.give_up(error.message)
+            return await self._start(start, reuse)
         return True
 
     async def by_key(
@@ -432,15 +438,13 @@ class TemporalEngine:
         names = await self._query(task_id, wire.CONTENT_NAMES)
         return await self.contents(task_id, names[after:])
 
-    async def _list(self) -> list[str]:
-        """The ids of the newest tasks, by Temporal's visibility, which may lag behind."""
+    async def _list(self, which: Which) -> list[str]:
+        """The ids of tasks that may match, the newest first, by Temporal's visibility, which may lag behind."""
         client = await self.client()
-        query = f"WorkflowType = '{wire.WORKFLOW}' AND TaskQueue = '{self.address.queue}'"
-        ids: list[str] = []
-        async for execution in client.list_workflows(query, limit=MAX_LISTED):
-            if execution.status != WorkflowExecutionStatus.CONTINUED_AS_NEW:
-                ids.append(execution.id)
-        return ids
+        try:
+            return await self.visibility.ids(client, which)
+        except RPCError as error:
+            raise _unavailable(error) from error
 
 
 def key_id(key: str) -> str:
@@ -501,7 +505,11 @@ async def _rpc(call: Any) -> Any:
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             raise _NotFound from error
-        raise StoreUnavailable(f"Temporal does not answer: {error.message}") from error
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: RPCError) -> StoreUnavailable:
+    return StoreUnavailable(f"Temporal does not answer: {error.message}")
 
 
 def _check(task: NewTask) -> None:
