@@ -132,6 +132,8 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
             broker_checks=self._check_brokers,
             engine=self._engine,
         )
+        if self._engine is not None:
+            self._engine.use_artifacts(self.service.artifacts)
 
     def move(self, db: str) -> None:
         """Use another database. Raises UsageError while the app is open."""

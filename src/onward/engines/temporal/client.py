@@ -13,6 +13,7 @@ import base64
 import dataclasses
 import datetime
 import hashlib
+import json
 import logging
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +26,14 @@ from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from onward.artifacts.keeper import Artifacts
 from onward.core.audit import AuditEvent
 from onward.core.clock import Clock
 from onward.core.record import Record
 from onward.core.task import NEEDS_A_PERSON, Message, NewTask, Task
 from onward.core.wire import decode
 from onward.engines.copy import Copier, JournalCopy, TaskCopy
+from onward.engines.large import LargeValues
 from onward.engines.mirror import MirrorStore
 from onward.engines.temporal import wire
 from onward.engines.temporal.visibility import Visibility
@@ -52,6 +55,9 @@ CANCEL_PAUSE_S = 0.02
 
 QUERY_TIMEOUT_S = 5.0
 """Seconds within which a worker must answer a query."""
+
+MAX_START_BYTES = 450_000
+"""Bytes of the records that a run of a resumed task gets. Older ones are stored where artifacts are."""
 
 MAX_EVENTS = 8_000
 """Events of the history of one run. Temporal warns at 10,240."""
@@ -95,12 +101,18 @@ class TemporalEngine:
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
         self.visibility: Visibility = Visibility(self.address.queue)
+        self.large: LargeValues = LargeValues()
+        """Stores values that are too large for Temporal."""
         self.copier: Copier = Copier(copy, self._read, self._read_contents)
         """Brings tasks of the copy up to date."""
         memory = JournalCopy(str(self.address), copy, self._read, self._list, clock, self._read_contents)
         self.store: Store = cast("Store", MirrorStore(str(self.address), copy) if mirror else memory)
         """The copy for readers."""
         self._copy, self._watch = copy, memory.watch
+
+    def use_artifacts(self, artifacts: Artifacts) -> None:
+        """Store large values where artifacts are, if that is outside of the engine."""
+        self.large = LargeValues(artifacts)
 
     async def client(self) -> Client:
         """The client, connected. TLS and API keys come from the SDK's own configuration (TEMPORAL_…). Raises StoreUnavailable."""
@@ -135,7 +147,7 @@ class TemporalEngine:
         request: wire.Request = {
             "id": task_id,
             "task": task.task,
-            "input": task.input.decode(),
+            "input": await self.large.pack(task_id, task.input, "the input"),
             "options": task.options.decode(),
             "queue": task.queue,
             "priority": task.priority,
@@ -151,6 +163,8 @@ class TemporalEngine:
         }
         if self.mirror:
             request["mirror"] = True
+        if self.large.any_size:
+            request["shelf"] = True
         start: wire.Start = {
             "request": request,
             "records": [],
@@ -188,7 +202,7 @@ class TemporalEngine:
             "messages": 0,
         }
         try:
-            await self.copier.write(_to_copy(view, 0), {})
+            await self.copier.write(await self._to_copy(view, 0, 0), {})
         except OnwardError as error:
             log.warning("task %s is on Temporal, and not in the mirror yet: %s", request["id"], error)
 
@@ -265,7 +279,8 @@ class TemporalEngine:
             await self._copy.listing._db.transact(job)
 
     async def _send(self, task_id: str, message: Message) -> Sent:
-        sent = [message.id, message.kind, message.name, message.ref, message.data.decode()]
+        data = await self.large.pack(task_id, message.data, "a message")
+        sent = [message.id, message.kind, message.name, message.ref, data]
         try:
             await _rpc((await self._handle(task_id)).signal(wire.SEND, sent))
         except _NotFound:
@@ -319,13 +334,17 @@ class TemporalEngine:
         if view is None:
             return False
         if view["state"] == "failed":
-            records = await self._json_records(task_id)
+            shelved: list[wire.Shelved] = view.get("shelved", [])
+            records = await self._json_records(task_id, shelved[-1][1] if shelved else 0)
             records.append([view["head"] + 1, 0, "task.resumed", "", "{}", self._clock.now()])
-            inbox = [
-                [message.id, message.kind, message.name, message.ref, message.data.decode()]
-                for message in await self.messages(task_id, 0)
-            ]
+            inbox = [message for message, _ in await self._json_messages(task_id, 0)]
+            while sum(len(record[4]) for record in records) > MAX_START_BYTES and self.large.any_size:
+                half = records[: len(records) // 2]
+                reference = await self.shelve(task_id, half)
+                shelved.append([half[0][0], half[-1][0], reference, *wire.summary(half)])
+                records = records[len(half) :]
             start: wire.Start = {
+                "shelved": shelved,
                 "request": view["request"],
                 "records": records,
                 "inbox": inbox,
@@ -382,11 +401,13 @@ class TemporalEngine:
 
     async def records(self, task_id: str) -> list[Record]:
         """The whole journal of a task."""
-        return [to_record(record) for record in await self._json_records(task_id)]
+        return [await self._to_record(record) for record in await self._json_records(task_id)]
 
-    async def _json_records(self, task_id: str) -> list[wire.JsonRecord]:
+    async def _json_records(self, task_id: str, after: int = 0) -> list[wire.JsonRecord]:
         records: list[wire.JsonRecord] = []
-        while (view := await self._view(task_id, records[-1][0] if records else 0, 0)) is not None and view["records"]:
+        while (view := await self._view(task_id, records[-1][0] if records else after, 2**31)) is not None and view[
+            "records"
+        ]:
             records += view["records"]
             if records[-1][0] >= view["head"]:
                 break
@@ -394,9 +415,12 @@ class TemporalEngine:
 
     async def messages(self, task_id: str, after: int) -> list[Message]:
         """The messages of a task after a number."""
-        messages: list[Message] = []
+        return [await self._to_message(*item) for item in await self._json_messages(task_id, after)]
+
+    async def _json_messages(self, task_id: str, after: int) -> list[tuple[wire.JsonMessage, int]]:
+        messages: list[tuple[wire.JsonMessage, int]] = []
         while (view := await self._view(task_id, 2**53, after)) is not None and view["inbox"]:
-            messages += [to_message(message, after + n) for n, message in enumerate(view["inbox"], 1)]
+            messages += [(message, after + n) for n, message in enumerate(view["inbox"], 1)]
             after += len(view["inbox"])
             if after >= view["messages"]:
                 break
@@ -410,13 +434,15 @@ class TemporalEngine:
                 answer = await self._query(task_id, wire.CONTENTS, [name])
             except _NotFound:
                 return found
-            found |= {key: base64.b64decode(data) for key, data in answer.items()}
+            for key, data in answer.items():
+                found[key] = base64.b64decode(await self.large.unpack(data))
         return found
 
     async def _all_contents(self, task_id: str) -> dict[str, str]:
-        names = await self._query(task_id, wire.CONTENT_NAMES)
-        contents = await self.contents(task_id, names)
-        return {name: base64.b64encode(data).decode() for name, data in contents.items()}
+        contents: dict[str, str] = {}
+        for name in await self._query(task_id, wire.CONTENT_NAMES):
+            contents |= await self._query(task_id, wire.CONTENTS, [name])
+        return contents
 
     async def _query(self, task_id: str, name: str, *args: Any) -> Any:
         """The answer of a workflow. A worker has to run. Raises _NotFound and StoreUnavailable."""
@@ -426,13 +452,57 @@ class TemporalEngine:
     async def _view(self, task_id: str, after: int, after_message: int) -> wire.View | None:
         """The task with a page of its records and messages; None when there is no such task."""
         try:
-            return cast("wire.View", await self._query(task_id, wire.VIEW, after, after_message))
+            view: wire.View = await self._query(task_id, wire.VIEW, after, after_message)
         except _NotFound:
             return None
+        if shelved := view.get("shelved"):  # the records come in order: first those that are stored outside
+            records = json.loads(await self.large.unpack(shelved[0][2]))
+            view["records"] = [record for record in records if record[0] > after]
+        return view
+
+    async def shelve(self, task_id: str, records: list[wire.JsonRecord]) -> str:
+        """Store records of a task where artifacts are; the reference to them."""
+        return await self.large.store(task_id, json.dumps(records).encode())
 
     async def _read(self, task_id: str, after: int, after_message: int) -> TaskCopy | None:
         view = await self._view(task_id, after, after_message)
-        return None if view is None else _to_copy(view, after_message)
+        return None if view is None else await self._to_copy(view, after, after_message)
+
+    async def _to_copy(self, view: wire.View, after: int, after_message: int) -> TaskCopy:
+        """A task of an answer, whose records and messages begin after these numbers. A copy that has records has the input."""
+        request = view["request"]
+        return TaskCopy(
+            id=request["id"],
+            task=request["task"],
+            input=b"" if after else await self.large.unpack(request["input"]),
+            options=request["options"].encode(),
+            queue=request["queue"],
+            priority=request["priority"],
+            key=request["key"],
+            fingerprint=request["fingerprint"],
+            parent=request["parent"],
+            group=request["group"],
+            tenant=request["tenant"],
+            created_at=request["created_at"],
+            attempt=view["attempt"],
+            state=view["state"],
+            reason=view["reason"],
+            due_at=view["due_at"],
+            worker=view["worker"] or None,
+            records=[await self._to_record(record) for record in view["records"]],
+            inbox=[await self._to_message(message, after_message + n) for n, message in enumerate(view["inbox"], 1)],
+            head=view["head"],
+            messages=view["messages"],
+            contents=view.get("contents", 0),
+        )
+
+    async def _to_record(self, record: wire.JsonRecord) -> Record:
+        seq, shift, kind, key, data, at = record
+        return Record(seq, shift, kind, key, await self.large.unpack(data), at)
+
+    async def _to_message(self, message: wire.JsonMessage, number: int) -> Message:
+        id_, kind, name, ref, data = message
+        return Message(id_, kind, name, ref, await self.large.unpack(data, child_end=kind == "child"), number)
 
     async def _read_contents(self, task_id: str, after: int) -> dict[str, bytes]:
         names = await self._query(task_id, wire.CONTENT_NAMES)
@@ -451,47 +521,6 @@ def key_id(key: str) -> str:
     """The id of the task with this key: Temporal lets one workflow have it."""
     number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "big")
     return "".join(ID_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
-
-
-def to_record(record: wire.JsonRecord) -> Record:
-    """A record of an answer."""
-    seq, shift, kind, key, data, at = record
-    return Record(seq, shift, kind, key, data.encode(), at)
-
-
-def to_message(message: wire.JsonMessage, number: int) -> Message:
-    """A message of an answer."""
-    id_, kind, name, ref, data = message
-    return Message(id_, kind, name, ref, data.encode(), number)
-
-
-def _to_copy(view: wire.View, after_message: int) -> TaskCopy:
-    """A task of an answer, whose messages begin after this number."""
-    request = view["request"]
-    return TaskCopy(
-        id=request["id"],
-        task=request["task"],
-        input=request["input"].encode(),
-        options=request["options"].encode(),
-        queue=request["queue"],
-        priority=request["priority"],
-        key=request["key"],
-        fingerprint=request["fingerprint"],
-        parent=request["parent"],
-        group=request["group"],
-        tenant=request["tenant"],
-        created_at=request["created_at"],
-        attempt=view["attempt"],
-        state=view["state"],
-        reason=view["reason"],
-        due_at=view["due_at"],
-        worker=view["worker"] or None,
-        records=[to_record(record) for record in view["records"]],
-        inbox=[to_message(message, after_message + n) for n, message in enumerate(view["inbox"], 1)],
-        head=view["head"],
-        messages=view["messages"],
-        contents=view.get("contents", 0),
-    )
 
 
 class _NotFound(Exception):

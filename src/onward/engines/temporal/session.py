@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onward.artifacts.keeper import Artifacts
+from onward.artifacts.keeper import MAX_ARTIFACT_BYTES, Artifacts
 from onward.coordinate.tasks import TaskLocks
 from onward.core import record as r
 from onward.core.approval import ApprovalRule
@@ -35,8 +35,9 @@ from onward.engine.shift.threads import Threads
 from onward.engine.shift.traced import TracedShift, watching
 from onward.engine.worker.lease import Lease
 from onward.engine.worker.worker import Submit
+from onward.engines.large import MAX_PAYLOAD_BYTES
 from onward.engines.temporal import wire
-from onward.errors import OnwardError, UsageError
+from onward.errors import OnwardError, StoreUnavailable, UsageError
 from onward.store.port.core import ALL_MESSAGES, Claimed, End, Sent, Wait
 from onward.store.port.listing import MAX_BYTES
 from onward.store.writer import Hold
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("onward.temporal")
 
-MAX_RECORD_BYTES = 1_500_000
-"""Bytes of one record, with the contents that go with it. The server refuses payloads of more than 2 MB."""
+PACK_RETRY_S = 1.0
+"""Seconds until a large value is stored again, when the place for it did not answer."""
 
 MENTION_DELAY_S = 1.0
 """Seconds until records without a waiter are a reason for a commit of their own."""
@@ -56,8 +57,9 @@ MENTION_DELAY_S = 1.0
 class SessionWriter:
     """Gathers the records of one shift for the answers of `advance`. It has the verbs of `JournalWriter`."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], *, any_size: bool = False) -> None:
         self._now = now
+        self._max_bytes = MAX_ARTIFACT_BYTES if any_size else MAX_PAYLOAD_BYTES
         self._entries: list[tuple[Entry, dict[str, bytes]]] = []
         """Records that no answer has yet, and the contents that go with each."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -111,10 +113,10 @@ class SessionWriter:
         if hold.lost or hold.settled:
             raise hold.why_not()
         kept, size = hold.kept or {}, len(data) + sum(map(len, (hold.kept or {}).values()))
-        if size > MAX_RECORD_BYTES:
+        if size > self._max_bytes:
             raise OnwardError(
-                f"a record of {size:,} bytes is more than the {MAX_RECORD_BYTES:,} that fit into one payload of Temporal; leave large results "
-                "as artifacts (ctx.artifact), with artifacts= a folder or a bucket"
+                f"a record of {size:,} bytes is more than the {self._max_bytes:,} that a task on Temporal can have here; give artifacts= a folder "
+                "or a bucket, and large values are stored there"
             )
         hold.seq += 1
         hold.kept = None
@@ -144,7 +146,7 @@ class SessionWriter:
         """The records of the next answer, with their contents, and the ending if the last record is among them."""
         records: list[wire.JsonRecord] = []
         contents: dict[str, str] = {}
-        room = MAX_RECORD_BYTES
+        room = MAX_PAYLOAD_BYTES
         while self._entries:
             (_, seq, shift, kind, key, data, at), kept = self._entries[0]
             room -= len(data) + sum(map(len, kept.values()))
@@ -283,7 +285,7 @@ class SessionServices:
 
     def __init__(self, shared: SharedServices, engine: TemporalEngine, task_id: str, started: Record) -> None:
         self.store = SessionStore(engine, task_id, started)
-        self.writer = SessionWriter(shared.clock.now)
+        self.writer = SessionWriter(shared.clock.now, any_size=engine.large.any_size)
         self.lease = shared.lease
         self.artifacts, self.clock, self.rng, self.threads = shared.artifacts, shared.clock, shared.rng, shared.threads
         self.locks: TaskLocks = NoLocks()
@@ -364,7 +366,7 @@ class Session:
         self.token: str = token
         self._answered_at: float | None = None
         """When the last stretch was answered, while no other is under way."""
-        self._clock, self._writer = shared.clock, services.writer
+        self._clock, self._writer, self._large = shared.clock, services.writer, engine.large
         make = _TracedSessionShift if watching() else _SessionShift
         self._shift = make(services, claimed, handler)
         hold = self._shift.hold
@@ -392,10 +394,11 @@ class Session:
             await asyncio.wait({wanted, self._task}, return_when=asyncio.FIRST_COMPLETED)
             if self._task.done() and self._writer.ending is None:
                 raise RuntimeError(f"the shift of task {self.task_id} ended without a record") from self._failure()
+            records, contents, ending = self._writer.take()
+            await self._pack(records, contents)
         finally:
             beating.cancel()
             wanted.cancel()
-        records, contents, ending = self._writer.take()
         self._answered_at = self._clock.monotonic()
         return {
             "token": self.token,
@@ -404,6 +407,21 @@ class Session:
             "contents": contents,
             "ending": None if ending is None else _to_json(ending),
         }
+
+    async def _pack(self, records: list[wire.JsonRecord], contents: dict[str, str]) -> None:
+        """Store large values, and leave references in their places."""
+        for record in records:
+            record[4] = await self._packed(record[4])
+        for name, content in contents.items():
+            contents[name] = await self._packed(content)
+
+    async def _packed(self, value: str) -> str:
+        while True:
+            try:
+                return await self._large.pack(self.task_id, value.encode(), "a record")
+            except StoreUnavailable as error:
+                log.warning("a large value of task %s is not stored yet: %s", self.task_id, error)
+                await self._clock.sleep(PACK_RETRY_S)
 
     @property
     def over(self) -> bool:

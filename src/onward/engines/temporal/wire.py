@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 WORKFLOW = "OnwardTask"
-ADVANCE, MIRROR = "onward.advance", "onward.mirror"
+ADVANCE, MIRROR, SHELVE = "onward.advance", "onward.mirror", "onward.shelve"
 SEND, RESUME = "send", "resume"
 VIEW, CONTENTS, CONTENT_NAMES = "view", "contents", "content_names"
 
@@ -30,6 +30,20 @@ JsonRecord = list[Any]
 
 JsonMessage = list[Any]
 """A message: id, kind, name, ref, data (JSON as a string). Its number is its place in the inbox, from 1 on."""
+
+
+Shelved = list[Any]
+"""Records that are stored where artifacts are: the numbers of the first and the last one, the reference, and what a cancel has to know of them: see
+`summary`."""
+
+_SAGAS = {"saga.started": 1, "saga.completed": -1, "saga.undone": -1}
+
+
+def summary(records: list[JsonRecord]) -> tuple[int, str]:
+    """How many more sagas begin than end in these records, and which of `cancel.requested` and `task.resumed` comes last, if any."""
+    kinds = [str(record[2]) for record in records]
+    last = [kind for kind in kinds if kind in {"cancel.requested", "task.resumed"}]
+    return sum(_SAGAS.get(kind, 0) for kind in kinds), last[-1] if last else ""
 
 
 class Request(TypedDict):
@@ -53,6 +67,8 @@ class Request(TypedDict):
     """Events of the history after which the task goes on in a new run of its workflow."""
     mirror: NotRequired[bool]
     """Whether the task is copied to a mirror. An activity does so when the task begins to wait, and before it ends."""
+    shelf: NotRequired[bool]
+    """Whether workers can store records of the task where artifacts are, when they are too many for a new run."""
 
 
 class Start(TypedDict):
@@ -68,6 +84,8 @@ class Start(TypedDict):
     token: str
     worker_queue: str
     """The shift that goes on in the new run, and the task queue of its worker; empty where none does."""
+    shelved: NotRequired[list[Shelved]]
+    """The records before those of `records`."""
 
 
 class Advance(TypedDict):
@@ -119,3 +137,5 @@ class View(TypedDict):
     head: int
     messages: int
     contents: NotRequired[int]
+    shelved: NotRequired[list[Shelved]]
+    """Where the records before those of the workflow are, as far as the reader lacks them."""

@@ -89,7 +89,7 @@ class TemporalWorker:
             await self._mirrored.start(self.id, self.slots)
         client, queue = await self._engine.client(), self._engine.address.queue
         options: dict[str, Any] = {
-            "activities": [self._advance],
+            "activities": [self._advance, self._shelve],
             "identity": f"onward-{self.id}",
             "max_concurrent_activities": self.slots,
             "max_heartbeat_throttle_interval": timedelta(seconds=self._heartbeat_s),
@@ -170,6 +170,8 @@ class TemporalWorker:
                 raise ApplicationError(
                     f"this worker has no handler {request['task']!r}", type=wire.NO_HANDLER, non_retryable=True
                 )
+            unpacked = (await self._engine.large.unpack(request["input"])).decode()
+            advance = {**advance, "request": {**request, "input": unpacked}}
             session = Session(self._shared, self._engine, advance, handler, self.id, self._ids())
             self._sessions[task_id] = session
         try:
@@ -188,6 +190,11 @@ class TemporalWorker:
     async def _copy(self, task_id: str) -> None:
         """Copy a task that rests, or has ended, to the mirror."""
         await self._engine.copier.refresh(task_id)
+
+    @activity.defn(name=wire.SHELVE)
+    async def _shelve(self, task_id: str, records: list[wire.JsonRecord]) -> str:
+        """Store old records of a task where artifacts are; the reference to them."""
+        return await self._engine.shelve(task_id, records)
 
     async def _check_head(self, task_id: str, head: int) -> None:
         """Raises where the journal has grown since the server gave out this stretch: another worker has the task."""

@@ -33,8 +33,9 @@ STRETCH_LIMIT = timedelta(days=365)
 CRASH_PAUSE_S = 0.2
 """Seconds until a task whose worker died is given to another one; ten times as long where no worker has its handler."""
 
-PAGE_BYTES = 1_000_000
-"""Bytes of the records and messages of one page of the query `view`, about."""
+PAGE_BYTES = 450_000
+"""Bytes of the records and messages of one page of the query `view`, and of records that are stored outside together, about. The SDK warns of
+payloads of more than 512 kB."""
 
 ITEM_BYTES = 100
 """Bytes of a record or a message beside its data, about."""
@@ -56,8 +57,6 @@ MIRROR_LIMIT = timedelta(seconds=60)
 MIRROR_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=15))
 """The mirror may be away: the copy is tried until it succeeds."""
 
-_SAGAS = {"saga.started": 1, "saga.completed": -1, "saga.undone": -1}
-
 
 @workflow.defn(name=wire.WORKFLOW)
 class OnwardTask:
@@ -74,6 +73,8 @@ class OnwardTask:
         self._running = False
         self._cancelled = False
         """Whether a cancel of Temporal was taken."""
+        self._shelved = start.get("shelved", [])
+        """Records before those of `_records`, which workers have stored outside."""
         self._mirrored: Any = None
         """The position of the task that the mirror has."""
 
@@ -87,7 +88,7 @@ class OnwardTask:
             try:
                 await self._until_ready()
                 await self._advance()
-                self._continue_as_new()
+                await self._continue_as_new()
             except asyncio.CancelledError:
                 self._cancel()
         await self._tell_parent()
@@ -135,6 +136,7 @@ class OnwardTask:
             "head": self._head,
             "messages": len(self._inbox),
             "contents": len(self._contents),
+            "shelved": [entry for entry in self._shelved if entry[1] > after],
         }
 
     @workflow.query(name=wire.CONTENTS)
@@ -242,13 +244,33 @@ class OnwardTask:
         else:
             self._reason, self._due_at = ending["reason"], ending["due_at"]
 
-    def _continue_as_new(self) -> None:
-        """Go on in a new run before the history is full. The run takes the whole journal with it: Temporal deletes the runs before it."""
+    def _size(self) -> int:
+        """The bytes that a new run would take with it, about."""
+        items = [*self._records, *self._inbox]
+        return sum(len(item[4]) + ITEM_BYTES for item in items) + sum(map(len, self._contents.values()))
+
+    async def _shelve(self) -> None:
+        """Have the oldest records stored outside, until the others are few enough for a new run. The last one stays."""
+        while self._size() > PAGE_BYTES and len(self._records) > 1:
+            page, _ = _page(self._records[:-1], PAGE_BYTES)
+            reference: str = await workflow.execute_activity(
+                wire.SHELVE,
+                args=[self._request["id"], page],
+                start_to_close_timeout=MIRROR_LIMIT,
+                retry_policy=MIRROR_RETRY,
+            )
+            self._shelved.append([page[0][0], page[-1][0], reference, *wire.summary(page)])
+            self._records = self._records[len(page) :]
+
+    async def _continue_as_new(self) -> None:
+        """Go on in a new run before the history is full. The run takes the whole journal with it, or references to it: Temporal deletes the
+        runs before it."""
         events = workflow.info().get_current_history_length()
         if self._state or events < self._request["events"]:
             return
-        items = [*self._records, *self._inbox]
-        size = sum(len(item[4]) + ITEM_BYTES for item in items) + sum(map(len, self._contents.values()))
+        if self._request.get("shelf"):
+            await self._shelve()
+        size = self._size()
         if size <= MAX_START_BYTES:
             start: wire.Start = {
                 "request": self._request,
@@ -260,12 +282,13 @@ class OnwardTask:
                 "due_at": self._due_at,
                 "token": self._token,
                 "worker_queue": self._queue,
+                "shelved": self._shelved,
             }
             workflow.continue_as_new(start)
         if events >= MAX_EVENTS:
             message = (
-                f"its journal of {size:,} bytes does not fit into a new run of its workflow, and the history of this run is full; split "
-                "the task into children, or leave large results as artifacts"
+                f"its journal of {size:,} bytes does not fit into a new run of its workflow, and the history of this run is full; give artifacts= "
+                "a folder or a bucket, or split the task into children"
             )
             error = {"type": "HistoryFull", "message": message, "attempts": self._attempt}
             self._write("task.failed", json.dumps({"error": error}))
@@ -311,10 +334,10 @@ class OnwardTask:
     def _cancel(self) -> None:
         """End the task, or, where a saga is open, let the next shift undo its finished steps first."""
         self._cancelled = True
-        kinds = [str(record[2]) for record in self._records]
-        must_undo = sum(_SAGAS.get(kind, 0) for kind in kinds) > 0
-        last = [number for number, kind in enumerate(kinds) if kind in {"cancel.requested", "task.resumed"}]
-        if must_undo and last and kinds[last[-1]] == "cancel.requested":
+        summaries = [(entry[3], entry[4]) for entry in self._shelved] + [wire.summary(self._records)]
+        must_undo = sum(sagas for sagas, _ in summaries) > 0
+        last = [kind for _, kind in summaries if kind]
+        if must_undo and last and last[-1] == "cancel.requested":
             return
         self._write("cancel.requested")
         self._token, self._crashes, self._due_at = "", 0, None
