@@ -16,7 +16,7 @@ from tests.kit import HandClock, inline_app, running
 ENGINES = (
     "sqlite",
     pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.postgres]),
-    pytest.param("temporal", marks=pytest.mark.slow),
+    pytest.param("temporal", marks=[pytest.mark.slow, pytest.mark.xdist_group("temporal")]),  # one server for all tests
 )
 
 _queues = itertools.count(1)

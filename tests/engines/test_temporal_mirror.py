@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.service import RPCError, RPCStatusCode
 
 from onward import Onward, State
 from onward.core.record import Record
 from onward.engines.copy import TaskCopy
-from onward.errors import UsageError
+from onward.errors import KeyConflict, UsageError
 from rig.postgres import Postgres
 from rig.temporal import Temporal
 from tests.engines.kit import OnTemporal, differences
@@ -148,6 +151,33 @@ async def test_a_failed_task_is_resumed(engine: OnTemporal) -> None:
     await app.resume(handle.id)
     assert await handle.result(60) == "good"
     await engine.until(lambda: _equal(app, handle.id))
+
+
+@pytest.mark.slow
+async def test_a_key_counts_while_the_mirror_has_its_task(engine: OnTemporal) -> None:
+    """Temporal deletes workflows after its retention. The same key is then the task that the mirror has, and no second one."""
+    app, work = engine.app, add_handlers(engine.app)
+    key = f"{app.settings.engine} {app.settings.db}"
+    handle = await engine.submit(work, "steps", key=key)
+    await engine.ended(handle)
+    assert app._engine is not None
+    temporal = app._engine
+    client = await temporal.client()
+
+    async def deleted() -> bool:
+        execution = WorkflowExecution(workflow_id=handle.id)
+        request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)
+        try:
+            await client.workflow_service.delete_workflow_execution(request)
+        except RPCError as error:
+            return error.status is RPCStatusCode.NOT_FOUND
+        return False
+
+    await engine.until(deleted)
+    assert (await app.submit(work, "steps", key=key)).id == handle.id
+    assert await temporal._view(handle.id, 0, 0) is None
+    with pytest.raises(KeyConflict):
+        await app.submit(work, "other", key=key)
 
 
 async def _equal(app: Onward, task_id: str) -> bool:

@@ -39,6 +39,9 @@ COPIES_AT_ONCE = 4
 """Tasks that are copied at the same time."""
 
 
+MAX_NOTED = 10_000
+"""Tasks that wait for their copy, while the mirror is away. Others are copied when they rest."""
+
 DEAD_AFTER_S = 60.0
 """Seconds after the end of its lease until the row of a worker is removed from the mirror."""
 
@@ -73,8 +76,9 @@ class Mirror:
 
     def note(self, task_id: str, worker: str) -> None:
         """Copy this task soon: this worker has it, and may have written records that the mirror lacks."""
-        self._noted[task_id] = worker
-        self._changed.set()
+        if len(self._noted) < MAX_NOTED or task_id in self._noted:
+            self._noted[task_id] = worker
+            self._changed.set()
 
     async def run(self) -> None:
         """Copy noted tasks, for ever."""

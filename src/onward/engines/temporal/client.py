@@ -53,8 +53,12 @@ CANCEL_TIMEOUT_S = 10.0
 
 CANCEL_PAUSE_S = 0.02
 
-QUERY_TIMEOUT_S = 5.0
-"""Seconds within which a worker must answer a query."""
+QUERY_TIMEOUT_S = 20.0
+"""Seconds within which a worker must answer a query. After the death of a worker the server waits up to `TASK_TIMEOUT_S` and the sticky
+timeout before it asks another one."""
+
+QUERY_ATTEMPT_S = 5.0
+"""Seconds of one attempt of a query: each attempt asks the worker that has the workflow now."""
 
 MAX_START_BYTES = 450_000
 """Bytes of the records that a run of a resumed task gets. Older ones are stored where artifacts are."""
@@ -142,6 +146,8 @@ class TemporalEngine:
         return [await self._submit(task) for task in new]
 
     async def _submit(self, task: NewTask) -> Submitted:
+        if (known := await self._mirrored(task.key)) is not None:
+            return known
         now = self._clock.now()
         task_id = task.id if task.key is None else key_id(task.key)
         request: wire.Request = {
@@ -185,6 +191,16 @@ class TemporalEngine:
             await self._mirror_new(start)
         self._watch(task_id)
         return Submitted(task_id, created, fingerprint)
+
+    async def _mirrored(self, key: str | None) -> Submitted | None:
+        """The task with this key that the mirror has. Temporal may have deleted it since, and would take the key for a new one."""
+        if key is None or not self.mirror:
+            return None
+        try:
+            return (await self._copy.by_key([key])).get(key)
+        except StoreUnavailable as error:
+            log.warning("the mirror does not say whether it has a task with this key: %s", error)
+            return None
 
     async def _mirror_new(self, start: wire.Start) -> None:
         """Write a new task to the mirror. Where that fails, a worker does so: the workflow is there."""
@@ -265,7 +281,8 @@ class TemporalEngine:
         sent = await self._send(task_id, message)
         if sent.number is not None and sent.there is None:
             await self._audit(task_id, event, asker)
-        await self._mirror_changed(task_id)
+        if sent.number != 0:  # a worker runs that can say more
+            await self._mirror_changed(task_id)
         return sent
 
     async def _audit(self, task_id: str, event: AuditEvent | None, asker: str | None) -> None:
@@ -446,8 +463,18 @@ class TemporalEngine:
 
     async def _query(self, task_id: str, name: str, *args: Any) -> Any:
         """The answer of a workflow. A worker has to run. Raises _NotFound and StoreUnavailable."""
-        handle = await self._handle(task_id)
-        return await _rpc(handle.query(name, args=args, rpc_timeout=datetime.timedelta(seconds=QUERY_TIMEOUT_S)))
+        handle, end = await self._handle(task_id), self._clock.monotonic() + QUERY_TIMEOUT_S
+        while True:
+            try:
+                return await _rpc(
+                    handle.query(name, args=args, rpc_timeout=datetime.timedelta(seconds=QUERY_ATTEMPT_S))
+                )
+            except _TimedOut as error:
+                if self._clock.monotonic() >= end:
+                    raise StoreUnavailable(
+                        f"no worker of {self.address} answered about task {task_id} within {QUERY_TIMEOUT_S:g} s; "
+                        "check that one runs (`onward worker`)"
+                    ) from error
 
     async def _view(self, task_id: str, after: int, after_message: int) -> wire.View | None:
         """The task with a page of its records and messages; None when there is no such task."""
@@ -527,6 +554,10 @@ class _NotFound(Exception):
     """There is no such workflow, or it has ended."""
 
 
+class _TimedOut(StoreUnavailable):
+    """The answer did not come in time."""
+
+
 async def _rpc(call: Any) -> Any:
     """The answer of a call. Raises _NotFound and StoreUnavailable."""
     try:
@@ -538,7 +569,9 @@ async def _rpc(call: Any) -> Any:
 
 
 def _unavailable(error: RPCError) -> StoreUnavailable:
-    return StoreUnavailable(f"Temporal does not answer: {error.message}")
+    late = error.status in {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
+    kind = _TimedOut if late else StoreUnavailable
+    return kind(f"Temporal does not answer: {error.message}")
 
 
 def _check(task: NewTask) -> None:
