@@ -11,7 +11,8 @@ import pytest
 from onward import State
 from onward.core.clock import SystemClock
 from onward.core.record import Record
-from onward.engines.copy import JournalCopy, TaskCopy
+from onward.core.task import Message
+from onward.engines.copy import Copier, JournalCopy, TaskCopy
 from onward.engines.temporal.visibility import Visibility
 from onward.store.port.core import Store
 from onward.store.port.listing import Which
@@ -102,6 +103,25 @@ async def test_a_copy_has_a_bound_of_bytes(copy: JournalCopy, far: Far) -> None:
         await copy.get(task_id)
     assert len(copy._sizes) == 10
     assert [await copy._copier.has(task_id) for task_id in far.ids] == [False] * 40 + [True] * 10
+
+
+async def test_an_ended_task_is_copied_to_its_last_message() -> None:
+    """The pages of an ended task may have all records before they have all messages."""
+    store = SqliteStore(":memory:", inline=True)
+    inbox = [Message(f"m{number}", "signal", "go", None, b"{}", number) for number in range(1, 4)]
+
+    async def read(task_id: str, after: int, after_message: int) -> TaskCopy:
+        task = task_copy(task_id)
+        records = [record for record in task.records if record.seq > after]
+        return dataclasses.replace(task, records=records, inbox=inbox[after_message : after_message + 1], messages=3)
+
+    await store.open()
+    assert await Copier(cast("Store", store), read).refresh("0" * 26)
+    assert await store.inbox("0" * 26) == inbox
+    task = await store.get("0" * 26)
+    assert task is not None
+    assert task.state is State.COMPLETED
+    await store.close()
 
 
 @pytest.mark.parametrize(

@@ -381,7 +381,7 @@ async def _write(task: TaskCopy, contents: Mapping[str, bytes], connection: Conn
             tenant=task.tenant,
             inbox=task.messages,
         )
-    elif head == task.head:
+    elif (head, messages) == (task.head, task.messages):  # nothing follows: a task with an outcome is not copied again
         await connection.run("drop_queue", id=task.id)
         await connection.run("drop_outcome", id=task.id)
         await connection.run("copy_outcome", id=task.id, state=task.state, attempt=task.attempt, seq=task.head)
