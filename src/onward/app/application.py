@@ -129,6 +129,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
             coordinator=self._coordinator,
             broker_checks=self._check_brokers,
             engine=self._engine,
+            await_end=None if self._engine is None else self._engine.end,
         )
 
     def move(self, db: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -28,9 +28,11 @@ from onward.core.clock import Clock
 from onward.core.record import Record
 from onward.core.task import NEEDS_A_PERSON, Message, NewTask
 from onward.core.wire import decode
+from onward.engine.background import spawn
 from onward.engines.copy import JournalCopy, TaskCopy
 from onward.engines.temporal import wire
 from onward.errors import BadSetting, StoreUnavailable, UsageError
+from onward.service.engine import Completed
 from onward.store.port.core import Sent, Stopped, Store, Submitted
 
 TASK_TIMEOUT_S = 5.0
@@ -280,6 +282,16 @@ class TemporalEngine:
         _refuse("a verdict about a task that has ended", "submit a task that puts it right")
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def end(self, task_id: str) -> asyncio.Task[Completed | None]:
+        """Wait until the workflow of a task has ended; its result, or None where the journal has to be read. No worker needs to run."""
+        return spawn(self._end(task_id), f"onward-temporal-end-{task_id}")
+
+    async def _end(self, task_id: str) -> Completed | None:
+        try:
+            return Completed(await (await self._handle(task_id)).result())
+        except (WorkflowFailureError, RPCError, StoreUnavailable):
+            return None
 
     async def head(self, task_id: str) -> int:
         """The number of the last record of a task; 0 when there is no such task."""

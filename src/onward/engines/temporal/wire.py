@@ -16,6 +16,9 @@ VIEW, CONTENTS, CONTENT_NAMES = "view", "contents", "content_names"
 NO_HANDLER = "NoHandler"
 """The type of the failure of an `advance` on a worker that has no handler for the task."""
 
+NO_SHIFT = "NoShift"
+"""The type of the failure of an `advance` on a worker that does not have the shift of its token in memory."""
+
 GIVEN_UP = "GivenUp"
 """The type of the failure of an `advance` that a worker began after the server had given it up."""
 
@@ -66,6 +69,7 @@ class Advance(TypedDict):
     """The input of the activity: go on with the task, whose journal ends with record `head`."""
 
     request: Request
+    """Without its input and options where there is a token: the shift has them."""
     head: int
     inbox: int
     attempt: int

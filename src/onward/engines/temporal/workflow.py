@@ -63,6 +63,8 @@ class OnwardTask:
         self._attempt, self._reason, self._due_at = start["attempt"], start["reason"], start["due_at"]
         self._state = ""
         self._token, self._queue = start["token"], start["worker_queue"]
+        self._elsewhere = False
+        """Whether the shift is in the memory of another worker than the one that has this workflow in its cache."""
         self._crashes = 0
         self._running = False
         self._cancelled = False
@@ -160,9 +162,9 @@ class OnwardTask:
 
     async def _advance(self) -> None:
         """Let a worker go on with the task, and append what it has done."""
-        sticky = bool(self._token)
+        sticky = bool(self._token) and self._elsewhere
         advance: wire.Advance = {
-            "request": self._request,
+            "request": {**self._request, "input": "", "options": ""} if self._token else self._request,
             "head": self._head,
             "inbox": len(self._inbox),
             "attempt": self._attempt,
@@ -182,7 +184,10 @@ class OnwardTask:
                 cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
             )
         except ActivityError as error:
-            self._token = ""
+            if isinstance(error.cause, ApplicationError) and error.cause.type == wire.NO_SHIFT and not sticky:
+                self._elsewhere = True  # the next activity goes to the task queue of the worker that has it
+                return
+            self._token, self._elsewhere = "", False
             if is_cancelled_exception(error) and not self._cancelled and workflow.cancellation_reason() is not None:
                 raise asyncio.CancelledError from None
             await self._after_failure(error)
@@ -196,6 +201,8 @@ class OnwardTask:
         cause = error.cause
         if isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START:
             return
+        if isinstance(cause, ApplicationError) and cause.type == wire.NO_SHIFT:
+            return
         if isinstance(cause, ApplicationError) and cause.type == wire.NO_HANDLER:
             await asyncio.sleep(CRASH_PAUSE_S * 10)
             return
@@ -207,6 +214,7 @@ class OnwardTask:
         unheard = ending is not None and bool(ending["state"]) and _is_behind(ending["inbox"], len(self._inbox))
         self._records += records[:-1] if unheard else records
         self._contents |= advanced["contents"]
+        self._elsewhere = self._elsewhere and self._token == advanced["token"]
         self._token, self._queue = advanced["token"], advanced["queue"]
         if len(records) > 1 or ending is not None:
             self._crashes = 0
