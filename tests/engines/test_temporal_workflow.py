@@ -103,6 +103,37 @@ async def test_a_long_task_goes_on_in_new_runs(engine: OnTemporal) -> None:
     assert len(runs) > 2
 
 
+async def test_a_worker_without_the_shift_says_so(engine: OnTemporal) -> None:
+    """The next stretch finds no shift, neither by the shared task queue nor by the worker's own: a new shift replays the journal."""
+    ran: list[int] = []
+
+    @engine.app.task
+    async def work(ctx: Any) -> int:
+        async def step(number: int) -> int:
+            ran.append(number)
+            if number == 2 and engine._worker is not None:
+                engine._worker._sessions.clear()
+            return number
+
+        return sum([await ctx.step(step, number) for number in range(5)])
+
+    handle = await engine.submit(work)
+    assert await handle.result(60) == 10
+    assert ran == [0, 1, 2, 3, 4]
+    assert (await engine.kinds(handle)).count(r.SHIFT) == 2
+
+
+async def test_a_result_needs_no_worker(engine: OnTemporal) -> None:
+    @engine.app.task
+    async def work(ctx: Any) -> str:
+        return "done"
+
+    handle = await engine.submit(work)
+    assert await handle.result(60) == "done"
+    await engine.stop()
+    assert await engine.app.handle(handle.id).result(60) == "done"
+
+
 async def test_ten_thousand_steps(engine: OnTemporal, at_length: None) -> None:
     """With default settings: the journal is dense over all runs, and the replay after a crash at the end is bounded."""
     steps, ran = 10_000, 0
