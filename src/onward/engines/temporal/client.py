@@ -344,7 +344,9 @@ class TemporalEngine:
                 return await _rpc(
                     handle.query(name, args=args, rpc_timeout=datetime.timedelta(seconds=QUERY_ATTEMPT_S))
                 )
-            except _TimedOut as error:
+            except StoreUnavailable as error:
+                if not _is_late(error.__cause__):
+                    raise
                 if self._clock.monotonic() >= end:
                     raise StoreUnavailable(
                         f"no worker of {self.address} answered about task {task_id} within {QUERY_TIMEOUT_S:g} s; "
@@ -420,10 +422,6 @@ class _NotFound(Exception):
     """There is no such workflow, or it has ended."""
 
 
-class _TimedOut(StoreUnavailable):
-    """The answer did not come in time."""
-
-
 async def _rpc(call: Any) -> Any:
     """The answer of a call. Raises _NotFound and StoreUnavailable."""
     try:
@@ -431,9 +429,13 @@ async def _rpc(call: Any) -> Any:
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             raise _NotFound from error
-        late = error.status in {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
-        kind = _TimedOut if late else StoreUnavailable
-        raise kind(f"Temporal does not answer: {error.message}") from error
+        raise StoreUnavailable(f"Temporal does not answer: {error.message}") from error
+
+
+def _is_late(error: BaseException | None) -> bool:
+    """Whether an answer did not come within its time."""
+    late = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
+    return isinstance(error, RPCError) and error.status in late
 
 
 def _check(task: NewTask) -> None:
