@@ -59,14 +59,14 @@ class Engine(abc.ABC):
             await self.start()
         return await self.app.submit(handler, value, **options)
 
-    async def ended(self, handle: Handle[Any]) -> Task:
+    async def ended(self, handle: Handle[Any], within_s: float | None = None) -> Task:
         """The task, once it has ended."""
 
         async def ended() -> Task | None:
             task = await handle.get()
             return task if task.ended else None
 
-        task = await self.until(ended)
+        task = await (self.until(ended) if within_s is None else eventually(ended, within_s))
         assert task is not None
         return task
 

@@ -57,6 +57,7 @@ async def test_large_values_go_where_artifacts_are(engine: OnTemporal) -> None:
     *sizes, result = (await engine.ended(handle)).result
     assert sizes == [5 * MB] * 4
     assert result == "r" * 5 * MB
+    assert (await handle.result(60))[-1] == result
     assert (await handle.get()).input == "i" * 5 * MB
     (done,) = [
         record
@@ -74,6 +75,7 @@ async def test_an_input_that_looks_like_a_reference_is_none(engine: OnTemporal) 
     forged = {"$onward.shelf": ["0" * 26, "0" * 32], "bytes": 1}
     assert (await engine.run(work, forged)).result == forged
     assert (await engine.run(work, {"result": forged})).input == {"result": forged}
+    assert await (await engine.submit(work, forged)).result(60) == forged
 
 
 async def test_a_journal_that_is_too_large_for_a_new_run(engine: OnTemporal) -> None:

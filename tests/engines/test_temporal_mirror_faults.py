@@ -31,6 +31,12 @@ def _plain(plain_payloads: None) -> None:
     """Encryption is refused on Temporal."""
 
 
+@pytest.fixture(autouse=True)
+def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_LEASE_S", "2")
+    monkeypatch.setenv("ONWARD_HEARTBEAT_S", "0.3")
+
+
 @pytest.fixture
 def server() -> Iterator[Temporal]:
     """A server of its own: the test kills it."""
@@ -89,7 +95,7 @@ async def _resolved(app: Onward, ledger: Ledger, handles: list[Any]) -> bool:
     tasks = [await handle.get() for handle in handles]
     for task in tasks:
         if task.reason == "in_doubt":
-            charged = ["charge", task.task_id] in ledger.read()
+            charged = any(line[:2] == ["charge", task.task_id] for line in ledger.read())
             await app.resolve(task.task_id, "happened" if charged else "not_happened", "charged")
     return all(task.ended for task in tasks)
 

@@ -131,6 +131,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
             coordinator=self._coordinator,
             broker_checks=self._check_brokers,
             engine=self._engine,
+            await_end=self._await_end(),
         )
         if self._engine is not None:
             self._engine.use_artifacts(self.service.artifacts)

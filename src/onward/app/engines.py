@@ -13,6 +13,7 @@ from onward.core.ids import Ids
 from onward.engine.context.secrets import Secrets
 from onward.engine.handlers import Handler
 from onward.errors import UsageError
+from onward.service.engine import AwaitEnd
 from onward.service.service import Service
 from onward.store.port.core import Store
 
@@ -116,6 +117,10 @@ class OtherEngines:
             ids=self._ids,
             mirrored=self._make_mirrored_worker(),
         )
+
+    def _await_end(self) -> AwaitEnd | None:
+        """Waits for the end of a task without reads of its journal; None where reads are cheap: on Onward's own engine, and with a mirror."""
+        return None if self._engine is None or self._engine.mirror else self._engine.end
 
     def _make_mirrored_worker(self) -> MirroredWorker | None:
         if self._engine is None or not self._engine.mirror:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -32,12 +32,14 @@ from onward.core.clock import Clock
 from onward.core.record import Record
 from onward.core.task import NEEDS_A_PERSON, Message, NewTask, Task
 from onward.core.wire import decode
+from onward.engine.background import spawn
 from onward.engines.copy import Copier, JournalCopy, TaskCopy
 from onward.engines.large import LargeValues
 from onward.engines.mirror import MirrorStore
 from onward.engines.temporal import wire
 from onward.engines.temporal.visibility import Visibility
 from onward.errors import BadSetting, OnwardError, StoreUnavailable, UsageError
+from onward.service.engine import Completed
 from onward.store.port.core import Sent, Stopped, Store, Submitted
 from onward.store.port.listing import Which
 from onward.store.shared.database import Connection
@@ -411,6 +413,18 @@ class TemporalEngine:
             await self.copier.refresh(task_id)
         return await self.store.get(task_id, whose)
 
+    def end(self, task_id: str) -> asyncio.Task[Completed | None]:
+        """Wait until the workflow of a task has ended; its result, or None where the journal has to be read. No worker needs to run."""
+        return spawn(self._end(task_id), f"onward-temporal-end-{task_id}")
+
+    async def _end(self, task_id: str) -> Completed | None:
+        try:
+            result = await (await self._handle(task_id)).result()
+        except (WorkflowFailureError, RPCError, StoreUnavailable):
+            return None
+        large = isinstance(result, dict) and wire.REFERENCE in result
+        return None if large else Completed(result)
+
     async def head(self, task_id: str) -> int:
         """The number of the last record of a task; 0 when there is no such task."""
         view = await self._view(task_id, 2**53, 2**31)
@@ -469,7 +483,9 @@ class TemporalEngine:
                 return await _rpc(
                     handle.query(name, args=args, rpc_timeout=datetime.timedelta(seconds=QUERY_ATTEMPT_S))
                 )
-            except _TimedOut as error:
+            except StoreUnavailable as error:
+                if not _is_late(error.__cause__):
+                    raise
                 if self._clock.monotonic() >= end:
                     raise StoreUnavailable(
                         f"no worker of {self.address} answered about task {task_id} within {QUERY_TIMEOUT_S:g} s; "
@@ -554,10 +570,6 @@ class _NotFound(Exception):
     """There is no such workflow, or it has ended."""
 
 
-class _TimedOut(StoreUnavailable):
-    """The answer did not come in time."""
-
-
 async def _rpc(call: Any) -> Any:
     """The answer of a call. Raises _NotFound and StoreUnavailable."""
     try:
@@ -569,9 +581,13 @@ async def _rpc(call: Any) -> Any:
 
 
 def _unavailable(error: RPCError) -> StoreUnavailable:
-    late = error.status in {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
-    kind = _TimedOut if late else StoreUnavailable
-    return kind(f"Temporal does not answer: {error.message}")
+    return StoreUnavailable(f"Temporal does not answer: {error.message}")
+
+
+def _is_late(error: BaseException | None) -> bool:
+    """Whether an answer did not come within its time."""
+    late = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
+    return isinstance(error, RPCError) and error.status in late
 
 
 def _check(task: NewTask) -> None:

@@ -16,6 +16,9 @@ VIEW, CONTENTS, CONTENT_NAMES = "view", "contents", "content_names"
 NO_HANDLER = "NoHandler"
 """The type of the failure of an `advance` on a worker that has no handler for the task."""
 
+NO_SHIFT = "NoShift"
+"""The type of the failure of an `advance` on a worker that does not have the shift of its token in memory."""
+
 GIVEN_UP = "GivenUp"
 """The type of the failure of an `advance` that a worker began after the server had given it up."""
 
@@ -24,6 +27,9 @@ def mirror_queue(queue: str) -> str:
     """The task queue of the copies to the mirror: those that wait for a database that is away take no slot of a step."""
     return f"{queue}-mirror"
 
+
+REFERENCE = "$onward.shelf"
+"""The first key of a reference to a value that is stored where artifacts are (`engines/large.py`)."""
 
 JsonRecord = list[Any]
 """A record: seq, shift, kind, key, data (JSON as a string), at."""
@@ -92,6 +98,7 @@ class Advance(TypedDict):
     """The input of the activity: go on with the task, whose journal ends with record `head`."""
 
     request: Request
+    """Without its input and options where there is a token: the shift has them."""
     head: int
     inbox: int
     attempt: int

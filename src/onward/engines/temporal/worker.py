@@ -102,7 +102,6 @@ class TemporalWorker:
                 workflows=[OnwardTask],
                 workflow_runner=workflow_runner(),
                 sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_WORKFLOW_S),
-                disable_eager_activity_execution=True,
                 **options,
             ),
             Worker(client, task_queue=self._own_queue, **options),
@@ -152,8 +151,9 @@ class TemporalWorker:
         return f"{self._engine.address.queue}-{self.id}"
 
     @activity.defn(name=wire.ADVANCE)
-    async def _advance(self, advance: wire.Advance) -> wire.Advanced:
-        """Run a stretch of a shift: until a record must be durable, or the shift has ended."""
+    async def _advance(self, advance: Any) -> Any:
+        """Run a stretch of a shift: until a record must be durable, or the shift has ended. `advance` is a `wire.Advance`, and the answer a
+        `wire.Advanced`: the SDK would check and copy values of these types field by field."""
         request = advance["request"]
         task_id = request["id"]
         await self._shared.lease.until_held()
@@ -165,6 +165,9 @@ class TemporalWorker:
         if session is None or not session.fits(advance):
             if session is not None:
                 session.drop()
+                self._forget(session)
+            if advance["token"]:
+                raise ApplicationError("this worker has no such shift", type=wire.NO_SHIFT, non_retryable=True)
             handler = self._handlers.get(request["task"])
             if handler is None:
                 raise ApplicationError(

@@ -69,6 +69,8 @@ class OnwardTask:
         self._attempt, self._reason, self._due_at = start["attempt"], start["reason"], start["due_at"]
         self._state = ""
         self._token, self._queue = start["token"], start["worker_queue"]
+        self._elsewhere = False
+        """Whether the shift is in the memory of another worker than the one that has this workflow in its cache."""
         self._crashes = 0
         self._running = False
         self._cancelled = False
@@ -175,9 +177,9 @@ class OnwardTask:
 
     async def _advance(self) -> None:
         """Let a worker go on with the task, and append what it has done."""
-        sticky = bool(self._token)
+        sticky = bool(self._token) and self._elsewhere
         advance: wire.Advance = {
-            "request": self._request,
+            "request": {**self._request, "input": "", "options": ""} if self._token else self._request,
             "head": self._head,
             "inbox": len(self._inbox),
             "attempt": self._attempt,
@@ -197,7 +199,10 @@ class OnwardTask:
                 cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
             )
         except ActivityError as error:
-            self._token = ""
+            if isinstance(error.cause, ApplicationError) and error.cause.type == wire.NO_SHIFT and not sticky:
+                self._elsewhere = True  # the next activity goes to the task queue of the worker that has it
+                return
+            self._token, self._elsewhere = "", False
             if is_cancelled_exception(error) and not self._cancelled and workflow.cancellation_reason() is not None:
                 raise asyncio.CancelledError from None
             await self._after_failure(error)
@@ -211,6 +216,8 @@ class OnwardTask:
         cause = error.cause
         if isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START:
             return
+        if isinstance(cause, ApplicationError) and cause.type == wire.NO_SHIFT:
+            return
         if isinstance(cause, ApplicationError) and cause.type == wire.NO_HANDLER:
             await asyncio.sleep(CRASH_PAUSE_S * 10)
             return
@@ -222,6 +229,7 @@ class OnwardTask:
         unheard = ending is not None and bool(ending["state"]) and _is_behind(ending["inbox"], len(self._inbox))
         self._records += records[:-1] if unheard else records
         self._contents |= advanced["contents"]
+        self._elsewhere = self._elsewhere and self._token == advanced["token"]
         self._token, self._queue = advanced["token"], advanced["queue"]
         if len(records) > 1 or ending is not None:
             self._crashes = 0
@@ -360,7 +368,8 @@ class OnwardTask:
             workflow.logger.info("the parent %s has ended", parent)
 
     def _outcome(self) -> Any:
-        """The result of the workflow, for Temporal's own tools. The journal has all of it."""
+        """The result of the workflow, for callers that wait for it and for Temporal's own tools: a large one is the reference to the last
+        record. The journal has all of it."""
         data = json.loads(self._records[-1][4])
         if self._state == "failed":
             error = data.get("error", {})
@@ -369,7 +378,7 @@ class OnwardTask:
             )
         if self._state == "cancelled" and self._cancelled:
             raise asyncio.CancelledError
-        return data.get("result")
+        return data if wire.REFERENCE in data else data.get("result")
 
 
 def _is_behind(inbox: int | None, messages: int) -> bool:
