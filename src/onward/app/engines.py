@@ -89,7 +89,7 @@ class OtherEngines:
         """A worker of the engine that the settings name, not started yet; None for Onward's own."""
         if self._engine is None:
             return None
-        from onward.engines.temporal.session import SharedServices  # noqa: PLC0415 -- an extra
+        from onward.engines.session import SharedServices  # noqa: PLC0415 -- an extra
         from onward.engines.temporal.worker import TemporalWorker  # noqa: PLC0415 -- an extra
 
         self._check_handlers()

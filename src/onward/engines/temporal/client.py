@@ -28,8 +28,8 @@ from onward.core.clock import Clock
 from onward.core.record import Record
 from onward.core.task import NEEDS_A_PERSON, Message, NewTask
 from onward.core.wire import decode
+from onward.engines import wire
 from onward.engines.copy import JournalCopy, TaskCopy
-from onward.engines.temporal import wire
 from onward.errors import BadSetting, StoreUnavailable, UsageError
 from onward.store.port.core import Sent, Stopped, Store, Submitted
 

@@ -35,7 +35,7 @@ from onward.engine.shift.threads import Threads
 from onward.engine.shift.traced import TracedShift, watching
 from onward.engine.worker.lease import Lease
 from onward.engine.worker.worker import Submit
-from onward.engines.temporal import wire
+from onward.engines import wire
 from onward.errors import OnwardError, UsageError
 from onward.store.port.core import ALL_MESSAGES, Claimed, End, Sent, Wait
 from onward.store.port.listing import MAX_BYTES
