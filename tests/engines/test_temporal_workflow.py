@@ -14,25 +14,25 @@ from onward.engines.temporal.client import TemporalEngine
 from onward.engines.temporal.worker import workflow_runner
 from onward.engines.temporal.workflow import OnwardTask
 from rig.temporal import Temporal
-from tests.engines.kit import OnTemporal
+from tests.engines.kit import Foreign
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-async def engine(temporal: Temporal, request: pytest.FixtureRequest) -> AsyncIterator[OnTemporal]:
-    engine = OnTemporal(Onward(engine=f"{temporal.url}?queue={request.node.name}", lease_s=5.0, heartbeat_s=0.5))
+async def engine(temporal: Temporal, request: pytest.FixtureRequest) -> AsyncIterator[Foreign]:
+    engine = Foreign(Onward(engine=f"{temporal.url}?queue={request.node.name}", lease_s=5.0, heartbeat_s=0.5))
     async with engine.app:
         yield engine
         await engine.stop()
 
 
-def _temporal(engine: OnTemporal) -> TemporalEngine:
+def _temporal(engine: Foreign) -> TemporalEngine:
     assert engine.app._engine is not None
     return engine.app._engine
 
 
-async def test_histories_replay(engine: OnTemporal) -> None:
+async def test_histories_replay(engine: Foreign) -> None:
     """A history of each way through the workflow: steps, a wait, a child, a failure, a cancel with and without a saga."""
 
     @engine.app.task
@@ -72,7 +72,7 @@ async def test_histories_replay(engine: OnTemporal) -> None:
         await replayer.replay_workflow(await client.get_workflow_handle(handle.id).fetch_history())
 
 
-async def test_a_long_task_goes_on_in_new_runs(engine: OnTemporal) -> None:
+async def test_a_long_task_goes_on_in_new_runs(engine: Foreign) -> None:
     ran: list[int] = []
     _temporal(engine).events = 60
 

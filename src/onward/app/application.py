@@ -152,6 +152,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
         await self._close_cache()
         if self._coordinator is not None:
             await self._coordinator.close()
+        await self._close_engine()
         await self.store.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A shift in the memory of a Temporal worker, between one `advance` and the next.
+"""A shift in the memory of a worker of another engine, between one `advance` and the next.
 
 The writer gathers the records of the shift. An `advance` takes them as its answer, and the next `advance` says that they are durable: then
 the steps that wait for them go on. A session whose next `advance` does not come, because another worker has the task, is dropped.
@@ -13,7 +13,7 @@ import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from onward.artifacts.keeper import Artifacts
 from onward.coordinate.tasks import TaskLocks
@@ -37,20 +37,40 @@ from onward.engine.worker.lease import Lease
 from onward.engine.worker.worker import Submit
 from onward.engines import wire
 from onward.errors import OnwardError, UsageError
-from onward.store.port.core import ALL_MESSAGES, Claimed, End, Sent, Wait
+from onward.store.port.core import ALL_MESSAGES, Claimed, End, Sent, Store, Wait
 from onward.store.port.listing import MAX_BYTES
 from onward.store.writer import Hold
 
-if TYPE_CHECKING:
-    from onward.engines.temporal.client import TemporalEngine
-
-log = logging.getLogger("onward.temporal")
+log = logging.getLogger("onward.engines")
 
 MAX_RECORD_BYTES = 1_500_000
 """Bytes of one record, with the contents that go with it. The server refuses payloads of more than 2 MB."""
 
 MENTION_DELAY_S = 1.0
 """Seconds until records without a waiter are a reason for a commit of their own."""
+
+
+class JournalReader(Protocol):
+    """The engine, as a shift uses it: it reads journals, and sends messages to other tasks."""
+
+    store: Store
+    """A copy for readers."""
+
+    async def records(self, task_id: str) -> list[Record]:
+        """The whole journal of a task."""
+        ...
+
+    async def messages(self, task_id: str, after: int) -> list[Message]:
+        """The messages of a task after a number."""
+        ...
+
+    async def contents(self, task_id: str, names: Iterable[str]) -> dict[str, bytes]:
+        """Those of these contents that the task has."""
+        ...
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        """Send a message to a task."""
+        ...
 
 
 class SessionWriter:
@@ -113,7 +133,7 @@ class SessionWriter:
         kept, size = hold.kept or {}, len(data) + sum(map(len, (hold.kept or {}).values()))
         if size > MAX_RECORD_BYTES:
             raise OnwardError(
-                f"a record of {size:,} bytes is more than the {MAX_RECORD_BYTES:,} that fit into one payload of Temporal; leave large results "
+                f"a record of {size:,} bytes is more than the {MAX_RECORD_BYTES:,} that fit into one payload of this engine; leave large results "
                 "as artifacts (ctx.artifact), with artifacts= a folder or a bucket"
             )
         hold.seq += 1
@@ -166,7 +186,7 @@ class SessionWriter:
 
 
 class _NoQuotas:
-    """Used-up quotas of providers: each step asks anew, since Temporal has no place that all workers share."""
+    """Used-up quotas of providers: each step asks anew, since the engine has no place that all workers share."""
 
     async def get(self, name: str, /) -> Shut | None:  # noqa: ARG002 -- as in the port
         return None
@@ -196,7 +216,7 @@ class _NoBudgets:
         change: Callable[[Mapping[str, BudgetLedger]], Granted],  # noqa: ARG002
         /,
     ) -> Granted:
-        raise UsageError("budgets are not there on Temporal yet; submit this task without a budget")
+        raise UsageError("budgets are not there on this engine; submit this task without a budget")
 
 
 class NoLocks(TaskLocks):
@@ -207,7 +227,7 @@ class NoLocks(TaskLocks):
 
     async def take(self, request: Any) -> Any:  # noqa: ARG002 -- as in TaskLocks
         raise UsageError(
-            "ctx.lock is not there on Temporal; use a workflow id or an idempotency key of your own instead"
+            "ctx.lock is not there on this engine; use a workflow id or an idempotency key of your own instead"
         )
 
     async def left(self, request: Any) -> None:
@@ -223,7 +243,7 @@ class SessionStore:
     codec = None
     budgets, quotas, pruning, tails = _NoBudgets(), _NoQuotas(), _NoTrim(), _NoFollowers()
 
-    def __init__(self, engine: TemporalEngine, task_id: str, started: Record) -> None:
+    def __init__(self, engine: JournalReader, task_id: str, started: Record) -> None:
         self._engine, self._task_id, self._started = engine, task_id, started
         self._records: list[Record] | None = None
 
@@ -271,17 +291,17 @@ class SessionStore:
         /,
     ) -> bool:
         raise UsageError(
-            "ctx.transaction needs an Onward database, and this task runs on Temporal; make it a step with effect='once', or an idempotent one"
+            "ctx.transaction needs an Onward database, and this task runs on another engine; make it a step with effect='once', or an idempotent one"
         )
 
     def nudge(self, topic: str, tasks: Sequence[str] = (), /) -> None:
-        """Temporal wakes tasks by itself."""
+        """The engine wakes tasks by itself."""
 
 
 class SessionServices:
     """What a shift uses: the parts that all sessions of a worker share, and its own store, writer and lease."""
 
-    def __init__(self, shared: SharedServices, engine: TemporalEngine, task_id: str, started: Record) -> None:
+    def __init__(self, shared: SharedServices, engine: JournalReader, task_id: str, started: Record) -> None:
         self.store = SessionStore(engine, task_id, started)
         self.writer = SessionWriter(shared.clock.now)
         self.lease = shared.lease
@@ -337,7 +357,7 @@ class Session:
     def __init__(
         self,
         shared: SharedServices,
-        engine: TemporalEngine,
+        engine: JournalReader,
         advance: wire.Advance,
         handler: Handler,
         worker: str,
@@ -386,8 +406,8 @@ class Session:
         self._writer.durable_to(head)
         if self._task is None:
             self._task = spawn(self._work(), f"onward-task-{self.task_id}")
-        beating = spawn(self._beat(heartbeat, interval_s), "onward-temporal-heartbeat")
-        wanted = spawn(self._writer.wanted(), "onward-temporal-records")
+        beating = spawn(self._beat(heartbeat, interval_s), "onward-engine-heartbeat")
+        wanted = spawn(self._writer.wanted(), "onward-engine-records")
         try:
             await asyncio.wait({wanted, self._task}, return_when=asyncio.FIRST_COMPLETED)
             if self._task.done() and self._writer.ending is None:
