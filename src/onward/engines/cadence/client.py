@@ -59,6 +59,9 @@ RUN_TIMEOUT = datetime.timedelta(days=3650)
 MAX_EVENTS = 600
 """Events of the history of one run. The client of Cadence has no cache of workflows: it replays the whole history at every decision."""
 
+MAX_ANSWER_BYTES = 64 << 20
+"""Bytes of one answer of the server: a page of a history has the results of many steps. The default of gRPC is 4 MB."""
+
 MAX_LISTED = 1_000
 """Workflows that are read before a list of tasks."""
 
@@ -105,7 +108,11 @@ class CadenceEngine(WorkflowEngine):
         """The client, connected. Raises StoreUnavailable."""
         async with self._connecting:
             if self._client is None:
-                client = Client(target=self.address.target, domain=self.address.domain)
+                client = Client(
+                    target=self.address.target,
+                    domain=self.address.domain,
+                    channel_arguments={"grpc.max_receive_message_length": MAX_ANSWER_BYTES},
+                )
                 try:
                     async with asyncio.timeout(CALL_TIMEOUT_S):
                         await client.ready()
