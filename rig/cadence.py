@@ -41,16 +41,25 @@ class Cadence(Server):
     start_timeout_s: ClassVar[float] = 90.0
     not_ready: ClassVar[tuple[type[Exception], ...]] = (OSError, TimeoutError)
 
+    def __init__(self, directory: Path | None = None, port: int | None = None) -> None:
+        super().__init__(directory, port)
+        self._elsewhere = os.environ.get("ONWARD_CADENCE", "")
+        """The address of a server that runs already; tests have no variables of Onward later on."""
+
+    @property
+    def address(self) -> str:
+        return self._elsewhere or f"127.0.0.1:{self.port}"
+
     @property
     def url(self) -> str:
-        return f"cadence://{os.environ.get('ONWARD_CADENCE') or f'127.0.0.1:{self.port}'}/{DOMAIN}"
+        return f"cadence://{self.address}/{DOMAIN}"
 
     def start(self) -> Self:
-        if os.environ.get("ONWARD_CADENCE"):
-            if not self.ready():
-                raise Unavailable(f"no Cadence server at {os.environ['ONWARD_CADENCE']}")
-            return self
-        return super().start()
+        if not self._elsewhere:
+            return super().start()
+        if not self.ready() and not self.ready():  # the first call may make the domain
+            raise Unavailable(f"no Cadence server answers at {self._elsewhere}, which ONWARD_CADENCE names")
+        return self
 
     def choose_ports(self) -> None:
         super().choose_ports()
@@ -66,7 +75,7 @@ class Cadence(Server):
 
     def ready(self) -> bool:
         """Whether the server has the domain, which the first call makes."""
-        return asyncio.run(_has_domain(self.url.removeprefix("cadence://").partition("/")[0]))
+        return asyncio.run(_has_domain(self.address))
 
     def _settings(self) -> dict[str, Any]:
         ports = dict(self._ports, frontend=(self.port, self._ports["frontend"][1]))
