@@ -15,7 +15,7 @@ QUICK  := $(PYTEST) --files-in-memory -n $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-full coverage prove bench lint lint-types lint-style lint-layers lint-house format docs lock audit sbom clean
+.PHONY: help demo check test test-full test-slow test-alone test-roles coverage prove bench lint lint-types lint-style lint-layers lint-house format docs lock audit sbom clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -30,8 +30,13 @@ test: $(STAMP) lint ## what a change needs: linters, types, and all quick tests 
 	$(QUICK) $(TESTS) -m "not slow"
 
 test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance suites, both databases everywhere (some 40 minutes)
+	@$(MAKE) --no-print-directory -k test-slow test-alone test-roles
+
+test-slow: $(STAMP)
 	$(PYTEST) $(TESTS) -n $(JOBS) -m "slow and not alone"
+test-alone: $(STAMP)
 	$(PYTEST) $(TESTS) -n 1 -m "alone"
+test-roles: $(STAMP)
 	$(PYTEST) tests/store -n $(JOBS) -m "postgres and not slow and not owner" --roles
 
 coverage: $(STAMP) ## the quick tests, and which lines of src/ they do not run

@@ -17,8 +17,8 @@ from tests.kit import HandClock, inline_app, running
 ENGINES = (
     "sqlite",
     pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.postgres]),
-    pytest.param("temporal", marks=pytest.mark.slow),
-    pytest.param("cadence", marks=pytest.mark.slow),
+    pytest.param("temporal", marks=[pytest.mark.slow, pytest.mark.xdist_group("temporal")]),  # one server for all tests
+    pytest.param("cadence", marks=[pytest.mark.slow, pytest.mark.xdist_group("cadence")]),
 )
 
 RUN = uuid.uuid4().hex[:8]

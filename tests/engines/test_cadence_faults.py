@@ -19,7 +19,7 @@ from rig.processes import Child
 from tests.engines.cadence_worker import STEPS, make_app
 from tests.kit import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cadence")]
 
 KILLS = 10
 TASKS = 5

@@ -14,7 +14,7 @@ from onward.core import record as r
 from rig.cadence import Cadence
 from tests.engines.kit import Foreign
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cadence")]
 
 
 @pytest.fixture

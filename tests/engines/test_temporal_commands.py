@@ -12,7 +12,7 @@ import pytest
 from rig.processes import Child
 from rig.temporal import Temporal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("temporal")]
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "engines.md"
 

@@ -17,7 +17,7 @@ from rig.temporal import Temporal
 from tests.engines.temporal_worker import STEPS, make_app
 from tests.kit import eventually, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("temporal")]
 
 TASKS = 6
 

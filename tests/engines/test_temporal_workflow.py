@@ -16,7 +16,7 @@ from onward.engines.temporal.workflow import OnwardTask
 from rig.temporal import Temporal
 from tests.engines.kit import Foreign
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("temporal")]
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from cadence.error import (
     WorkflowExecutionAlreadyCompletedError,
     WorkflowExecutionAlreadyStartedError,
 )
+from grpc import StatusCode
 
 from onward.core.clock import Clock
 from onward.engines import wire
@@ -44,8 +45,11 @@ log = logging.getLogger("onward.cadence")
 CALL_TIMEOUT_S = 30.0
 """Seconds within which the server must answer; the client of Cadence tries again within them."""
 
-QUERY_TIMEOUT_S = 15.0
-"""Seconds within which a worker must answer a query."""
+QUERY_TIMEOUT_S = 20.0
+"""Seconds within which a worker must answer a query. After the death of a worker the server may wait for its answer in vain."""
+
+QUERY_ATTEMPT_S = 5.0
+"""Seconds of one attempt of a query: each attempt asks any worker."""
 
 QUERY_PAUSE_S = 0.05
 """Seconds until a query that failed is sent again: the workflow may be about to make its first decision."""
@@ -168,13 +172,13 @@ class CadenceEngine(WorkflowEngine):
         )
         end = self._clock.monotonic() + QUERY_TIMEOUT_S
         while True:
-            left = max(end - self._clock.monotonic(), QUERY_PAUSE_S)
             try:
-                answer = await _rpc(client.workflow_stub.QueryWorkflow(request, timeout=left))
-            except QueryFailedError as error:
+                answer = await _rpc(client.workflow_stub.QueryWorkflow(request, timeout=QUERY_ATTEMPT_S))
+            except (QueryFailedError, _TimedOut) as error:
                 if self._clock.monotonic() >= end:
                     raise StoreUnavailable(
-                        f"no worker of Cadence has answered about task {task_id}: {error}"
+                        f"no worker of {self.address} answered about task {task_id} within {QUERY_TIMEOUT_S:g} s; check that one runs "
+                        f"(`onward worker`): {error}"
                     ) from error
                 await self._clock.sleep(QUERY_PAUSE_S)
             else:
@@ -204,6 +208,10 @@ class CadenceEngine(WorkflowEngine):
         return list(dict.fromkeys(execution.workflow_execution.workflow_id for execution in executions[:MAX_LISTED]))
 
 
+class _TimedOut(StoreUnavailable):
+    """The answer did not come in time."""
+
+
 async def _rpc(call: Any) -> Any:
     """The answer of a call. Raises NotFound, StoreUnavailable, and the errors that its callers expect."""
     try:
@@ -216,4 +224,6 @@ async def _rpc(call: Any) -> Any:
     except (WorkflowExecutionAlreadyStartedError, QueryFailedError):
         raise
     except (CadenceRpcError, TimeoutError) as error:
-        raise StoreUnavailable(f"Cadence does not answer: {error}") from error
+        late = isinstance(error, TimeoutError) or error.code is StatusCode.DEADLINE_EXCEEDED
+        kind = _TimedOut if late else StoreUnavailable
+        raise kind(f"Cadence does not answer: {error}") from error

@@ -41,8 +41,12 @@ CANCEL_TIMEOUT_S = 10.0
 
 CANCEL_PAUSE_S = 0.02
 
-QUERY_TIMEOUT_S = 5.0
-"""Seconds within which a worker must answer a query."""
+QUERY_TIMEOUT_S = 20.0
+"""Seconds within which a worker must answer a query. After the death of a worker the server waits up to `TASK_TIMEOUT_S` and the sticky
+timeout before it asks another one."""
+
+QUERY_ATTEMPT_S = 5.0
+"""Seconds of one attempt of a query: each attempt asks the worker that has the workflow now."""
 
 MAX_EVENTS = 8_000
 """Events of the history of one run. Temporal warns at 10,240."""
@@ -322,8 +326,18 @@ class TemporalEngine:
 
     async def _query(self, task_id: str, name: str, *args: Any) -> Any:
         """The answer of a workflow. A worker has to run. Raises _NotFound and StoreUnavailable."""
-        handle = await self._handle(task_id)
-        return await _rpc(handle.query(name, args=args, rpc_timeout=datetime.timedelta(seconds=QUERY_TIMEOUT_S)))
+        handle, end = await self._handle(task_id), self._clock.monotonic() + QUERY_TIMEOUT_S
+        while True:
+            try:
+                return await _rpc(
+                    handle.query(name, args=args, rpc_timeout=datetime.timedelta(seconds=QUERY_ATTEMPT_S))
+                )
+            except _TimedOut as error:
+                if self._clock.monotonic() >= end:
+                    raise StoreUnavailable(
+                        f"no worker of {self.address} answered about task {task_id} within {QUERY_TIMEOUT_S:g} s; "
+                        "check that one runs (`onward worker`)"
+                    ) from error
 
     async def _view(self, task_id: str, after: int, after_message: int) -> wire.View | None:
         """The task with a page of its records and messages; None when there is no such task."""
@@ -394,6 +408,10 @@ class _NotFound(Exception):
     """There is no such workflow, or it has ended."""
 
 
+class _TimedOut(StoreUnavailable):
+    """The answer did not come in time."""
+
+
 async def _rpc(call: Any) -> Any:
     """The answer of a call. Raises _NotFound and StoreUnavailable."""
     try:
@@ -401,7 +419,9 @@ async def _rpc(call: Any) -> Any:
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             raise _NotFound from error
-        raise StoreUnavailable(f"Temporal does not answer: {error.message}") from error
+        late = error.status in {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
+        kind = _TimedOut if late else StoreUnavailable
+        raise kind(f"Temporal does not answer: {error.message}") from error
 
 
 def _check(task: NewTask) -> None:
