@@ -15,7 +15,7 @@ from rig.ledger import Ledger
 
 STEPS = 24
 STEP_S = 0.05
-CHARGE_S = 1.0
+CHARGE_S = 2.0
 """Seconds of the charge: long enough that a kill meets it."""
 
 

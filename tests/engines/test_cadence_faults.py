@@ -22,8 +22,10 @@ from tests.kit import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cadence")]
 
 KILLS = 10
-TASKS = 5
-WITHIN_S = 180.0
+TASKS = 2
+"""Tasks that are submitted before each kill."""
+
+WITHIN_S = 240.0
 
 RUN = uuid.uuid4().hex[:8]
 """Names the task lists of this run: $ONWARD_CADENCE may name a server that has older ones."""
@@ -44,6 +46,15 @@ async def _grown(ledger: Ledger, length: int) -> None:
         return len(ledger.read()) >= length
 
     await eventually(enough, WITHIN_S)
+
+
+async def _charging(ledger: Ledger) -> None:
+    """Wait until a charge has begun."""
+
+    async def charges() -> bool:
+        return any(line[0] == "charge" for line in ledger.read())
+
+    await eventually(charges, WITHIN_S)
 
 
 async def _all_ended(app: Onward, ledger: Ledger, handles: list[Any]) -> None:
@@ -79,16 +90,18 @@ async def _check(app: Onward, ledger: Ledger, handles: list[Any]) -> None:
 
 
 async def _kill_workers(cadence: Cadence, folder: Path, kills: int, fault: str = "") -> None:
+    """Submit tasks and kill their worker, again and again: early and late in the tasks, and once at least in a charge."""
     url, ledger = f"{cadence.url}?tasklist=faults-{RUN}-{next(_lists)}", Ledger(folder / "ledger")
-    app = make_app(url, ledger, fault)
+    app, handles = make_app(url, ledger, fault), []
     async with app:
         child = await _start(url, ledger, fault)
         try:
-            handles = [await app.submit("work") for _ in range(TASKS)]
-            for _ in range(kills):
-                # A single kill comes when all tasks have charged, or are about to.
-                more = TASKS * STEPS // 2 // kills + (kills == 1)
-                await _grown(ledger, len(ledger.read()) + more)
+            for number in range(kills):
+                handles += [await app.submit("work") for _ in range(TASKS)]
+                if number == 0:
+                    await _charging(ledger)
+                else:
+                    await _grown(ledger, len(ledger.read()) + 3 * number)
                 child.kill9()
                 child.close()
                 child = await _start(url, ledger, fault)
