@@ -13,7 +13,7 @@ from onward.core.record import Record
 from onward.engines.session import SessionStore
 from rig.ledger import Ledger
 
-STEPS = 24
+STEPS = 10
 STEP_S = 0.05
 CHARGE_S = 2.0
 """Seconds of the charge: long enough that a kill meets it."""

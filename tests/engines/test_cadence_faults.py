@@ -22,9 +22,6 @@ from tests.kit import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cadence")]
 
 KILLS = 10
-TASKS = 2
-"""Tasks that are submitted before each kill."""
-
 WITHIN_S = 240.0
 
 RUN = uuid.uuid4().hex[:8]
@@ -97,11 +94,11 @@ async def _kill_workers(cadence: Cadence, folder: Path, kills: int, fault: str =
         child = await _start(url, ledger, fault)
         try:
             for number in range(kills):
-                handles += [await app.submit("work") for _ in range(TASKS)]
+                handles.append(await app.submit("work"))
                 if number == 0:
                     await _charging(ledger)
                 else:
-                    await _grown(ledger, len(ledger.read()) + 3 * number)
+                    await _grown(ledger, len(ledger.read()) + 1 + number % 6)
                 child.kill9()
                 child.close()
                 child = await _start(url, ledger, fault)
