@@ -26,6 +26,7 @@ USERS = (
     "rabbitmq",
     "kafka",
     "temporal",
+    "cadence",
     "metrics",
     "otel",
 )

@@ -16,14 +16,14 @@ from onward import Onward
 from onward.app.application import Handle
 from onward.engines.temporal.client import TemporalEngine
 from rig.temporal import Temporal
-from tests.engines.kit import OnTemporal
+from tests.engines.kit import Foreign
 
 FOLDER = Path(__file__).parent / "temporal_histories"
 
 EVENTS_OF_A_RUN = 40
 """Events after which the task `continue_as_new` goes on in a new run."""
 
-Play = Callable[[OnTemporal, Handle[Any]], Awaitable[None]]
+Play = Callable[[Foreign, Handle[Any]], Awaitable[None]]
 
 
 def add_tasks(app: Onward) -> None:
@@ -78,18 +78,18 @@ def add_tasks(app: Onward) -> None:
         return await ctx.signal("go")
 
 
-async def _signal(engine: OnTemporal, handle: Handle[Any]) -> None:
+async def _signal(engine: Foreign, handle: Handle[Any]) -> None:
     await engine.waiting(handle, "signal")
     await engine.app.signal(handle.id, "go", 1)
 
 
-async def _approve(engine: OnTemporal, handle: Handle[Any]) -> None:
+async def _approve(engine: Foreign, handle: Handle[Any]) -> None:
     await engine.waiting(handle, "approval")
     (ask,) = await engine.until(lambda: engine.app.asks("approval"))
     await engine.app.decide(ask.id, "approve")
 
 
-async def _cancel(engine: OnTemporal, handle: Handle[Any]) -> None:
+async def _cancel(engine: Foreign, handle: Handle[Any]) -> None:
     await engine.waiting(handle, "signal")
     await engine.app.cancel(handle.id)
 
@@ -109,7 +109,7 @@ PLAYS: dict[str, Play | None] = {
 
 async def write(folder: Path, url: str) -> None:
     """Run the tasks on this server, and write a file for each run of their workflows."""
-    engine = OnTemporal(Onward(engine=f"{url}?queue=histories"))
+    engine = Foreign(Onward(engine=f"{url}?queue=histories"))
     add_tasks(engine.app)
     async with engine.app:
         temporal = engine.app._engine

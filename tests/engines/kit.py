@@ -5,18 +5,16 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from onward import Onward
 from onward.app.application import Handle
+from onward.app.engines import RunningWorker
 from onward.core.task import NEVER, State, Task
 from onward.engine.background import spawn
 from onward.engine.worker.worker import Worker
 from onward.store.port.paging import whole_journal
 from tests.kit import HandClock, calm, eventually
-
-if TYPE_CHECKING:
-    from onward.engines.temporal.worker import TemporalWorker
 
 T = TypeVar("T")
 
@@ -155,12 +153,12 @@ class OwnEngine(Engine):
         return await clock.until(look(), 1e7)
 
 
-class OnTemporal(Engine):
-    """Temporal, on real time."""
+class Foreign(Engine):
+    """Temporal or Cadence, on real time."""
 
     def __init__(self, app: Onward) -> None:
         self.app = app
-        self._worker: TemporalWorker | None = None
+        self._worker: RunningWorker | None = None
 
     @property
     def works(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onward import Onward
-from onward.engines.temporal.session import SessionWriter
+from onward.engines.session import SessionWriter
 from onward.engines.temporal.worker import TemporalWorker
 from rig.ledger import Ledger
 

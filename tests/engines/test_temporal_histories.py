@@ -16,7 +16,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from onward.engines.temporal import wire
+from onward.engines import wire
 from onward.engines.temporal.worker import workflow_runner
 from onward.engines.temporal.workflow import OnwardTask
 from tests.engines.histories import FOLDER, PLAYS

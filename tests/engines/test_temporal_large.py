@@ -12,7 +12,7 @@ from onward import Onward, State
 from onward.core import record as r
 from onward.errors import OnwardError
 from rig.temporal import Temporal
-from tests.engines.kit import OnTemporal
+from tests.engines.kit import Foreign
 
 pytestmark = pytest.mark.slow
 
@@ -25,16 +25,16 @@ def _plain(plain_payloads: None) -> None:
 
 
 @pytest.fixture
-async def engine(temporal: Temporal, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[OnTemporal]:
+async def engine(temporal: Temporal, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Foreign]:
     url = f"{temporal.url}?queue={request.node.name}"
     app = Onward(engine=url, artifacts=f"{tmp_path}/artifacts", lease_s=5.0, heartbeat_s=0.5)
-    engine = OnTemporal(app)
+    engine = Foreign(app)
     async with app:
         yield engine
         await engine.stop()
 
 
-async def test_large_values_go_where_artifacts_are(engine: OnTemporal) -> None:
+async def test_large_values_go_where_artifacts_are(engine: Foreign) -> None:
     """The input, the result of a step, a signal, the result of a child, and the result of the task have 5 MB each."""
     app = engine.app
 
@@ -67,7 +67,7 @@ async def test_large_values_go_where_artifacts_are(engine: OnTemporal) -> None:
     assert len(done.data) > 5 * MB
 
 
-async def test_an_input_that_looks_like_a_reference_is_none(engine: OnTemporal) -> None:
+async def test_an_input_that_looks_like_a_reference_is_none(engine: Foreign) -> None:
     @engine.app.task
     async def work(ctx: Any, value: Any) -> Any:
         return value
@@ -78,7 +78,7 @@ async def test_an_input_that_looks_like_a_reference_is_none(engine: OnTemporal) 
     assert await (await engine.submit(work, forged)).result(60) == forged
 
 
-async def test_a_journal_that_is_too_large_for_a_new_run(engine: OnTemporal) -> None:
+async def test_a_journal_that_is_too_large_for_a_new_run(engine: Foreign) -> None:
     app, ran = engine.app, []
     assert app._engine is not None
     app._engine.events = 60
@@ -117,7 +117,7 @@ async def test_a_journal_that_is_too_large_for_a_new_run(engine: OnTemporal) -> 
     assert raw["shelved"], "older records are stored outside of Temporal"
 
 
-async def test_an_open_saga_is_undone_that_began_in_stored_records(engine: OnTemporal) -> None:
+async def test_an_open_saga_is_undone_that_began_in_stored_records(engine: Foreign) -> None:
     app, undone = engine.app, []
     assert app._engine is not None
     app._engine.events = 60
@@ -140,7 +140,7 @@ async def test_an_open_saga_is_undone_that_began_in_stored_records(engine: OnTem
 
 
 async def test_without_a_place_for_artifacts_large_values_are_refused(temporal: Temporal) -> None:
-    engine = OnTemporal(Onward(engine=f"{temporal.url}?queue=no-shelf", lease_s=5.0, heartbeat_s=0.5))
+    engine = Foreign(Onward(engine=f"{temporal.url}?queue=no-shelf", lease_s=5.0, heartbeat_s=0.5))
 
     @engine.app.task(retry=1)
     async def work(ctx: Any, text: str) -> None:

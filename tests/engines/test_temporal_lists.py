@@ -9,7 +9,7 @@ import pytest
 
 from onward import Onward, State
 from rig.temporal import Temporal
-from tests.engines.kit import OnTemporal
+from tests.engines.kit import Foreign
 
 pytestmark = pytest.mark.slow
 
@@ -20,8 +20,8 @@ def _plain(plain_payloads: None) -> None:
 
 
 @pytest.fixture
-async def engine(temporal: Temporal, request: pytest.FixtureRequest) -> AsyncIterator[OnTemporal]:
-    engine = OnTemporal(Onward(engine=f"{temporal.url}?queue={request.node.name}", lease_s=5.0, heartbeat_s=0.5))
+async def engine(temporal: Temporal, request: pytest.FixtureRequest) -> AsyncIterator[Foreign]:
+    engine = Foreign(Onward(engine=f"{temporal.url}?queue={request.node.name}", lease_s=5.0, heartbeat_s=0.5))
     async with engine.app:
         yield engine
         await engine.stop()
@@ -43,7 +43,7 @@ def add_handlers(app: Onward) -> None:
         return way
 
 
-async def test_lists_are_filtered_by_temporal(engine: OnTemporal) -> None:
+async def test_lists_are_filtered_by_temporal(engine: Foreign) -> None:
     app = engine.app
     add_handlers(app)
     handles = {
@@ -77,7 +77,7 @@ async def test_lists_are_filtered_by_temporal(engine: OnTemporal) -> None:
             assert [task.task_id for task in tasks] == [handles[way].id for way in ways]
 
 
-async def test_a_reader_pages_through_all_tasks(engine: OnTemporal) -> None:
+async def test_a_reader_pages_through_all_tasks(engine: Foreign) -> None:
     app = engine.app
     add_handlers(app)
     keyed = [

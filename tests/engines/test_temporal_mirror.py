@@ -17,7 +17,7 @@ from onward.engines.copy import TaskCopy
 from onward.errors import KeyConflict, UsageError
 from rig.postgres import Postgres
 from rig.temporal import Temporal
-from tests.engines.kit import OnTemporal, differences
+from tests.engines.kit import Foreign, differences
 from tests.kit import running
 
 SETTINGS: dict[str, Any] = {"lease_s": 5.0, "heartbeat_s": 0.5}
@@ -29,8 +29,8 @@ def _plain(plain_payloads: None) -> None:
 
 
 @pytest.fixture
-async def engine(temporal: Temporal, mirror_db: str, request: pytest.FixtureRequest) -> AsyncIterator[OnTemporal]:
-    engine = OnTemporal(Onward(mirror_db, engine=f"{temporal.url}?queue={request.node.name}", **SETTINGS))
+async def engine(temporal: Temporal, mirror_db: str, request: pytest.FixtureRequest) -> AsyncIterator[Foreign]:
+    engine = Foreign(Onward(mirror_db, engine=f"{temporal.url}?queue={request.node.name}", **SETTINGS))
     async with engine.app:
         yield engine
         await engine.stop()
@@ -60,7 +60,7 @@ def add_handlers(app: Onward) -> Any:
 
 
 @pytest.mark.slow
-async def test_readers_need_no_worker(engine: OnTemporal) -> None:
+async def test_readers_need_no_worker(engine: Foreign) -> None:
     app, work = engine.app, add_handlers(engine.app)
     ways = ("steps", "fail", "child", "approve", "signal", "cancel")
     handles = {way: await engine.submit(work, way, labels={"way": way}) for way in ways}
@@ -104,7 +104,7 @@ async def test_readers_need_no_worker(engine: OnTemporal) -> None:
 
 
 @pytest.mark.slow
-async def test_followers_and_subscribers_hear_of_mirrored_records(engine: OnTemporal) -> None:
+async def test_followers_and_subscribers_hear_of_mirrored_records(engine: Foreign) -> None:
     app, ended = engine.app, asyncio.Event()
     heard: list[tuple[str, str]] = []
 
@@ -135,7 +135,7 @@ async def _tail_until_waiting(handle: Any) -> AsyncIterator[Any]:
 
 
 @pytest.mark.slow
-async def test_a_failed_task_is_resumed(engine: OnTemporal) -> None:
+async def test_a_failed_task_is_resumed(engine: Foreign) -> None:
     app, good = engine.app, []
 
     @app.task(retry=1)
@@ -154,7 +154,7 @@ async def test_a_failed_task_is_resumed(engine: OnTemporal) -> None:
 
 
 @pytest.mark.slow
-async def test_a_key_counts_while_the_mirror_has_its_task(engine: OnTemporal) -> None:
+async def test_a_key_counts_while_the_mirror_has_its_task(engine: Foreign) -> None:
     """Temporal deletes workflows after its retention. The same key is then the task that the mirror has, and no second one."""
     app, work = engine.app, add_handlers(engine.app)
     key = f"{app.settings.engine} {app.settings.db}"
@@ -196,7 +196,7 @@ def own_postgres() -> Iterator[Postgres]:
 async def test_a_mirror_that_is_away_delays_no_step(temporal: Temporal, own_postgres: Postgres) -> None:
     db = own_postgres.database("mirror")
     url = f"{temporal.url}?queue=away"
-    engine, steps = OnTemporal(Onward(db, engine=url, **SETTINGS)), []
+    engine, steps = Foreign(Onward(db, engine=url, **SETTINGS)), []
 
     @engine.app.task
     async def work(ctx: Any) -> str:

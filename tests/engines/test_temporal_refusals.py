@@ -28,7 +28,7 @@ def make_app(**settings: Any) -> Onward:
 
 
 @pytest.mark.parametrize(
-    "url", ["temporal://", "temporal:///default", "cadence://localhost", "temporal://u:p@localhost", f"{URL}&tls=1"]
+    "url", ["temporal://", "temporal:///default", "conductor://localhost", "temporal://u:p@localhost", f"{URL}&tls=1"]
 )
 def test_an_address_that_is_none(url: str) -> None:
     with pytest.raises(BadSetting, match="temporal://HOST:PORT/NAMESPACE"):

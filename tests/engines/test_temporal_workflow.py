@@ -19,25 +19,25 @@ from onward.engines.temporal.client import TemporalEngine
 from onward.engines.temporal.worker import workflow_runner
 from onward.engines.temporal.workflow import OnwardTask
 from rig.temporal import Temporal
-from tests.engines.kit import OnTemporal
+from tests.engines.kit import Foreign
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("temporal")]
 
 
 @pytest.fixture
-async def engine(temporal: Temporal, request: pytest.FixtureRequest) -> AsyncIterator[OnTemporal]:
-    engine = OnTemporal(Onward(engine=f"{temporal.url}?queue={request.node.name}", lease_s=5.0, heartbeat_s=0.5))
+async def engine(temporal: Temporal, request: pytest.FixtureRequest) -> AsyncIterator[Foreign]:
+    engine = Foreign(Onward(engine=f"{temporal.url}?queue={request.node.name}", lease_s=5.0, heartbeat_s=0.5))
     async with engine.app:
         yield engine
         await engine.stop()
 
 
-def _temporal(engine: OnTemporal) -> TemporalEngine:
+def _temporal(engine: Foreign) -> TemporalEngine:
     assert engine.app._engine is not None
     return engine.app._engine
 
 
-async def test_histories_replay(engine: OnTemporal) -> None:
+async def test_histories_replay(engine: Foreign) -> None:
     """A history of each way through the workflow: steps, a wait, a child, a failure, a cancel with and without a saga."""
 
     @engine.app.task
@@ -77,7 +77,7 @@ async def test_histories_replay(engine: OnTemporal) -> None:
         await replayer.replay_workflow(await client.get_workflow_handle(handle.id).fetch_history())
 
 
-async def test_a_long_task_goes_on_in_new_runs(engine: OnTemporal) -> None:
+async def test_a_long_task_goes_on_in_new_runs(engine: Foreign) -> None:
     ran: list[int] = []
     _temporal(engine).events = 60
 
@@ -103,7 +103,7 @@ async def test_a_long_task_goes_on_in_new_runs(engine: OnTemporal) -> None:
     assert len(runs) > 2
 
 
-async def test_a_worker_without_the_shift_says_so(engine: OnTemporal) -> None:
+async def test_a_worker_without_the_shift_says_so(engine: Foreign) -> None:
     """The next stretch finds no shift, neither by the shared task queue nor by the worker's own: a new shift replays the journal."""
     ran: list[int] = []
 
@@ -123,7 +123,7 @@ async def test_a_worker_without_the_shift_says_so(engine: OnTemporal) -> None:
     assert (await engine.kinds(handle)).count(r.SHIFT) == 2
 
 
-async def test_a_result_needs_no_worker(engine: OnTemporal) -> None:
+async def test_a_result_needs_no_worker(engine: Foreign) -> None:
     @engine.app.task
     async def work(ctx: Any) -> str:
         return "done"
@@ -134,7 +134,7 @@ async def test_a_result_needs_no_worker(engine: OnTemporal) -> None:
     assert await engine.app.handle(handle.id).result(60) == "done"
 
 
-async def test_ten_thousand_steps(engine: OnTemporal, at_length: None) -> None:
+async def test_ten_thousand_steps(engine: Foreign, at_length: None) -> None:
     """With default settings: the journal is dense over all runs, and the replay after a crash at the end is bounded."""
     steps, ran = 10_000, 0
 
@@ -173,7 +173,7 @@ async def test_ten_thousand_steps(engine: OnTemporal, at_length: None) -> None:
 
 
 @pytest.mark.parametrize("turns", [20, pytest.param(200, id="200-prove")])
-async def test_an_agent_of_many_turns(engine: OnTemporal, turns: int, prove: bool) -> None:
+async def test_an_agent_of_many_turns(engine: Foreign, turns: int, prove: bool) -> None:
     if turns > 20 and not prove:
         pytest.skip("tried with fewer turns; the whole of it is for `make prove`")
     calls: list[int] = []

@@ -133,8 +133,8 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
             engine=self._engine,
             await_end=self._await_end(),
         )
-        if self._engine is not None:
-            self._engine.use_artifacts(self.service.artifacts)
+        if self._temporal is not None:
+            self._temporal.use_artifacts(self.service.artifacts)
 
     def move(self, db: str) -> None:
         """Use another database. Raises UsageError while the app is open."""
@@ -157,6 +157,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
         await self._close_cache()
         if self._coordinator is not None:
             await self._coordinator.close()
+        await self._close_engine()
         await self.store.close()
 
     async def __aenter__(self) -> Self:

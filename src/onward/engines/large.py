@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Protocol
 
-from onward.artifacts.keeper import Artifacts
+from onward.artifacts.keeper import MAX_ARTIFACT_BYTES, Artifacts
 from onward.core.wire import encode
+from onward.engines import wire
 from onward.errors import OnwardError
 
-KEY = "$onward.shelf"
 _REFERENCE = re.compile(r'\{"\$onward\.shelf"')
 _CHILD_END = re.compile(r'\{"state":"[a-z]+",(?="\$onward\.shelf")')
 """The end of a child that is a reference: the workflow put the state of the child before it."""
@@ -22,11 +23,50 @@ MAX_KEPT_BYTES = 200_000
 """Bytes of a value that the engine itself keeps, where there is a place for larger ones."""
 
 MAX_PAYLOAD_BYTES = 1_500_000
-"""Bytes of a value where there is none. The server of Temporal refuses payloads of more than 2 MB."""
+"""Bytes of a value where there is none. The servers of Temporal and Cadence refuse payloads of more than 2 MB."""
+
+
+class Packer(Protocol):
+    """Packs values before an engine gets them."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of the largest value."""
+        ...
+
+    async def pack(self, task_id: str, data: bytes, what: str) -> str:
+        """The value, or a reference to it. Raises OnwardError for one that is too large, and StoreUnavailable."""
+        ...
+
+    def too_large(self, what: str, size: int) -> OnwardError:
+        """The refusal of a value of so many bytes."""
+        ...
+
+
+class PlainValues:
+    """Values of an engine that has no references: they are packed as they are."""
+
+    max_bytes = MAX_PAYLOAD_BYTES
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+
+    async def pack(self, task_id: str, data: bytes, what: str) -> str:  # noqa: ARG002 -- as in Packer
+        """The value. Raises OnwardError for one that is too large."""
+        if len(data) > self.max_bytes:
+            raise self.too_large(what, len(data))
+        return data.decode()
+
+    def too_large(self, what: str, size: int) -> OnwardError:
+        """The refusal of a value of so many bytes."""
+        return OnwardError(
+            f"{what} of {size:,} bytes is more than the {self.max_bytes:,} that fit into one payload of {self._engine}; leave large results as "
+            "artifacts (ctx.artifact), with artifacts= a folder or a bucket"
+        )
 
 
 class LargeValues:
-    """Packs and unpacks values. `artifacts` stores the large ones, if it has a place outside of the engine."""
+    """Packs and unpacks values of tasks on Temporal. `artifacts` stores the large ones, if it has a place outside of the engine."""
 
     def __init__(self, artifacts: Artifacts | None = None) -> None:
         self._artifacts = artifacts if artifacts is not None and artifacts.elsewhere else None
@@ -36,17 +76,27 @@ class LargeValues:
         """Whether there is a place for large values."""
         return self._artifacts is not None
 
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of the largest value."""
+        return MAX_ARTIFACT_BYTES if self.any_size else MAX_PAYLOAD_BYTES
+
     async def pack(self, task_id: str, data: bytes, what: str) -> str:
         """The value, or a reference to it. Raises OnwardError for one that is too large, and StoreUnavailable."""
         forged = _REFERENCE.match(data[:20].decode(errors="replace")) is not None
         if not forged and len(data) <= (MAX_PAYLOAD_BYTES if self._artifacts is None else MAX_KEPT_BYTES):
             return data.decode()
         if self._artifacts is None:
-            raise OnwardError(
-                f"{what} of {len(data):,} bytes is more than the {MAX_PAYLOAD_BYTES:,} that fit into one payload of Temporal; give artifacts= a "
-                "folder or a bucket, and large values are stored there"
-            )
+            raise self.too_large(what, len(data))
         return await self.store(task_id, data)
+
+    def too_large(self, what: str, size: int) -> OnwardError:
+        """The refusal of a value of so many bytes."""
+        instead = "give artifacts= a folder or a bucket, and large values are stored there"
+        return OnwardError(
+            f"{what} of {size:,} bytes is more than the {self.max_bytes:,} that a task on Temporal can have here; "
+            + ("make it smaller" if self.any_size else instead)
+        )
 
     async def store(self, task_id: str, data: bytes) -> str:
         """A reference to a value of any size. Raises OnwardError where there is no place for it, and StoreUnavailable."""
@@ -55,7 +105,7 @@ class LargeValues:
                 "this process has no place for large values of tasks; give it the artifacts= of the others"
             )
         name = await self._artifacts.put(task_id, data)
-        return encode({KEY: [task_id, name], "bytes": len(data)}, "a reference").decode()
+        return encode({wire.REFERENCE: [task_id, name], "bytes": len(data)}, "a reference").decode()
 
     async def unpack(self, data: str, *, child_end: bool = False) -> bytes:
         """The value. Only the end of a child may have something before the reference. Raises StoreUnavailable and ArtifactNotFound."""
@@ -66,6 +116,6 @@ class LargeValues:
             raise OnwardError(
                 "a value of this task is stored as an artifact; give this process the artifacts= of its workers"
             )
-        task_id, name = json.loads(data)[KEY]
+        task_id, name = json.loads(data)[wire.REFERENCE]
         value = await self._artifacts.get(task_id, name)
         return value if before is None else before[0].encode() + value[1:]

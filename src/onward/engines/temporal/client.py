@@ -33,10 +33,10 @@ from onward.core.record import Record
 from onward.core.task import NEEDS_A_PERSON, Message, NewTask, Task
 from onward.core.wire import decode
 from onward.engine.background import spawn
+from onward.engines import wire
 from onward.engines.copy import Copier, JournalCopy, TaskCopy
 from onward.engines.large import LargeValues
 from onward.engines.mirror import MirrorStore
-from onward.engines.temporal import wire
 from onward.engines.temporal.visibility import Visibility
 from onward.errors import BadSetting, OnwardError, StoreUnavailable, UsageError
 from onward.service.engine import Completed

@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 
 from onward.core.task import State
 from onward.core.wire import decode
-from onward.engines.temporal import wire
+from onward.engines import wire
 from onward.store.port.listing import Which
 
 log = logging.getLogger("onward.temporal")

@@ -22,10 +22,10 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from onward.core.ids import Ids
 from onward.engine.background import spawn
 from onward.engine.handlers import Handler
+from onward.engines import wire
 from onward.engines.mirror import Mirror, MirroredWorker
-from onward.engines.temporal import wire
+from onward.engines.session import Session, SharedServices
 from onward.engines.temporal.client import TemporalEngine
-from onward.engines.temporal.session import Session, SharedServices
 from onward.engines.temporal.workflow import OnwardTask
 
 log = logging.getLogger("onward.temporal")

@@ -22,7 +22,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
-from onward.engines.temporal import wire
+from onward.engines import wire
 
 STICKY_TIMEOUT_S = 2.0
 """Seconds within which the worker that has the shift in memory must take an activity; then any worker gets it."""

@@ -29,7 +29,7 @@ def mirror_queue(queue: str) -> str:
 
 
 REFERENCE = "$onward.shelf"
-"""The first key of a reference to a value that is stored where artifacts are (`engines/large.py`)."""
+"""The first key of a reference to a value that is stored where artifacts are (`large.py`)."""
 
 JsonRecord = list[Any]
 """A record: seq, shift, kind, key, data (JSON as a string), at."""

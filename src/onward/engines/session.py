@@ -1,4 +1,4 @@
-"""A shift in the memory of a Temporal worker, between one `advance` and the next.
+"""A shift in the memory of a worker of another engine, between one `advance` and the next.
 
 The writer gathers the records of the shift. An `advance` takes them as its answer, and the next `advance` says that they are durable: then
 the steps that wait for them go on. A session whose next `advance` does not come, because another worker has the task, is dropped.
@@ -13,9 +13,9 @@ import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from onward.artifacts.keeper import MAX_ARTIFACT_BYTES, Artifacts
+from onward.artifacts.keeper import Artifacts
 from onward.coordinate.tasks import TaskLocks
 from onward.core import record as r
 from onward.core.approval import ApprovalRule
@@ -35,17 +35,14 @@ from onward.engine.shift.threads import Threads
 from onward.engine.shift.traced import TracedShift, watching
 from onward.engine.worker.lease import Lease
 from onward.engine.worker.worker import Submit
-from onward.engines.large import MAX_PAYLOAD_BYTES
-from onward.engines.temporal import wire
+from onward.engines import wire
+from onward.engines.large import MAX_PAYLOAD_BYTES, Packer
 from onward.errors import OnwardError, StoreUnavailable, UsageError
 from onward.store.port.core import ALL_MESSAGES, Claimed, End, Sent, Wait
 from onward.store.port.listing import MAX_BYTES
 from onward.store.writer import Hold
 
-if TYPE_CHECKING:
-    from onward.engines.temporal.client import TemporalEngine
-
-log = logging.getLogger("onward.temporal")
+log = logging.getLogger("onward.engines")
 
 PACK_RETRY_S = 1.0
 """Seconds until a large value is stored again, when the place for it did not answer."""
@@ -54,12 +51,40 @@ MENTION_DELAY_S = 1.0
 """Seconds until records without a waiter are a reason for a commit of their own."""
 
 
+class JournalReader(Protocol):
+    """The engine, as a shift uses it: it reads journals, and sends messages to other tasks."""
+
+    @property
+    def large(self) -> Packer:
+        """Packs values before the engine gets them."""
+        ...
+
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        """A task as it is now."""
+        ...
+
+    async def records(self, task_id: str) -> list[Record]:
+        """The whole journal of a task."""
+        ...
+
+    async def messages(self, task_id: str, after: int) -> list[Message]:
+        """The messages of a task after a number."""
+        ...
+
+    async def contents(self, task_id: str, names: Iterable[str]) -> dict[str, bytes]:
+        """Those of these contents that the task has."""
+        ...
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        """Send a message to a task."""
+        ...
+
+
 class SessionWriter:
     """Gathers the records of one shift for the answers of `advance`. It has the verbs of `JournalWriter`."""
 
-    def __init__(self, now: Callable[[], float], *, any_size: bool = False) -> None:
-        self._now = now
-        self._max_bytes = MAX_ARTIFACT_BYTES if any_size else MAX_PAYLOAD_BYTES
+    def __init__(self, now: Callable[[], float], packer: Packer) -> None:
+        self._now, self._packer = now, packer
         self._entries: list[tuple[Entry, dict[str, bytes]]] = []
         """Records that no answer has yet, and the contents that go with each."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -113,11 +138,8 @@ class SessionWriter:
         if hold.lost or hold.settled:
             raise hold.why_not()
         kept, size = hold.kept or {}, len(data) + sum(map(len, (hold.kept or {}).values()))
-        if size > self._max_bytes:
-            raise OnwardError(
-                f"a record of {size:,} bytes is more than the {self._max_bytes:,} that a task on Temporal can have here; give artifacts= a folder "
-                "or a bucket, and large values are stored there"
-            )
+        if size > self._packer.max_bytes:
+            raise self._packer.too_large("a record", size)
         hold.seq += 1
         hold.kept = None
         self._entries.append(((hold.id, hold.seq, hold.shift, kind, key, data, self._now()), kept))
@@ -168,7 +190,7 @@ class SessionWriter:
 
 
 class _NoQuotas:
-    """Used-up quotas of providers: each step asks anew, since Temporal has no place that all workers share."""
+    """Used-up quotas of providers: each step asks anew, since the engine has no place that all workers share."""
 
     async def get(self, name: str, /) -> Shut | None:  # noqa: ARG002 -- as in the port
         return None
@@ -198,7 +220,7 @@ class _NoBudgets:
         change: Callable[[Mapping[str, BudgetLedger]], Granted],  # noqa: ARG002
         /,
     ) -> Granted:
-        raise UsageError("budgets are not there on Temporal yet; submit this task without a budget")
+        raise UsageError("budgets are not there on this engine; submit this task without a budget")
 
 
 class NoLocks(TaskLocks):
@@ -209,7 +231,7 @@ class NoLocks(TaskLocks):
 
     async def take(self, request: Any) -> Any:  # noqa: ARG002 -- as in TaskLocks
         raise UsageError(
-            "ctx.lock is not there on Temporal; use a workflow id or an idempotency key of your own instead"
+            "ctx.lock is not there on this engine; use a workflow id or an idempotency key of your own instead"
         )
 
     async def left(self, request: Any) -> None:
@@ -225,7 +247,7 @@ class SessionStore:
     codec = None
     budgets, quotas, pruning, tails = _NoBudgets(), _NoQuotas(), _NoTrim(), _NoFollowers()
 
-    def __init__(self, engine: TemporalEngine, task_id: str, started: Record) -> None:
+    def __init__(self, engine: JournalReader, task_id: str, started: Record) -> None:
         self._engine, self._task_id, self._started = engine, task_id, started
         self._records: list[Record] | None = None
 
@@ -273,19 +295,19 @@ class SessionStore:
         /,
     ) -> bool:
         raise UsageError(
-            "ctx.transaction needs an Onward database, and this task runs on Temporal; make it a step with effect='once', or an idempotent one"
+            "ctx.transaction needs an Onward database, and this task runs on another engine; make it a step with effect='once', or an idempotent one"
         )
 
     def nudge(self, topic: str, tasks: Sequence[str] = (), /) -> None:
-        """Temporal wakes tasks by itself."""
+        """The engine wakes tasks by itself."""
 
 
 class SessionServices:
     """What a shift uses: the parts that all sessions of a worker share, and its own store, writer and lease."""
 
-    def __init__(self, shared: SharedServices, engine: TemporalEngine, task_id: str, started: Record) -> None:
+    def __init__(self, shared: SharedServices, engine: JournalReader, task_id: str, started: Record) -> None:
         self.store = SessionStore(engine, task_id, started)
-        self.writer = SessionWriter(shared.clock.now, any_size=engine.large.any_size)
+        self.writer = SessionWriter(shared.clock.now, engine.large)
         self.lease = shared.lease
         self.artifacts, self.clock, self.rng, self.threads = shared.artifacts, shared.clock, shared.rng, shared.threads
         self.locks: TaskLocks = NoLocks()
@@ -339,7 +361,7 @@ class Session:
     def __init__(
         self,
         shared: SharedServices,
-        engine: TemporalEngine,
+        engine: JournalReader,
         advance: wire.Advance,
         handler: Handler,
         worker: str,
@@ -366,7 +388,7 @@ class Session:
         self.token: str = token
         self._answered_at: float | None = None
         """When the last stretch was answered, while no other is under way."""
-        self._clock, self._writer, self._large = shared.clock, services.writer, engine.large
+        self._clock, self._writer, self._packer = shared.clock, services.writer, engine.large
         make = _TracedSessionShift if watching() else _SessionShift
         self._shift = make(services, claimed, handler)
         hold = self._shift.hold
@@ -388,8 +410,8 @@ class Session:
         self._writer.durable_to(head)
         if self._task is None:
             self._task = spawn(self._work(), f"onward-task-{self.task_id}")
-        beating = spawn(self._beat(heartbeat, interval_s), "onward-temporal-heartbeat")
-        wanted = spawn(self._writer.wanted(), "onward-temporal-records")
+        beating = spawn(self._beat(heartbeat, interval_s), "onward-engine-heartbeat")
+        wanted = spawn(self._writer.wanted(), "onward-engine-records")
         try:
             await asyncio.wait({wanted, self._task}, return_when=asyncio.FIRST_COMPLETED)
             if self._task.done() and self._writer.ending is None:
@@ -418,7 +440,7 @@ class Session:
     async def _packed(self, value: str) -> str:
         while True:
             try:
-                return await self._large.pack(self.task_id, value.encode(), "a record")
+                return await self._packer.pack(self.task_id, value.encode(), "a record")
             except StoreUnavailable as error:
                 log.warning("a large value of task %s is not stored yet: %s", self.task_id, error)
                 await self._clock.sleep(PACK_RETRY_S)
