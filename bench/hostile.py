@@ -87,7 +87,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="rounds for each store")
     parser.add_argument("--seconds", type=float, default=6.0, help="seconds of each half of a round")
     parser.add_argument("--without", nargs="+", choices=PROTECTIONS, default=[], help="switch these protections off")
-    parser.add_argument("--only", nargs="+", choices=list(ATTACKS), default=list(ATTACKS), help="these attacks alone")
+    parser.add_argument("--only", nargs="+", choices=list(ATTACKS), default=TOGETHER, help="these attacks alone")
     return parser.parse_args(words)
 
 
@@ -126,9 +126,9 @@ def _row(rounds: list[Round]) -> str:
 
 
 def measure(url: str, seconds: float, *, attacks: Sequence[str] = (), without: Sequence[str] = ()) -> Round:
-    """One round in an empty database; with all attacks if none is named. `without` are protections that are switched off, in the processes
+    """One round in an empty database; with the usual attacks if none is named. `without` are protections that are switched off, in the processes
     of the round: the one that calls this keeps them."""
-    return uvloop.run(_round(url, seconds, attacks or list(ATTACKS), without))
+    return uvloop.run(_round(url, seconds, attacks or TOGETHER, without))
 
 
 async def _round(url: str, seconds: float, attacks: Sequence[str], without: Sequence[str]) -> Round:
@@ -267,6 +267,11 @@ async def _list(connection: Connection) -> None:
     await connection.request("GET", "/api/tasks?limit=1000")
 
 
+async def _search(connection: Connection) -> None:
+    """A short response that the database works long for: no input has this word."""
+    await connection.request("GET", f"/api/tasks?limit=1&q=nowhere{next(_numbers)}")
+
+
 async def _asks(connection: Connection) -> None:
     for path in ("/api/approvals", "/api/questions", "/api/quotas", "/api/audit?limit=1000", "/api/usage?by=model"):
         await connection.request("GET", path)
@@ -306,6 +311,7 @@ ATTACKS: dict[str, tuple[int, Callable[[Connection], Awaitable[None]]]] = {
     "long": (4, _long),
     "large": (4, _large),
     "list": (4, _list),
+    "search": (40, _search),
     "asks": (2, _asks),
     "stream": (30, _stream),
     "mcp": (4, _mcp),
@@ -313,6 +319,10 @@ ATTACKS: dict[str, tuple[int, Callable[[Connection], Awaitable[None]]]] = {
     "priority": (2, _priority),
 }
 """Each with the number of its connections."""
+
+TOGETHER = [name for name in ATTACKS if name != "search"]
+"""The attacks of a round, unless others are named. Searches use processor time of the database, so beside them the ratio depends on how many
+cores it has."""
 
 
 async def _attack(port: int, attacks: list[str], keys: list[str]) -> None:

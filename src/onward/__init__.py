@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onward.core.limit import Limit
     from onward.core.retry import Retry
     from onward.core.task import State, Task
-    from onward.engine.context.context import Context
+    from onward.engine.context.context import Context, current
     from onward.engine.shift.quota import within_quota
     from onward.errors import AlreadyDecided, Denied, Fatal, OnwardError, RetryLater, StepFailed, WaitTimeout
     from onward.logging import JsonLines, LogContext
@@ -48,6 +48,7 @@ else:
             "Task": "onward.core.task",
             "WaitTimeout": "onward.errors",
             "__version__": "onward.app.application:VERSION",
+            "current": "onward.engine.context.context",
             "tool": "onward.agent.tools",
             "within_quota": "onward.engine.shift.quota",
         },
@@ -76,6 +77,7 @@ __all__ = [
     "Task",
     "WaitTimeout",
     "__version__",
+    "current",
     "tool",
     "within_quota",
 ]

@@ -101,6 +101,10 @@ class NotFound(OnwardError):
     exit_status = 4
 
 
+NAMED_HANDLERS = 20
+"""Handlers that an error names."""
+
+
 class UnknownTask(NotFound):
     """No handler of that name is known."""
 
@@ -108,7 +112,9 @@ class UnknownTask(NotFound):
 
     def __init__(self, name: str, known: list[str]) -> None:
         self.name = name
-        listed = ", ".join(sorted(known)) or "none so far"
+        names = sorted(known)
+        more = f" and {len(names) - NAMED_HANDLERS:,} more" if len(names) > NAMED_HANDLERS else ""
+        listed = (", ".join(names[:NAMED_HANDLERS]) or "none so far") + more
         super().__init__(
             f"no task is named {name!r} (known: {listed}); start a worker that offers it, or check the spelling"
         )

@@ -174,7 +174,7 @@ async def test_messages_wait_for_a_handler_that_no_worker_has_yet(url: str, prod
     async with app, app.intakes():
 
         async def waits() -> bool:
-            reports = await app.store.intakes.reports()
+            reports = await app.store.intakes.reports(["orders"])
             return any("ship" in report.detail and report.state == "waiting" for report in reports)
 
         await eventually(waits, 20)

@@ -209,6 +209,28 @@ async def test_an_outage_of_the_store_costs_no_delivery_of_a_queue_with_a_limit(
     assert not away
 
 
+@pytest.mark.xdist_group("rabbitmq")
+@pytest.mark.parametrize(
+    ("arguments", "limit"),
+    [
+        ({"x-queue-type": "quorum"}, None),
+        ({"x-queue-type": "quorum", "x-delivery-limit": 7}, 7),
+        ({"x-queue-type": "quorum", "x-delivery-limit": 7, "x-max-length": 5000, "x-dead-letter-exchange": "dead"}, 7),
+        ({"x-queue-type": "classic", "x-max-length": 5000}, None),
+    ],
+)
+async def test_the_doctor_names_a_limit_of_deliveries(
+    rabbit_producer: RabbitProducer, arguments: dict[str, Any], limit: int | None
+) -> None:
+    rabbit_producer.arguments = arguments
+    await rabbit_producer.send(json_bodies(1))
+    checked = source(rabbit_producer.url, rabbit_producer.place)
+    findings = await checked.check()
+    await checked.close()
+    assert [finding.fine for finding in findings] == ([] if limit is None else [None])
+    assert all(f"after {limit} deliveries" in finding.detail for finding in findings)
+
+
 @only_file
 async def test_a_broker_that_refuses_to_serve_is_asked_less_and_less_often(
     url: str, redis_producer: RedisProducer, monkeypatch: pytest.MonkeyPatch

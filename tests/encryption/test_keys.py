@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -383,3 +384,27 @@ async def test_a_process_without_keys_lists_tasks_and_names_the_key(store: Store
         await Artifacts(store).get(held.id, wire.content_id(b"bytes"))
     store._db.codec = codec
     assert await Artifacts(store).get(held.id, wire.content_id(b"bytes")) == b"bytes"
+
+
+# ── a store for another thread ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_clone_encrypts_while_the_event_loop_is_blocked(store: Store) -> None:
+    """A heartbeat writes the verdict on a task that blocks its worker, so its store must not need the loop of that worker."""
+    clone = store.clone()
+    ids: list[str] = []
+
+    async def write() -> None:
+        await clone.open()
+        ids.extend(await submit(clone, new(input=b'"of a clone"')))
+        if clone is not store:
+            await clone.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(write()))
+    thread.start()
+    thread.join(30)  # which blocks this loop
+    assert len(ids) == 1
+    task = await store.get(ids[0])
+    assert task is not None
+    assert task.input == "of a clone"
+    assert b"of a clone" not in await blobs(store)

@@ -14,9 +14,9 @@ import pytest
 from onward import Onward, State
 from onward.core.encryption import new_master_key
 from onward.core.sealed import CODECS
-from onward.errors import EncryptionKeyMissing
+from onward.errors import DataErased, EncryptionKeyMissing
 from rig.processes import Child
-from tests.encryption import crew
+from tests.encryption import crew, faulty
 from tests.kit import eventually, not_memory, sql
 
 pytestmark = pytest.mark.slow
@@ -28,6 +28,8 @@ PEOPLE = 12
 PERIOD_S = 0.03
 MORE_ORDERS = 40
 """Orders that are submitted during each change: a slow machine does not get more of them."""
+READ_ORDERS = 30
+"""Orders that are read after each change: the first, some of which wait."""
 HELD_BACK = 5
 """Each so many-th order gets its signal only at the end: it waits through changes of the keys."""
 
@@ -106,13 +108,44 @@ class Plant:
             before, self.client = self.client, new
         await before.__aexit__(None, None, None)
 
-    async def rotate(self, crash: str = "") -> int:
+    async def begun(self) -> None:
+        """Wait until each person has orders."""
+
+        async def enough() -> bool:
+            return len(self.orders) > 2 * PEOPLE
+
+        await eventually(enough, 60)
+
+    async def rotate(self, crash: str, fault: str) -> int:
         """`onward encryption rotate --data-keys`; its exit status."""
         self._order_more()
         env = {**self._environment(), **({"ONWARD_CRASH": crash} if crash else {})}
         arguments = ("encryption", "rotate", "--data-keys", "--db", self._url)
-        with Child.module("onward", *arguments, cwd=ROOT, env=env) as child:
+        program = ("tests.encryption.faulty", fault) if fault else ("onward",)
+        with Child.module(*program, *arguments, cwd=ROOT, env=env) as child:
             return await asyncio.to_thread(child.wait)
+
+    async def change_key(self, old: str, new: str, fault: str = "") -> None:
+        """Change the master key, with a rotation that is killed twice and goes on, with a fault that is planted in it."""
+        name = new.partition("=")[0]
+        await self.give(f"{old},{new}")
+        await self.give(f"{new},{old}")
+        for wrapped in (3, 5):  # it is killed when it has wrapped so many keys, and goes on
+            assert await self.rotate(f"rotate.wrapped:{wrapped}", fault) == -9
+            masters = await self.client.store.data_keys.masters()
+            assert masters[name] >= wrapped, "what was wrapped stays so"
+            assert len(masters) == 2, "it was killed in the middle"
+        assert await self.rotate("", fault) == 0
+        assert set(await self.client.store.data_keys.masters()) == {name}, "keys of an old master key are left"
+        await self.give(new)
+        await self.check_readable()
+
+    async def check_readable(self) -> None:
+        """All orders so far can be read, also those that wait."""
+        for number, order in list(self.orders.items())[:READ_ORDERS]:
+            assert (await self.client.get(order.id)).input == number
+            for record in await self.client.service.journal(order.id):
+                assert record.data[:1] not in CODECS, record
 
     async def finish(self) -> None:
         """Stop the feed, signal the orders that wait, and wait for all of them."""
@@ -137,10 +170,6 @@ def master_keys() -> list[str]:
     return [new_master_key(f"k{number}") for number in range(1, KEYS + 1)]
 
 
-async def masters_of(app: Onward) -> set[str]:
-    return set(await app.store.data_keys.masters())
-
-
 @not_memory
 @pytest.mark.parametrize("shelf", ["artifacts in the database", "artifacts in a folder"])
 async def test_three_changes_of_the_master_key_under_load_lose_nothing(
@@ -149,27 +178,26 @@ async def test_three_changes_of_the_master_key_under_load_lose_nothing(
     keys = master_keys()
     artifacts = str(tmp_path / "artifacts") if shelf.endswith("folder") else ""
     async with plant(url, keys[0], artifacts) as running:
-
-        async def begun() -> bool:
-            return len(running.orders) > 2 * PEOPLE
-
-        await eventually(begun, 60)
+        await running.begun()
         for old, new in itertools.pairwise(keys):
-            name = new.partition("=")[0]
-            await running.give(f"{old},{new}")
-            await running.give(f"{new},{old}")
-            for wrapped in (3, 5):  # it is killed when it has wrapped so many keys, and goes on
-                assert await running.rotate(f"rotate.wrapped:{wrapped}") == -9
-                masters = await running.client.store.data_keys.masters()
-                assert masters[name] >= wrapped, "what was wrapped stays so"
-                assert len(masters) == 2, "it was killed in the middle"
-            assert await running.rotate() == 0
-            assert await masters_of(running.client) == {name}
-            await running.give(new)
+            await running.change_key(old, new)
         await running.finish()
         orders = len(running.orders)
     await _check_all(url, keys, artifacts, [order.id for order in running.orders.values()])
     print_proof(shelf, f"{orders} orders", f"{len(keys) - 1} changes of the key", "no order lost or unreadable")
+
+
+@not_memory
+@pytest.mark.parametrize(
+    ("fault", "finding"),
+    [(faulty.SKIPS, "keys of an old master key are left"), (faulty.DESTROYS, "erased|keys of an old")],
+)
+async def test_it_sees_a_fault_in_the_rotation(url: str, fault: str, finding: str) -> None:
+    old, new, *_ = master_keys()
+    async with plant(url, old, "") as running:
+        await running.begun()
+        with pytest.raises((AssertionError, DataErased), match=finding):
+            await running.change_key(old, new, fault)
 
 
 async def _check_all(url: str, keys: list[str], artifacts: str, task_ids: list[str]) -> None:

@@ -1,7 +1,8 @@
 """Random handlers, killed at random moments: in the middle of a step, before a commit, after one whose answer was lost.
 
 Whatever the program and wherever it is killed, its result is the one of a run without kills. Every step is in the
-journal once, and was called again at most once for each kill.
+journal once, and was called again at most once for each kill. A lock that a second task takes too has one task in its block at a time, each
+with a larger token than all before it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+import itertools
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,14 +20,19 @@ from hypothesis import strategies as st
 
 from onward import Retry, State, StepFailed
 from onward.core import record as r
+from onward.core.lock import Busy, LockRequest, Taken
 from onward.store.port.core import SUSPECT_AFTER
+from onward.store.shared.locks import Locks
 from tests.kit import HandClock, Lab, Through, calm, dense
 
-OPERATIONS = ["step", "plain", "again", "broken", "nap", "sleep", "now", "random", "tell", "boom"]
+OPERATIONS = ["step", "plain", "again", "broken", "nap", "sleep", "now", "random", "tell", "boom", "lock"]
 programs = st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=12)
 crashes = st.lists(
     st.tuples(st.sampled_from(["in a step", "before a commit", "after a commit"]), st.integers(1, 6)), max_size=4
 )
+
+RIVAL_TURNS = 3
+"""How often a second task takes the lock."""
 
 MET: collections.Counter[str] = collections.Counter()
 
@@ -57,9 +65,14 @@ class World:
         self.clock, self.reaper = HandClock(), Reaper()
         self.lab = Lab(self.clock)
         self.calls: collections.Counter[str] = collections.Counter()
+        self.inside: str | None = None
+        """The task in the block of the lock."""
+        self.token = 0
+        self.faults: list[str] = []
         self.real = self.lab.store
         self.lab.app._join(Through(self.real, save=self.save))  # type: ignore[arg-type]
         self.lab.app.task(self.handler, name="program", retry=Retry(attempts=20, first=0.3, factor=1))  # type: ignore[call-overload]
+        self.lab.app.task(self.rival, name="rival", retry=Retry(attempts=20, first=0.3, factor=1))  # type: ignore[call-overload]
 
     async def save(self, worker: str, batch: Any) -> Any:
         await self.reaper.passing("before a commit")
@@ -70,6 +83,28 @@ class World:
     async def call(self, name: str, answer: Any) -> Any:
         self.calls[name] += 1
         await self.reaper.passing("in a step")
+        return answer
+
+    async def rival(self, ctx: Any) -> None:
+        for place in range(RIVAL_TURNS):
+            await self.locked(ctx, f"rival{place}", place)
+            await ctx.sleep(0.3)
+
+    async def locked(self, ctx: Any, name: str, answer: Any) -> Any:
+        async with ctx.lock("resource") as lock:
+            return await ctx.step(self.write, name, ctx.task_id, lock.token, answer, name=name)
+
+    async def write(self, name: str, task_id: str, token: int, answer: Any) -> Any:
+        """Write to the resource that the lock protects."""
+        self.calls[name] += 1
+        if self.inside not in {None, task_id}:
+            self.faults.append(f"{name} is in the block beside another task")
+        if token <= self.token:
+            self.faults.append(f"{name} has the token {token} after {self.token}")
+        self.inside, self.token = task_id, token
+        await self.reaper.passing("in a step")
+        await self.clock.sleep(0.1)
+        self.inside = None
         return answer
 
     async def handler(self, ctx: Any) -> list[Any]:
@@ -96,6 +131,8 @@ class World:
                     return f"{failed.kind} in {failed.step}"
             case "nap" | "sleep":
                 return await ctx.sleep(0.5 if operation == "nap" else 4, name=name)
+            case "lock":
+                return await self.locked(ctx, name, place)
             case "now":
                 return await ctx.now()
             case "random":
@@ -121,6 +158,7 @@ class World:
         plain = {
             "step": lambda place: place,
             "plain": lambda place: place,
+            "lock": lambda place: place,
             "again": lambda place: f"again{place}",
             "broken": lambda place: f"ValueError in broken{place}",
             "boom": lambda _: "survived",
@@ -131,6 +169,7 @@ class World:
     async def live(self, crashes: list[tuple[str, int]]) -> None:
         async with self.lab.app:
             task_id = await self.lab.submit("program")
+            rival = await self.lab.submit("rival") if "lock" in self.program else None
             killed = 0
             for where, count in crashes:
                 self.reaper.arm(where, count)
@@ -139,9 +178,14 @@ class World:
                     MET[where] += 1
                     killed += 1
                 await self.lab.crash()
+                self.inside = None  # its process is gone
             self.reaper.arm("never", 1)
             await self.lab.start()
             await self.check(task_id, killed)
+            if rival is not None:
+                await self.resumed(rival, killed)
+                assert (await self.lab.ended(rival)).state == State.COMPLETED
+            assert not self.faults
             await self.lab.stop()
 
     async def until_struck(self, task_id: str) -> bool:
@@ -155,11 +199,15 @@ class World:
         await calm()
         return await self.clock.until(either())
 
-    async def check(self, task_id: str, killed: int) -> None:
+    async def resumed(self, task_id: str, killed: int) -> None:
+        """A task that was killed again and again at one place is quarantined: a person would resume it."""
         task = await self.lab.settled(task_id)
-        if task.reason == "quarantined":  # killed again and again at one place: a person would resume it
+        if task.reason == "quarantined":
             assert killed > SUSPECT_AFTER
             await self.lab.app.resume(task_id)
+
+    async def check(self, task_id: str, killed: int) -> None:
+        await self.resumed(task_id, killed)
         task = await self.lab.ended(task_id)
         assert (task.state, task.error) == (State.COMPLETED, None)
         assert task.result == self.expected()
@@ -168,7 +216,7 @@ class World:
         kept = [record.key for record in records if record.kind == r.STEP_DONE]
         assert len(kept) == len(set(kept)), "each step is recorded once"
         booms = self.program.count("boom")
-        needed = {"step": 1, "plain": 1, "broken": 1, "again": 3}
+        needed = {"step": 1, "plain": 1, "broken": 1, "again": 3, "lock": 1, "rival": 1}
         for name, count in self.calls.items():
             least = needed[name.rstrip("0123456789")]
             # A task that is tried again comes back to a failed step; the replay cannot know that the handler had caught the failure.
@@ -201,3 +249,43 @@ def test_random_programs_survive_random_kills() -> None:
 @pytest.mark.usefixtures("at_length")
 def test_random_programs_survive_random_kills_at_length() -> None:
     _run(3_000, chance=True)
+
+
+# ── faults that are planted in the lock ──────────────────────────────────────────────────────────────────────────────
+
+
+def _token_per_holder() -> Any:
+    """A task that takes the lock again gets the token that it had."""
+    take, tokens = Locks.take, dict[str, int]()
+
+    async def faulty(locks: Locks, request: LockRequest, *, wait: bool = True) -> Taken | Busy:
+        taken = await take(locks, request, wait=wait)
+        return Taken(tokens.setdefault(request.owner, taken.token)) if isinstance(taken, Taken) else taken
+
+    return mock.patch.object(Locks, "take", faulty)
+
+
+def _two_holders() -> Any:
+    """A lock that another task holds is given all the same."""
+    take, last = Locks.take, itertools.count(1_000_000)
+
+    async def faulty(locks: Locks, request: LockRequest, *, wait: bool = True) -> Taken | Busy:
+        taken = await take(locks, request, wait=wait)
+        return taken if isinstance(taken, Taken) else Taken(next(last))
+
+    return mock.patch.object(Locks, "take", faulty)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "finding"), [(_token_per_holder, "has the token"), (_two_holders, "beside another task")]
+)
+def test_a_fault_in_the_lock_is_found(plant: Any, finding: str) -> None:
+    world = World(["lock", "nap", "lock", "step", "lock"])
+    with plant(), pytest.raises(AssertionError):
+        asyncio.run(world.live([("in a step", 2)]))
+    assert any(finding in fault for fault in world.faults), world.faults
+
+
+def test_a_program_and_its_rival_take_turns_at_a_lock() -> None:
+    asyncio.run(World(["lock", "nap", "lock", "step", "lock"]).live([("in a step", 2), ("before a commit", 3)]))

@@ -348,6 +348,7 @@ async def test_a_task_goes_on_from_a_checkpoint_that_is_young_enough(lab: Lab) -
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("plain_payloads")
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [

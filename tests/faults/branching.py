@@ -1,6 +1,6 @@
 """Random programs of branches that wait side by side, for the processes that a fault test kills and freezes, and their judge.
 
-A program is a list of branches, each a list of acts: take a signal (with a timeout, or without), charge its value, wait for
+A program is a list of branches, of one gather or with names of their own, each a list of acts: take a signal (with a timeout, or without), charge its value, wait for
 a child, listen to messages, sleep, or do some of that inside a saga, which may fail. The test sends as many signals of each
 name as there are waits for it, each with a value of its own, so every wait without a time ends.
 """
@@ -42,8 +42,24 @@ async def child(ctx: Any, number: int) -> int:
     return number
 
 
-async def program(ctx: Any, branches: list[list[Act]]) -> list[Any]:
+async def program(ctx: Any, branches: list[list[Act]], named: bool = False) -> list[Any]:
+    if named:
+        return await _like_a_framework(ctx, branches)
     return await ctx.gather(*(_branch(ctx, acts) for acts in branches))
+
+
+async def _like_a_framework(ctx: Any, branches: list[list[Act]]) -> list[Any]:
+    """The branches by name, in tasks of asyncio that begin in another order in every shift."""
+
+    async def run(number: int, acts: list[Act]) -> list[Any]:
+        await asyncio.sleep(random.choice([0, 0, 0.001, 0.01]))
+        async with ctx.branch(f"call.{number}"):
+            return await _branch(ctx, acts)
+
+    tasks = [(number, run(number, acts)) for number, acts in enumerate(branches)]
+    random.shuffle(tasks)
+    results = await asyncio.gather(*(task for _, task in tasks))
+    return [result for _, result in sorted(zip((number for number, _ in tasks), results, strict=True))]
 
 
 async def _branch(ctx: Any, acts: list[Act]) -> list[Any]:

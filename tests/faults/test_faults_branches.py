@@ -46,7 +46,9 @@ class Run:
     async def _one(self, seed: int) -> list[str]:
         rng = random.Random(seed)
         branches = branching.draw(rng)
-        task = await insist(lambda: self.app.submit("program", {"branches": branches}, key=f"p{seed}"))
+        named = random.Random(f"named {seed}").random() < 0.3
+        task_input = {"branches": branches, "named": named}
+        task = await insist(lambda: self.app.submit("program", task_input, key=f"p{seed}"))
         names = branching.signals(branches)
         rng.shuffle(names)
         words = rng.randint(0, 2)

@@ -53,7 +53,7 @@ async def test_a_queue_is_paused_and_unpaused(app: Onward, client: Client, ends:
         assert (await client.post("/api/queues/mail/unpause")).json()["paused"] is False
         assert (await ends(task_id))["result"] == "done"
     assert (await client.get("/api/stats")).json()["states"]["completed"] == 1
-    assert (await client.get("/api/queues")).json() == {"queues": []}
+    assert (await client.get("/api/queues")).json() == {"queues": [], "next": None}
     for broken in ("a%0Ab", "%01a%0A%40", "%0A"):
         for verb in ("pause", "unpause", "drain"):
             answer = await client.post(f"/api/queues/{broken}/{verb}")

@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import httpx2
 import pytest
 from websockets.asyncio.client import connect
@@ -23,7 +24,8 @@ from onward.server.http.state import ServerState
 from onward.service import process_use
 from onward.service.process_use import ALONE_AFTER_S, BUSIEST_TURNS, TURNS, ProcessUse
 from onward.service.submission import SubmitRequest
-from tests.kit import HandClock, calm, claim, eventually, join, not_memory, only_memory
+from tests.kit import HandClock, calm, claim, eventually, join, not_memory, only_memory, only_postgres
+from tests.server.conftest import serving
 from tests.server.sse import served
 from tests.server.test_hooks import declare as declare_hook
 from tests.server.test_hooks import signed
@@ -755,3 +757,53 @@ async def test_invalid_quotas_are_refused(app: Onward) -> None:
             await app.service.tenant_quotas.set(HOSTILE, values)
     with pytest.raises(BadSetting):
         Onward("sqlite://:memory:", quota_requests=-1)
+
+
+# ── calls that are short, and hold the database for long ─────────────────────────────────────────────────────────────
+
+
+CONNECTIONS = 6
+"""Connections that a server has to PostgreSQL."""
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'onward_dead_letters'::regclass"
+
+
+@contextlib.asynccontextmanager
+async def _locked_table(url: str, table: str) -> AsyncIterator[Any]:
+    """No other connection reads this table while the block lasts. Yields the connection that has the lock."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            yield connection
+    finally:
+        await connection.close()
+
+
+@only_postgres
+@pytest.mark.parametrize("turns", [True, False])
+async def test_calls_of_a_tenant_that_wait_in_the_database_leave_connections_to_others(
+    app: Onward, url: str, turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quotas are on, and see nothing: these are a few small requests. Without turns, the other tenant waits for a connection."""
+    if not turns:
+        monkeypatch.setattr(ProcessUse, "_turn", lambda *_args: contextlib.nullcontext())
+    tokens = {
+        tenant: (await app.keys.create(tenant, ["read", "submit"], tenant=tenant)).token for tenant in (HOSTILE, OTHER)
+    }
+    async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=120) as client:
+        headers = {tenant: {"Authorization": f"Bearer {token}"} for tenant, token in tokens.items()}
+        async with _locked_table(url, "onward_dead_letters") as watcher:
+            reads = [
+                asyncio.ensure_future(client.get("/api/dead-letters", headers=headers[HOSTILE])) for _ in range(20)
+            ]
+
+            async def blocked() -> bool:
+                return int(await watcher.fetchval(WAITING)) >= (BUSIEST_TURNS if turns else CONNECTIONS)
+
+            await eventually(blocked, 60)
+            submit = asyncio.ensure_future(client.post("/api/tasks", json={"task": "work"}, headers=headers[OTHER]))
+            done, _ = await asyncio.wait([submit], timeout=60 if turns else 2)
+            assert bool(done) == turns
+        assert (await submit).status_code == 202
+        assert {(await read).status_code for read in reads} == {200}

@@ -33,21 +33,33 @@ class Counts:
         self.overview = self
 
     async def unfinished(self, whose: str | None = None) -> list[Unfinished]:
+        await self._read()
+        return [Unfinished("default", "queued", self._tasks, 1.0)]
+
+    async def reasons(self, whose: str | None = None) -> dict[str, int]:
+        await self._read()
+        return {"queued": self._tasks}
+
+    async def _read(self) -> None:
         self.reads += 1
         await asyncio.sleep(0)
         self._clock.time += 0.1
-        return [Unfinished("default", "queued", self._tasks, 1.0)]
 
 
+@pytest.mark.parametrize("whose", [None, ""])
+@pytest.mark.parametrize("figure", ["_first_queues", "_reasons"])
 @pytest.mark.parametrize(("tasks", "reads"), [(place.MAX_FRESH_COUNT, 10), (place.MAX_FRESH_COUNT + 1, 1)])
-async def test_many_callers_share_a_count_of_many_tasks(clock: HandClock, tasks: int, reads: int) -> None:
+async def test_many_callers_share_a_count_of_many_tasks(
+    clock: HandClock, tasks: int, reads: int, figure: str, whose: str | None
+) -> None:
     """A few tasks are counted anew for each caller, so that callers see their own changes."""
     counts = Counts(clock, tasks)
     cluster: Any = Cluster(counts, clock)  # type: ignore[arg-type]
-    await asyncio.gather(*[cluster._unfinished() for _ in range(10)])
+    read = getattr(cluster, figure)[whose]
+    await asyncio.gather(*[read() for _ in range(10)])
     assert counts.reads == reads
     clock.time += 1.05
-    await cluster._unfinished()
+    await read()
     assert counts.reads == reads + 1, "and no count is used for much longer than ten times its duration"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 from collections import defaultdict
 from typing import Any
@@ -13,13 +14,28 @@ from onward import Onward
 from onward.core import record as r
 from onward.core.caller import Caller
 from onward.core.event import Event
+from onward.core.views import Delivery
 from onward.engine.worker import relay as relay_module
 from onward.errors import NotFound, UsageError
 from onward.server.access.service import AuthorizedService
 from onward.service.submission import SubmitRequest
 from onward.store.port.core import Batch, Store
+from onward.store.port.outbox import NO_KEY
 from onward.testing import drain, memory_app
-from tests.kit import Time, calm, claim, completion, entry, eventually, not_memory, row, sql, together
+from tests.kit import (
+    TEST_KEYS,
+    Time,
+    calm,
+    claim,
+    completion,
+    encrypt,
+    entry,
+    eventually,
+    not_memory,
+    row,
+    sql,
+    together,
+)
 from tests.sinks.conftest import Office
 from tests.sinks.receiver import Receiver
 
@@ -393,3 +409,82 @@ async def test_drain_tells_too() -> None:
         await memory.submit("work")
         assert await drain(memory) == []
     assert heard == ["task.submitted", "task.completed"]
+
+
+# ── a key that is missing ────────────────────────────────────────────────────────────────────────────────────────────
+
+OTHER_KEYS = "k2=" + base64.b64encode(bytes(range(32, 64))).decode()
+
+
+class Halves:
+    """Two processes on one database. Only the first has the key of the events of its task."""
+
+    def __init__(self, store: Store, other: Store, time: Time) -> None:
+        self.ears, self.time = Ears(), time
+        self.with_key, self.without = Office(store, time), Office(other, time)
+        for office, keys in ((self.with_key, TEST_KEYS), (self.without, OTHER_KEYS)):
+            encrypt(office.store, keys)
+            office.app.on("*", name="ears")(self.ears)
+
+    async def begin(self) -> tuple[str, str]:
+        """A task of which only the first process can read the events, and one of the second."""
+        await self.with_key.app.save_subscriptions()
+        return await _with_a_step(self.with_key, "acme"), await _with_a_step(self.without, "globex")
+
+    async def deliveries(self, task_id: str) -> dict[int, Delivery]:
+        return {delivery.seq: delivery for delivery in await self.without.deliveries(task=task_id)}
+
+
+async def _with_a_step(office: Office, tenant: str) -> str:
+    """A task with a step: the step and the result have payloads, the two events before them have none."""
+    task_id = await office.submit(tenant=tenant)
+    held = await office.begin(f"worker of {tenant}")
+    batch = together(Batch([entry(held)]), completion(held, 2))
+    batch.entries = [(*one[:-1], office.time.now) for one in batch.entries]
+    assert await office.store.save(f"worker of {tenant}", batch) == set()
+    return task_id
+
+
+@pytest.fixture
+async def halves(store: Store, open_another: Any, time: Time) -> Halves:
+    return Halves(store, await open_another(), time)
+
+
+@not_memory
+async def test_an_event_that_cannot_be_decrypted_holds_up_its_task_alone(halves: Halves) -> None:
+    locked, other = await halves.begin()
+    await halves.without.send_all()
+    assert halves.ears.heard == {locked: [1, 2], other: [1, 2, 3, 4]}
+    deliveries = await halves.deliveries(locked)
+    assert (deliveries[3].state, deliveries[3].said, deliveries[3].attempts) == ("pending", NO_KEY, 0)
+    assert deliveries[4].state == "pending"
+    (check,) = [check for check in await halves.without.app.service.health.checks() if check.name == "encrypted events"]
+    assert check.fine is False
+    assert check.detail.startswith("1 event cannot be decrypted")
+    assert "ONWARD_ENCRYPTION_KEYS" in check.detail
+
+
+@not_memory
+async def test_it_is_sent_when_a_relay_has_the_key_however_often_others_tried(halves: Halves) -> None:
+    locked, _ = await halves.begin()
+    for _ in range(len(relay_module.ATTEMPT_DELAYS_S) + 2):
+        await halves.without.send_all()
+        halves.time.move(relay_module.KEY_RETRY_S + 1)
+    await halves.with_key.send_all()
+    assert halves.ears.heard[locked] == [1, 2, 3, 4]
+    assert {delivery.attempts for delivery in (await halves.deliveries(locked)).values()} == {1}
+    checks = await halves.without.app.service.health.checks()
+    assert "encrypted events" not in {check.name for check in checks}
+
+
+@not_memory
+async def test_it_fails_after_three_days_without_the_key(halves: Halves) -> None:
+    locked, _ = await halves.begin()
+    await halves.without.send_all()
+    halves.time.move(relay_module.KEY_WAIT_S + 1)
+    await halves.without.send_all()
+    deliveries = await halves.deliveries(locked)
+    assert [(deliveries[seq].state, deliveries[seq].said) for seq in (3, 4)] == [
+        ("failed", f"{NO_KEY} for three days")
+    ] * 2
+    assert halves.ears.heard[locked] == [1, 2]

@@ -14,6 +14,7 @@ from onward.core.limit import Limit, LimitRow
 from onward.core.task import NEVER, State
 from onward.store.port.core import SUSPECT_AFTER, Store
 from onward.store.port.overview import Ended, Unfinished
+from onward.store.shared import workers as shared_workers
 from onward.store.shared.search import listing
 from onward.store.sqlite.database import bind
 from tests.kit import Time, claim, completion, join, new, not_memory, sql, submit, waiting
@@ -273,3 +274,66 @@ def test_the_first_id_of_a_time() -> None:
 async def test_the_index_is_there(store: Store, kind: str) -> None:
     table, column = ("pg_indexes", "indexname") if kind == "postgres" else ("sqlite_master", "name")
     assert await sql(store, f"SELECT 1 FROM {table} WHERE {column} = 'onward_tasks_parent'")
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_queues_come_in_pages_in_the_order_of_python(store: Store, time: Time) -> None:
+    names = ["B", "_", "a", "a b", "ab", "z", "Ä", "\U0001f600"]
+    assert names == sorted(names)
+    await submit(store, *[new(queue=name, delay=delay) for name in names for delay in (0.0, 5.0)])
+    pages, after = list[list[str]](), ""
+    while True:
+        page = await store.overview.unfinished(after=after, limit=3)
+        pages.append([row.queue for row in page])
+        assert {row.reason for row in page} == {"delayed", "queued"}
+        if page.next is None:
+            break
+        after = page.next
+    assert pages == [[name for name in names[at : at + 3] for _ in range(2)] for at in (0, 3, 6)]
+    assert (await store.overview.unfinished("acme", limit=3), (await store.overview.unfinished("", limit=3)).next) == (
+        [],
+        "a",
+    )
+    assert [(row.reason, row.tasks) for row in await store.overview.unfinished_in("a b")] == [
+        ("delayed", 1),
+        ("queued", 1),
+    ]
+    assert await store.overview.reasons() == await store.overview.reasons("") == {"queued": 8, "delayed": 8}
+    assert await store.overview.reasons("acme") == {}
+
+
+async def test_the_largest_queues_are_named_and_the_others_added_up(store: Store, time: Time) -> None:
+    await submit(store, *[new(queue="q0", delay=5.0)])
+    for n in range(1, 7):
+        time.move(1)
+        await submit(store, *[new(queue=f"q{n}") for _ in range(n)])
+    rows = {(row.queue, row.reason): (row.tasks, row.oldest) for row in await store.overview.largest(3)}
+    assert {key: tasks for key, (tasks, _) in rows.items()} == {
+        ("q4", "queued"): 4,
+        ("q5", "queued"): 5,
+        ("q6", "queued"): 6,
+        ("other", "queued"): 1 + 2 + 3,
+        ("other", "delayed"): 1,
+    }
+    assert rows["other", "queued"][1] == pytest.approx(5, abs=0.1)
+    assert rows["q6", "queued"][1] == pytest.approx(0, abs=0.1)
+    assert {row.queue for row in await store.overview.largest(7)} == {f"q{n}" for n in range(7)}
+
+
+async def test_workers_and_handlers_come_in_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"w{n}" for n in range(5)]
+    await join(store, *names)
+    assert [row.id for row in await store.workers.list(limit=2)] == names[:2]
+    assert [row.id for row in await store.workers.list(after="w1", limit=2)] == names[2:4]
+    await store.handlers.register([(f"h{n}", b"x" * 100) for n in range(5)])
+    page = await store.handlers.page(limit=2)
+    assert ([name for name, _ in page], page.next) == (["h0", "h1"], "h1")
+    page = await store.handlers.page(after="h3", limit=2)
+    assert ([name for name, _ in page], page.next) == (["h4"], None)
+    monkeypatch.setattr(shared_workers, "PAGE_BYTES", 250)
+    page = await store.handlers.page()
+    assert (len(page), page.next) == (3, "h2")
+    assert [*await store.handlers.registered()] == [f"h{n}" for n in range(5)]
+    assert await store.handlers.registered(["h3", "unknown"]) == {"h3": b"x" * 100}

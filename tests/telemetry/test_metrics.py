@@ -21,7 +21,7 @@ from onward.config import load
 from onward.core.caller import Caller
 from onward.errors import BadSetting, StoreUnavailable
 from onward.server.http import metrics as edge_metrics
-from onward.server.http.metrics import Metrics, bounded
+from onward.server.http.metrics import Metrics
 from onward.service.submission import SubmitRequest
 from onward.store.port.overview import QueueSnapshot, Unfinished
 from onward.telemetry import CLIENTS, ENDED, MAX_LABEL_VALUES, STEP_SECONDS, STEPS, Counters, counters
@@ -292,16 +292,6 @@ def test_labels_are_bounded():
     assert counted[STEPS, ("task 1", "failed")] == 1
     assert len({labels for name, labels in timed if name == STEP_SECONDS}) == MAX_LABEL_VALUES + 1
     assert ("onward_http_requests_total", ("/x", "other", "405")) in counted
-
-
-def test_queues_beyond_the_bound_are_one():
-    many = [Unfinished(f"q{n}", "queued", n, float(n)) for n in range(1, 3 * MAX_LABEL_VALUES + 1)]
-    few = bounded([*many, Unfinished("q1", "asleep", 1, 5.0)])
-    assert len({row.queue for row in few}) == MAX_LABEL_VALUES + 1
-    assert sum(row.tasks for row in few) == sum(row.tasks for row in many) + 1
-    rest = {row.reason: row for row in few if row.queue == "other"}
-    assert rest["queued"].oldest == 2 * MAX_LABEL_VALUES
-    assert rest["asleep"].tasks == 1
 
 
 async def test_no_id_ever_becomes_a_label(app: Onward):

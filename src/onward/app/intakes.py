@@ -153,7 +153,7 @@ class IntakeMethods:
         if not brokers:
             return ()
         sources = {spec.source for spec in self._intakes.values()}
-        sources |= {report.source for report in await self.store.intakes.reports()}
+        sources |= {*await self.store.intakes.sources()}
         places: dict[str, set[str]] = {}
         for source in sources:
             broker, _, place = source.partition("/")

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from onward.core import record as r
 from onward.core import wire
+from onward.core.page import MAX_SHOWN_CHARS, Page, check_limit
 from onward.core.record import Record
 from onward.core.sealed import is_sealed, unreadable
-from onward.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge, TaskNotFound
+from onward.core.text import safe
+from onward.errors import ArtifactDamaged, ArtifactNotFound, ArtifactTooLarge, BadSetting, TaskNotFound
 from onward.store.port.core import Batch, Content, Store
+from onward.store.port.listing import PAGE_BYTES
 from onward.store.port.paging import journal_pages
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ T = TypeVar("T")
 
 MAX_ARTIFACT_BYTES = 100_000_000
 """Bytes of one artifact. It is held in the memory of the worker and of its readers."""
+
+PAGE_ARTIFACTS = 1_000
+"""Artifacts of a page."""
 
 MAX_INLINE_BYTES = 1_000_000
 """Work on more bytes than this runs in a thread, so that the event loop serves other tasks."""
@@ -111,29 +117,58 @@ class Artifacts:
 
     # ── for readers ──────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def page(self, task_id: str, *, limit: int = PAGE_ARTIFACTS, cursor: str | None = None) -> Page[ArtifactRef]:
+        """A page of the artifacts of a task, in the order in which its journal first names them; `next` is the cursor of the next page.
+        They have about `PAGE_BYTES` together, so a page may have fewer than `limit`. Raises TaskNotFound."""
+        from onward.core.state import ArtifactRef  # noqa: PLC0415 -- pydantic, which most programs do not need
+
+        check_limit(limit, PAGE_ARTIFACTS)
+        if cursor is not None and not _ARTIFACT_ID.fullmatch(cursor):
+            raise BadSetting("cursor", safe(cursor)[:MAX_SHOWN_CHARS], "`next` of the page before")
+        refs: dict[str, dict[str, Any]] = {}
+        earlier: set[str] = set()
+        size, begun, more = 0, cursor is None, False
+        async for ref in self._refs(task_id):
+            artifact_id = str(ref["artifact_id"])
+            if not begun:
+                earlier.add(artifact_id)
+                begun = artifact_id == cursor
+            elif artifact_id in refs:
+                refs[artifact_id] = ref  # the journal may name it again, with another summary
+            elif artifact_id not in earlier and not (more := more or len(refs) == limit or size >= PAGE_BYTES):
+                refs[artifact_id] = ref
+                size += len(wire.encode(ref))
+        return Page([ArtifactRef.model_validate(ref) for ref in refs.values()], [*refs][-1] if more else None)
+
     async def of(self, task_id: str, until: int | None = None) -> list[ArtifactRef]:
         """The artifacts of a task, in order, up to a record; each once. Raises TaskNotFound."""
         from onward.core.state import ArtifactRef  # noqa: PLC0415 -- pydantic, which most programs do not need
 
-        refs: dict[str, Any] = {}
+        refs = {ref["artifact_id"]: ref async for ref in self._refs(task_id, until)}
+        return [ArtifactRef.model_validate(ref) for ref in refs.values()]
+
+    async def _refs(self, task_id: str, until: int | None = None) -> AsyncIterator[dict[str, Any]]:
+        """What the journal of a task says of artifacts, up to a record; of some several times. Raises TaskNotFound."""
         empty = True
         async for page in journal_pages(self._store.journal, _check_task_id(task_id)):
             empty = False
             for record in page:
                 if until is None or record.seq <= until:
-                    refs |= {ref["artifact_id"]: ref for ref in _refs_in(record)}
+                    for ref in _refs_in(record):
+                        yield ref
         if empty:
             raise TaskNotFound(task_id)
-        return [ArtifactRef.model_validate(ref) for ref in refs.values()]
 
     async def read(self, task_id: str, artifact_id: str, before_load: BeforeLoad | None = None) -> bytes:
         """The bytes of an artifact that the journal of the task names. Raises ArtifactNotFound."""
-        known = {ref.artifact_id: ref.bytes for ref in await self.of(task_id)}
-        if artifact_id not in known:
-            raise ArtifactNotFound(task_id, artifact_id, list(known))
-        if before_load is not None:
-            await before_load(known[artifact_id])
-        return await self.get(task_id, artifact_id)
+        known: set[str] = set()
+        async for ref in self._refs(task_id):
+            known.add(str(ref["artifact_id"]))
+            if ref["artifact_id"] == artifact_id:
+                if before_load is not None:
+                    await before_load(int(ref["bytes"]))
+                return await self.get(task_id, artifact_id)
+        raise ArtifactNotFound(task_id, artifact_id, sorted(known))
 
     # ── forks and pruning ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,6 +12,7 @@ import collections
 import contextlib
 import datetime
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,18 @@ UNLIMITED_DELIVERIES = -1
 consumers that come and go may reach."""
 
 FIRST_VERSION_WITH_LIMIT = 4
+
+DEFAULT_LIMIT = 20
+"""Deliveries of a message of a quorum queue that RabbitMQ allows from that version on."""
+
+MAX_ARGUMENTS = 20
+"""Arguments of a queue that are looked at."""
+
+_DIFFERS = re.compile(
+    r"inequivalent arg '(?P<name>[^']+)'.*but current is (?:none|the value '(?P<value>[^']*)' of type '(?P<type>\w+)')"
+)
+_NUMBERS = frozenset({"byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint"})
+"""Types of AMQP whose values are whole numbers."""
 
 _ERRORS = (aiormq.exceptions.AMQPException, aiormq.exceptions.ChannelInvalidStateError, OSError, TimeoutError)
 
@@ -112,7 +125,7 @@ class RabbitSource:
                 return (queue.declaration_result.message_count or 0) + len(self._progress)
 
     async def check(self) -> Sequence[Finding]:
-        """Whether the queue exists."""
+        """Whether the queue exists, and whether it limits the deliveries of a message."""
         async with self._answers():
             connection = await self._connect()
             if self._queue:
@@ -121,7 +134,33 @@ class RabbitSource:
                     await channel.declare_queue(self._queue, passive=True, timeout=ANSWER_TIMEOUT_S)
                 except aiormq.exceptions.ChannelNotFoundEntity:
                     return [Finding(None, f"there is no queue {self._queue} yet; the intake makes a durable one")]
+                if (limit := await self._delivery_limit(connection)) is not None:
+                    return [Finding(None, _about_limit(self._queue, limit))]
         return []
+
+    async def _delivery_limit(self, connection: AbstractConnection) -> int | None:
+        """How many deliveries of a message the arguments of the queue allow; None where they set no limit, or the broker does not say. AMQP
+        has no call that reads arguments: the broker names one that differs when a queue that exists is declared again, which changes
+        nothing."""
+        arguments = _arguments(connection)
+        for _ in range(MAX_ARGUMENTS):
+            channel = await connection.channel()
+            try:
+                await channel.declare_queue(self._queue, durable=True, arguments=arguments, timeout=ANSWER_TIMEOUT_S)
+            except aiormq.exceptions.ChannelPreconditionFailed as error:
+                differs = _DIFFERS.search(str(error))
+                if differs is None or differs["name"] == "x-queue-type":
+                    return None  # only quorum queues have a limit
+                if differs["name"] == "x-delivery-limit":
+                    return DEFAULT_LIMIT if differs["value"] is None else int(differs["value"])
+                value = differs["value"]
+                arguments[differs["name"]] = int(value) if value and differs["type"] in _NUMBERS else value
+            except aiormq.exceptions.ChannelAccessRefused:
+                return None
+            else:
+                await channel.close()
+                return None
+        return None
 
     async def close(self) -> None:
         """Disconnect."""
@@ -143,9 +182,7 @@ class RabbitSource:
             await channel.declare_queue(self._queue, passive=True, timeout=ANSWER_TIMEOUT_S)
         except aiormq.exceptions.ChannelNotFoundEntity:  # which closes the channel
             channel = await connection.channel()
-            arguments: dict[str, Any] = {"x-queue-type": "quorum"}
-            if _version(connection) >= FIRST_VERSION_WITH_LIMIT:
-                arguments["x-delivery-limit"] = UNLIMITED_DELIVERIES
+            arguments = _arguments(connection)
             await channel.declare_queue(self._queue, durable=True, arguments=arguments, timeout=ANSWER_TIMEOUT_S)
         await channel.close()
 
@@ -176,6 +213,19 @@ class RabbitSource:
         except _ERRORS as error:
             why = self._problem or f"{type(error).__name__}: {error}"
             raise BrokerUnavailable(self._broker, why) from None
+
+
+def _arguments(connection: AbstractConnection) -> dict[str, Any]:
+    """The arguments of a queue that Onward makes."""
+    limits = _version(connection) >= FIRST_VERSION_WITH_LIMIT
+    return {"x-queue-type": "quorum"} | ({"x-delivery-limit": UNLIMITED_DELIVERIES} if limits else {})
+
+
+def _about_limit(queue: str, limit: int) -> str:
+    return (
+        f"the queue {queue} drops or dead-letters a message after {limit} deliveries, and each process that ends while it holds the message "
+        "counts as one; declare the queue with x-delivery-limit=-1, or set a large delivery-limit by policy, which is not seen here"
+    )
 
 
 def _version(connection: AbstractConnection) -> int:

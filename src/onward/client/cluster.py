@@ -18,13 +18,7 @@ class ClusterVerbs(QueryVerbs):
     @verb
     def schedules(self) -> Script[list[Schedule]]:
         """All schedules, by name, of all pages."""
-        schedules: list[Schedule] = []
-        cursor: str | None = None
-        while True:
-            document = yield from self._read("/api/schedules", cursor=cursor)
-            schedules += [from_json(Schedule, schedule) for schedule in document["schedules"]]
-            if (cursor := document.get("next")) is None:
-                return schedules
+        return [from_json(Schedule, schedule) for schedule in (yield from self._pages("/api/schedules", "schedules"))]
 
     @verb
     def pause_schedule(self, name: str) -> Script[Schedule]:
@@ -47,9 +41,8 @@ class ClusterVerbs(QueryVerbs):
 
     @verb
     def queues(self) -> Script[list[Queue]]:
-        """All queues with their unfinished tasks, by name."""
-        document = yield from self._read("/api/queues")
-        return [from_json(Queue, queue) for queue in document["queues"]]
+        """All queues with their unfinished tasks, by name, of all pages."""
+        return [from_json(Queue, queue) for queue in (yield from self._pages("/api/queues", "queues"))]
 
     @verb
     def drain_queue(self, name: str) -> Script[Queue]:
@@ -72,9 +65,8 @@ class ClusterVerbs(QueryVerbs):
 
     @verb
     def workers(self) -> Script[list[WorkerView]]:
-        """All workers that were not declared dead."""
-        document = yield from self._read("/api/workers")
-        return [from_json(WorkerView, worker) for worker in document["workers"]]
+        """All workers that were not declared dead, of all pages."""
+        return [from_json(WorkerView, worker) for worker in (yield from self._pages("/api/workers", "workers"))]
 
     @verb
     def stats(self) -> Script[Stats]:
@@ -97,9 +89,8 @@ class ClusterVerbs(QueryVerbs):
 
     @verb
     def intakes(self) -> Script[list[Intake]]:
-        """All intakes, by name: how each does, and how many dead letters it has."""
-        document = yield from self._read("/api/intakes")
-        return [from_json(Intake, intake) for intake in document["intakes"]]
+        """All intakes, by name, of all pages: how each does, and how many dead letters it has."""
+        return [from_json(Intake, intake) for intake in (yield from self._pages("/api/intakes", "intakes"))]
 
     @verb
     def dead_letters(

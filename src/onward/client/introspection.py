@@ -24,6 +24,16 @@ class QueryVerbs(BaseClient):
         document: Json = (yield from self._call("GET", path, query=given)).json
         return document
 
+    def _pages(self, path: str, name: str) -> Script[list[Json]]:
+        """The items of a list (`name` in the documents) of all pages."""
+        items: list[Json] = []
+        cursor: str | None = None
+        while True:
+            document = yield from self._read(path, cursor=cursor)
+            items += document[name]
+            if (cursor := document.get("next")) is None:
+                return items
+
     @verb
     def whoami(self) -> Script[Json]:
         """The caller as the server sees it: the name of the key, its scopes and tenant, and the version of the server."""
@@ -31,9 +41,8 @@ class QueryVerbs(BaseClient):
 
     @verb
     def handlers(self) -> Script[list[HandlerView]]:
-        """All handlers by name, and the inputs that they take."""
-        document = yield from self._read("/api/handlers")
-        return [from_json(HandlerView, handler) for handler in document["handlers"]]
+        """All handlers by name, and the inputs that they take, of all pages."""
+        return [from_json(HandlerView, handler) for handler in (yield from self._pages("/api/handlers", "handlers"))]
 
     @verb
     def timeline(self, task_id: str, after: int = 0) -> Script[Timeline]:

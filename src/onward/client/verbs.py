@@ -228,9 +228,9 @@ class Verbs(ClusterVerbs, Generic[H]):
 
     @verb
     def artifacts(self, task_id: str) -> Script[Refs]:
-        """The artifacts of a task."""
-        document = yield from self._read(f"{_path(task_id)}/artifacts")
-        return [parse_artifact(artifact) for artifact in document["artifacts"]]
+        """The artifacts of a task, of all pages."""
+        artifacts = yield from self._pages(f"{_path(task_id)}/artifacts", "artifacts")
+        return [parse_artifact(artifact) for artifact in artifacts]
 
     @verb
     def artifact(self, task_id: str, artifact_id: str) -> Script[bytes]:

@@ -85,9 +85,9 @@ async function json(method, path, options) {
 
 export const get = (path, query, options = {}) => json("GET", path, { ...options, query });
 
-const MAX_PAGES = 100;
+const MAX_PAGES = 10; // of a thousand items each
 
-/** The items of a list (`name` in the response) of all pages, up to a bound. */
+/** The items of a list (`name` in the response) of all pages, up to a bound; `cut` of them says whether there are more. */
 export async function everyPage(path, name, options = {}) {
   let page = await get(path, {}, options);
   const items = page[name];
@@ -95,6 +95,7 @@ export async function everyPage(path, name, options = {}) {
     page = await get(path, { cursor: page.next }, options);
     items.push(...page[name]);
   }
+  items.cut = Boolean(page.next);
   return items;
 }
 

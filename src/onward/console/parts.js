@@ -56,8 +56,10 @@ export function redraw(box, what, make) {
   if (box.querySelector("[aria-expanded='true']")) return;
   const at = box.contains(document.activeElement) ? document.activeElement.closest("[data-key]")?.dataset.key : null;
   const places = [...box.querySelectorAll(".table-box")].map((element) => element.scrollLeft);
+  const shown = [...box.querySelectorAll(".some-of")].map((element) => element.shown);
   box.drawn = now;
   put(box, make());
+  [...box.querySelectorAll(".some-of")].forEach((element, i) => element.show(shown[i] || 0));
   [...box.querySelectorAll(".table-box")].forEach((element, i) => (element.scrollLeft = places[i] || 0));
   if (at) [...box.querySelectorAll("[data-key]")].find((element) => element.dataset.key === at)?.focus({ preventScroll: true });
 }

@@ -91,16 +91,29 @@ export function busy(text = "Loading") {
 /** A table. `columns`: [{name, cell(row), class, wide}]; `rows`; `key(row)`; `open(row)` makes rows links for mouse and keyboard. */
 export function table(columns, rows, { label, href, none } = {}) {
   if (!rows.length && none) return none;
-  return h(
-    "div",
-    { class: "table-box", tabindex: "0", role: "region", "aria-label": label },
-    h(
-      "table",
-      { class: "table" },
-      h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class }, column.name)))),
-      h("tbody", null, rows.map((row) => h("tr", { onclick: href && ((event) => followed(event, href(row))), class: href && "open" }, columns.map((column) => h("td", { class: column.class, "data-name": column.name }, column.cell(row)))))),
-    ),
-  );
+  const drawn = (row) => h("tr", { onclick: href && ((event) => followed(event, href(row))), class: href && "open" }, columns.map((column) => h("td", { class: column.class, "data-name": column.name }, column.cell(row))));
+  const body = h("tbody");
+  const head = h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class }, column.name))));
+  return someOf(h("div", { class: "table-box", tabindex: "0", role: "region", "aria-label": label }, h("table", { class: "table" }, head, body)), body, rows, drawn, MAX_ROWS);
+}
+
+const MAX_ROWS = 100; // of a table that are drawn at first, and with each click
+
+/** Draw the first items of a list into `body`, a part of `element`. A button below draws more of them; `redraw` keeps their number. */
+export function someOf(element, body, items, drawn, step) {
+  add(body, items.slice(0, step).map(drawn));
+  if (items.length <= step && !items.cut) return element;
+  const foot = h("p", { class: "more-row row" });
+  const all = h("div", { class: "some-of" }, element, foot);
+  all.shown = Math.min(step, items.length);
+  all.show = (shown) => {
+    add(body, items.slice(all.shown, shown).map(drawn));
+    all.shown = Math.max(all.shown, Math.min(shown, items.length));
+    const rest = items.length - all.shown;
+    put(foot, h("span", { class: "faint" }, `${number(all.shown)} of ${number(items.length)}${items.cut ? "; the command line lists more" : ""}`), rest > 0 && button(`Show ${number(Math.min(step, rest))} more`, () => all.show(all.shown + step), { small: true, data: { key: "more" } }));
+  };
+  all.show(all.shown);
+  return all;
 }
 
 function followed(event, where) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from onward.core.text import safe
@@ -24,6 +24,33 @@ class Page(list[T]):
     def __init__(self, items: Iterable[T] = (), next: str | None = None) -> None:  # noqa: A002 -- as in HTTP
         super().__init__(items)
         self.next = next
+
+
+async def every_item(page: Callable[[str | None], Awaitable[Page[T]]]) -> list[T]:
+    """The items of all pages. `page` reads the one at a cursor; None is for the first."""
+    items: list[T] = []
+    cursor: str | None = None
+    while True:
+        read = await page(cursor)
+        items += read
+        if (cursor := read.next) is None:
+            return items
+
+
+def check_limit(limit: int, most: int) -> None:
+    """Raises BadSetting for a page of another number of items than 1 to `most`."""
+    if not 1 <= limit <= most:
+        raise BadSetting("limit", limit, f"between 1 and {most}")
+
+
+def fitting(items: Sequence[T], most: int, size: Callable[[T], int]) -> Sequence[T]:
+    """The first of these items, up to the one with which they have `most` bytes together."""
+    total = 0
+    for number, item in enumerate(items, 1):
+        total += size(item)
+        if total >= most:
+            return items[:number]
+    return items
 
 
 class TimeCursor(NamedTuple):

@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
 
 from onward.core.clock import Clock
+from onward.core.page import Page, check_limit, every_item, fitting
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
 from onward.core.view_json import from_row
 from onward.core.views import Queue, Stats, WorkerView
 from onward.service.shared_read import SharedRead
 from onward.service.submission import named
 from onward.store.port.core import Store
+from onward.store.port.listing import PAGE_BYTES
 from onward.store.port.overview import Ended, Unfinished
 from onward.store.port.workers import WorkerRow
+from onward.store.shared.overview import PAGE_QUEUES
+from onward.telemetry import OTHER
+
+T = TypeVar("T")
+
+PAGE_WORKERS = 1_000
+"""Workers of a page."""
 
 MAX_COUNT_ENDED = 10_000
 """Ended tasks that are counted; above it they are estimated."""
@@ -39,38 +49,67 @@ class Cluster:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._unfinished = SharedRead(clock, functools.partial(self._count_unfinished, None), _many)
-        """Counts of unfinished tasks, by queue and reason."""
-        self._without_tenant = SharedRead(clock, functools.partial(self._count_unfinished, ""), _many)
-        """The same of tasks without a tenant."""
+        unfinished, reasons = store.overview.unfinished, store.overview.reasons
+        self._first_queues = _for_readers(clock, unfinished, _many_unfinished)
+        """The unfinished tasks of the first page of queues."""
+        self._reasons = _for_readers(clock, reasons, _many)
+        """How many unfinished tasks there are, by reason."""
         self._held = SharedRead(clock, self._read_held)
-
-    async def _count_unfinished(self, whose: str | None) -> list[Unfinished]:
-        return list(await self._store.overview.unfinished(whose))
-
-    def _counts(self, whose: str | None) -> Awaitable[list[Unfinished]]:
-        if whose is None:
-            return self._unfinished()
-        return self._without_tenant() if whose == "" else self._count_unfinished(whose)
 
     async def _read_held(self) -> tuple[float, dict[str, int]]:
         return await self._store.overview.held()
 
-    async def queues(self, whose: str | None = None) -> list[Queue]:
-        """All queues that have unfinished tasks, a limit, or a worker that names them, by name. With `whose`, only the tasks of that tenant
-        count ("": those without a tenant), and a queue with no such task is left out unless it has a limit or a worker."""
-        unfinished, limits = await self._counts(whose), await self._store.queues.limits()
+    async def _count_unfinished(self, whose: str | None, cursor: str | None, limit: int) -> Page[Unfinished]:
+        if cursor is None and whose in self._first_queues:
+            return await self._first_queues[whose]()
+        return await self._store.overview.unfinished(whose, after=cursor or "", limit=limit)
+
+    async def _count_reasons(self, whose: str | None) -> dict[str, int]:
+        if whose in self._reasons:
+            return await self._reasons[whose]()
+        return await self._store.overview.reasons(whose)
+
+    async def queue_page(
+        self, whose: str | None = None, *, limit: int = PAGE_QUEUES, cursor: str | None = None
+    ) -> Page[Queue]:
+        """A page of the queues that have unfinished tasks, a limit, or a worker that names them, by name; `next` is the cursor of the next
+        page. With `whose`, only the tasks of that tenant count ("": those without a tenant), and a queue with no such task is left out
+        unless it has a limit or a worker."""
+        check_limit(limit, PAGE_QUEUES)
+        unfinished, limits = await self._count_unfinished(whose, cursor, limit), await self._store.queues.limits()
         workers = await self.workers()
         rows: dict[str, list[Unfinished]] = collections.defaultdict(list)
         for row in unfinished:
             rows[row.queue].append(row)
-        names = {*rows, *limits, *(queue for worker in workers if worker.alive for queue in worker.queues)}
-        return [_queue(name, rows[name], limits.get(name, (None, False)), workers) for name in sorted(names)]
+        others = {*limits, *(queue for worker in workers if worker.alive for queue in worker.queues)}
+        known = [name for name in sorted({*rows, *others}) if name > (cursor or "")]
+        names = [name for name in known if unfinished.next is None or name <= unfinished.next][:limit]
+        more = len(names) < len(known) or unfinished.next is not None
+        queues = [_queue(name, rows[name], limits.get(name, (None, False)), workers) for name in names]
+        return Page(queues, names[-1] if more else None)
+
+    async def queues(self, whose: str | None = None) -> list[Queue]:
+        """The queues of all pages."""
+        return await every_item(lambda cursor: self.queue_page(whose, cursor=cursor))
+
+    async def largest_queues(self, most: int) -> tuple[list[Queue], int]:
+        """So many queues, by name: those that have a limit or are paused, and those with the most unfinished tasks. Also how many
+        tasks wait in other queues."""
+        limits, workers = await self._store.queues.limits(), await self.workers()
+        rows: dict[str, list[Unfinished]] = collections.defaultdict(list)
+        for row in await self._store.overview.largest(most):
+            rows[row.queue].append(row)
+        others = _queue(OTHER, rows.pop(OTHER, []), (None, False), ()).waiting
+        names = [*limits, *(name for name in rows if name not in limits)]
+        queues = [_queue(name, rows[name], limits.get(name, (None, False)), workers) for name in names]
+        others += sum(queue.waiting for queue in queues[most:])
+        return sorted(queues[:most], key=lambda queue: queue.name), others
 
     async def queue(self, name: str) -> Queue:
         """One queue; an unknown one is empty."""
-        named_so = [queue for queue in await self.queues() if queue.name == name]
-        return named_so[0] if named_so else _queue(name, [], (None, False), await self.workers())
+        rows = await self._store.overview.unfinished_in(name)
+        limit = (await self._store.queues.limits()).get(name, (None, False))
+        return _queue(name, rows, limit, await self.workers())
 
     async def pause_queue(self, name: str) -> Queue:
         """Pause a queue: no worker starts a task of it until it is unpaused. Running tasks go on."""
@@ -82,6 +121,16 @@ class Cluster:
         await self._store.queues.pause(named("queue", name), paused=False)
         self._store.nudge("ready")
         return await self.queue(name)
+
+    async def worker_page(self, *, limit: int = PAGE_WORKERS, cursor: str | None = None) -> Page[WorkerView]:
+        """A page of the workers that were not declared dead, the oldest first; `next` is the cursor of the next page. Their handlers and
+        queues have about 4 MB together."""
+        check_limit(limit, PAGE_WORKERS)
+        rows = await self._store.workers.list(after=cursor or "", limit=limit)
+        now, held = await self._held()
+        views = [_worker(row, now, held.get(row.id, 0)) for row in rows]
+        page = fitting(views, PAGE_BYTES, _name_bytes)
+        return Page(page, page[-1].id if page and (len(page) == limit or len(page) < len(views)) else None)
 
     async def workers(self) -> list[WorkerView]:
         """All workers that were not declared dead, the oldest first."""
@@ -101,10 +150,7 @@ class Cluster:
     async def stats(self, whose: str | None = None) -> Stats:
         """How many tasks there are, by state and reason, and how many the workers finish. With `whose`, only the tasks of that tenant count
         ("": those without a tenant); workers serve all tenants."""
-        unfinished, ended = await self._counts(whose), await self._ended(whose)
-        reasons: collections.Counter[str] = collections.Counter()
-        for row in unfinished:
-            reasons[row.reason] += row.tasks
+        reasons, ended = await self._count_reasons(whose), await self._ended(whose)
         alive = [worker for worker in await self.workers() if worker.alive]
         return Stats(
             states=_states(reasons, ended),
@@ -117,8 +163,23 @@ class Cluster:
         )
 
 
-def _many(rows: Iterable[Unfinished]) -> bool:
+def _for_readers(
+    clock: Clock, read: Callable[[str | None], Awaitable[T]], large: Callable[[T], bool]
+) -> dict[str | None, SharedRead[T]]:
+    """A read that many callers ask for: of all tasks, and of those without a tenant."""
+    return {whose: SharedRead(clock, functools.partial(read, whose), large) for whose in (None, "")}
+
+
+def _many_unfinished(rows: Iterable[Unfinished]) -> bool:
     return sum(row.tasks for row in rows) > MAX_FRESH_COUNT
+
+
+def _many(reasons: Mapping[str, int]) -> bool:
+    return sum(reasons.values()) > MAX_FRESH_COUNT
+
+
+def _name_bytes(worker: WorkerView) -> int:
+    return sum(len(name.encode()) for name in (*worker.handlers, *worker.queues))
 
 
 def _queue(

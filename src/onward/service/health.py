@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import collections
 import platform
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from onward.core.clock import Clock
 from onward.core.task import ASKS_A_PERSON
 from onward.core.text import count
-from onward.core.views import Check, Health, Queue
+from onward.core.views import Check, Health, Queue, Stats
 from onward.service.cluster import Cluster
 from onward.service.intakes import Intakes
 from onward.service.locks import Locks
@@ -26,6 +25,12 @@ from onward.store.port.workers import WorkerRow
 MAX_SKEW_S = 2.0
 """Seconds by which this machine's clock may differ from the database's. Leases work with any difference; it confuses people who
 compare times."""
+
+MAX_QUEUES = 100
+"""Queues that have a check of their own."""
+
+MAX_LOCKED = 1_000
+"""Events that no relay could decrypt which are counted."""
 
 MAX_EVENT_AGE_S = 60.0
 """Seconds that an event may wait for its broker before the doctor warns."""
@@ -81,18 +86,20 @@ class Doctor:
     async def checks(self, *, deep: bool = False, seen: Seen = unseen) -> list[Check]:
         """All checks. Their cost does not depend on the history, unless they are `deep`: then they read the whole database, in slices, and
         report to `seen` how many records they have read."""
-        queues = await self._cluster.queues()
+        queues, elsewhere = await self._cluster.largest_queues(MAX_QUEUES)
+        stats = await self._cluster.stats()
         return [
             *(Check(*entry) for entry in await self._store.health.doctor(deep=deep)),
             await self._tables(),
             await self._time(),
             await (self._whole_census(seen) if deep else self._census()),
             *await self._locks.checks(),
-            _people(queues),
-            *await self._workers_and_queues(queues),
+            _people(stats),
+            *await self._workers_and_queues(queues, elsewhere),
             *await self._broker_checks(),
             *await self._intakes.checks(),
             *[_events(depth) for depth in await self._store.outbox.depths(BROKER_LANE)],
+            *_locked(*await self._store.outbox.locked(MAX_LOCKED)),
         ]
 
     async def _tables(self) -> Check:
@@ -121,16 +128,18 @@ class Doctor:
     async def _whole_census(self, seen: Seen) -> Check:
         return _tasks(await self._store.health.census(seen), "none is stuck")
 
-    async def _workers_and_queues(self, listed: list[Queue]) -> list[Check]:
+    async def _workers_and_queues(self, listed: list[Queue], elsewhere: int) -> list[Check]:
         now = self._clock.now()
         rows = await self._store.workers.list()
         alive = [row for row in rows if row.lease_until > now]
         queues = {queue.name: queue for queue in listed}
         if "default" not in queues:
-            queues["default"] = await self._cluster.queue("default")
+            queues["default"] = default = await self._cluster.queue("default")
+            elsewhere = max(0, elsewhere - default.waiting)
         return [
-            _workers(alive, len(rows) - len(alive), sum(queue.waiting for queue in queues.values())),
+            _workers(alive, len(rows) - len(alive), sum(queue.waiting for queue in queues.values()) + elsewhere),
             *(_queue(queues[name], self._limit) for name in sorted(queues)),
+            *([_others(elsewhere)] if elsewhere else []),
         ]
 
 
@@ -140,13 +149,11 @@ def _tasks(faults: Faults, fine: str) -> Check:
     return Check("tasks", not faults, f"{some}{more}" if faults else fine)
 
 
-def _people(queues: list[Queue]) -> Check:
-    reasons: collections.Counter[str] = collections.Counter()
-    for queue in queues:
-        reasons.update({reason: many for reason, many in queue.reasons.items() if reason in ASKS_A_PERSON})
+def _people(stats: Stats) -> Check:
+    reasons = {reason: many for reason, many in stats.reasons.items() if reason in ASKS_A_PERSON}
     if not reasons:
         return Check("people", True, "no task waits for a person")
-    number = reasons.total()
+    number = stats.people
     some = f"{count(number, 'task')} {'waits' if number == 1 else 'wait'}"
     by_reason = ", ".join(f"{many:,} {reason}" for reason, many in sorted(reasons.items()))
     return Check("people", None, f"{some} for a person ({by_reason}): onward list --state waiting")
@@ -170,6 +177,19 @@ def _events(depth: LaneDepth) -> Check:
     variable = f"ONWARD_BROKER_{place.partition('/')[0].upper()}"
     why = f"the broker is away or refuses them (the log says why), or no worker has {variable}; none is lost"
     return Check(f"events for {place}", False, f"{waiting}: {why}")
+
+
+def _locked(events: int, oldest_s: float | None) -> list[Check]:
+    if not events:
+        return []
+    number = f"{events:,} or more events" if events >= MAX_LOCKED else count(events, "event")
+    waits = f"{number} cannot be decrypted, the oldest for {oldest_s or 0.0:,.0f} s, and the events of their tasks wait behind them"
+    advice = "give the workers the key in ONWARD_ENCRYPTION_KEYS (onward encryption names it)"
+    return [Check("encrypted events", False, f"{waits}: {advice}")]
+
+
+def _others(waiting: int) -> Check:
+    return Check("other queues", None, f"{count(waiting, 'task')} waiting in smaller queues: onward queues")
 
 
 def _queue(queue: Queue, limit: int) -> Check:

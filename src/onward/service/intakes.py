@@ -10,12 +10,13 @@ from typing import Any, Literal, cast
 from onward.core.audit import AuditEvent
 from onward.core.caller import ANYBODY, Caller
 from onward.core.clock import Clock
+from onward.core.page import Page, check_limit, every_item
 from onward.core.text import count
 from onward.core.view_json import from_row
 from onward.core.views import Check, DeadLetter, DeadLetterContent, Intake, IntakeProcess, IntakeState
-from onward.errors import BadSetting, NotFound, UsageError
+from onward.errors import NotFound, UsageError
 from onward.store.port.core import Store
-from onward.store.shared.intakes import AFTER_LAST, MAX_CHANGED, IntakeReport, LetterRow
+from onward.store.shared.intakes import AFTER_LAST, MAX_CHANGED, PAGE_INTAKES, IntakeReport, LetterRow
 
 log = logging.getLogger("onward.intake")
 
@@ -27,6 +28,9 @@ LETTER_KEEP_S = 30 * 86400.0
 
 OLD_LETTER_S = 86400.0
 """Seconds after which `onward doctor` notes a dead letter."""
+
+MAX_CHECKED = 100
+"""Intakes that `onward doctor` checks, by name."""
 
 MAX_PAGE = 1000
 MAX_BODY_BYTES = 262_144
@@ -52,18 +56,34 @@ class Intakes:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
-    async def list(self, whose: str | None = None) -> IntakeList:
-        """All intakes by name: those of which a process reported within the last week, and those that have dead letters."""
+    async def page(
+        self, whose: str | None = None, *, limit: int = PAGE_INTAKES, cursor: str | None = None
+    ) -> Page[Intake]:
+        """A page of the intakes by name: those of which a process reported within the last week, and those that have dead letters. `next`
+        is the cursor of the next page. The reports of a page are a thousand at most, so it may have fewer intakes than `limit`."""
+        check_limit(limit, PAGE_INTAKES)
+        names = await self._store.intakes.names(whose, after=cursor or "", limit=limit)
+        full = len(names) == limit
+        rows = await self._store.intakes.reports(names, whose)
+        if rows.next is not None:
+            full, names = True, [name for name in names if name <= rows.next]
         reports: dict[str, list[IntakeReport]] = {}
-        for report in await self._store.intakes.reports(whose):
+        for report in rows:
             reports.setdefault(report.name, []).append(report)
-        letters = await self._store.intakes.counts(whose)
-        names = sorted(reports.keys() | letters.keys())
-        return [_intake(name, reports.get(name, []), *letters.get(name, (0, 0))) for name in names]
+        letters = await self._store.intakes.counts(names, whose)
+        intakes = [_intake(name, reports.get(name, []), *letters.get(name, (0, 0))) for name in names]
+        return Page(intakes, names[-1] if names and full else None)
+
+    async def list(self, whose: str | None = None) -> IntakeList:
+        """The intakes of all pages, by name."""
+        return await every_item(lambda cursor: self.page(whose, cursor=cursor))
 
     async def checks(self) -> Sequence[Check]:
         """The checks of `onward doctor`: intakes that no process receives, and old dead letters."""
-        checks = [_check(intake) for intake in await self.list() if intake.processes]
+        page = await self.page(limit=MAX_CHECKED)
+        checks = [_check(intake) for intake in page if intake.processes]
+        if page.next is not None:
+            checks.append(Check("intakes", None, f"those after {page.next} are not checked here: onward intakes"))
         aged = await self._store.intakes.aged(self._clock.now() - OLD_LETTER_S, MAX_PAGE)
         if aged:
             total = sum(aged.values())
@@ -84,8 +104,7 @@ class DeadLetters:
         self, intake: str | None = None, *, limit: int = 100, cursor: str | None = None, whose: str | None = None
     ) -> tuple[DeadLetterList, str | None]:
         """Dead letters of one intake or of all, newest first, and the cursor for the next page."""
-        if not 1 <= limit <= MAX_PAGE:
-            raise BadSetting("limit", limit, f"between 1 and {MAX_PAGE}")
+        check_limit(limit, MAX_PAGE)
         if cursor is not None and not _is_id(cursor):
             raise UsageError(f"{cursor!r:.40} is no cursor of a list of dead letters; use `next` of the page before")
         before = AFTER_LAST if cursor is None else cursor

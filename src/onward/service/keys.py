@@ -15,7 +15,7 @@ from onward.core.audit import AuditEvent
 from onward.core.caller import ADMIN, ANYBODY, SCOPES, Caller
 from onward.core.durations import Duration, seconds
 from onward.core.key import KeyRow, Token
-from onward.core.page import Page, TimeCursor, parse_time_cursor
+from onward.core.page import Page, TimeCursor, check_limit, every_item, parse_time_cursor
 from onward.core.text import is_visible, safe
 from onward.core.view_json import from_row
 from onward.core.views import Key
@@ -93,20 +93,14 @@ class Keys:
 
     async def page(self, whose: str | None = None, *, limit: int = PAGE_KEYS, cursor: str | None = None) -> Page[Key]:
         """A page of the keys, valid or not, the oldest first; `next` is the cursor of the next page. `whose` as for `Service.get`."""
-        if not 1 <= limit <= PAGE_KEYS:
-            raise BadSetting("limit", limit, f"between 1 and {PAGE_KEYS}")
+        check_limit(limit, PAGE_KEYS)
         rows = await self._store.keys.list(whose, after=parse_time_cursor(cursor), limit=limit)
         next_ = str(TimeCursor(rows[-1].created_at, rows[-1].id)) if len(rows) == limit else None
         return Page([_view(row) for row in rows], next_)
 
     async def list(self, whose: str | None = None) -> KeyList:
         """All keys, of all pages."""
-        page = await self.page(whose)
-        keys = [*page]
-        while page.next is not None:
-            page = await self.page(whose, cursor=page.next)
-            keys += page
-        return keys
+        return await every_item(lambda cursor: self.page(whose, cursor=cursor))
 
     async def revoke(self, key_id: str, *, whose: str | None = None, by: Caller = ANYBODY) -> Key:
         """Revoke a key: requests with it are refused from now on. Revoking it again changes nothing. Raises NotFound."""

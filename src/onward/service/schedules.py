@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 from onward.core import wire
 from onward.core.ids import Ids
-from onward.core.page import Page
+from onward.core.page import Page, check_limit, every_item
 from onward.core.schedule import Rhythm, ScheduleRow
 from onward.core.task import NewTask
 from onward.core.view_json import from_row
 from onward.core.views import Schedule
-from onward.errors import BadSetting, ScheduleNotFound
+from onward.errors import ScheduleNotFound
 from onward.service.engine import Engine
 from onward.store.port.core import Store
 from onward.store.shared.schedules import PAGE_SCHEDULES
@@ -91,19 +91,13 @@ class Schedules:
     async def page(self, *, limit: int = PAGE_SCHEDULES, cursor: str | None = None) -> Page[Schedule]:
         """A page of the schedules, by name; `next` is the cursor of the next page. Their inputs have about 4 MB together, so a page may have
         fewer than `limit`."""
-        if not 1 <= limit <= PAGE_SCHEDULES:
-            raise BadSetting("limit", limit, f"between 1 and {PAGE_SCHEDULES}")
+        check_limit(limit, PAGE_SCHEDULES)
         _, rows = await self._store.schedules.list(after=cursor or "", limit=limit)
         return Page([_view(row) for row in rows], rows.next)
 
     async def list(self) -> list[Schedule]:
         """All schedules, by name, of all pages."""
-        page = await self.page()
-        schedules = [*page]
-        while page.next is not None:
-            page = await self.page(cursor=page.next)
-            schedules += page
-        return schedules
+        return await every_item(lambda cursor: self.page(cursor=cursor))
 
 
 def row_of(name: str, rhythm: Rhythm, missed: str, task: NewTask) -> ScheduleRow:

@@ -8,11 +8,11 @@ from onward.core import session as session_format
 from onward.core.audit import AuditEvent
 from onward.core.caller import ANYBODY, ROLES, Caller
 from onward.core.identity import Identity
-from onward.core.page import Page, TimeCursor, parse_time_cursor
+from onward.core.page import Page, TimeCursor, check_limit, every_item, parse_time_cursor
 from onward.core.session import SessionRow
 from onward.core.view_json import from_row
 from onward.core.views import Session
-from onward.errors import BadSetting, NotFound
+from onward.errors import NotFound
 from onward.store.port.core import Store
 from onward.store.shared.sessions import PAGE_SESSIONS
 
@@ -60,20 +60,14 @@ class Sessions:
     ) -> Page[Session]:
         """A page of the sessions that have not ended, the oldest first; `next` is the cursor of the next page. `whose` as for
         `Service.get`."""
-        if not 1 <= limit <= PAGE_SESSIONS:
-            raise BadSetting("limit", limit, f"between 1 and {PAGE_SESSIONS}")
+        check_limit(limit, PAGE_SESSIONS)
         rows = await self._store.sessions.list(whose, after=parse_time_cursor(cursor), limit=limit)
         next_ = str(TimeCursor(rows[-1].created_at, rows[-1].id)) if len(rows) == limit else None
         return Page([_view(row) for row in rows], next_)
 
     async def list(self, whose: str | None = None) -> SessionList:
         """The sessions that have not ended, of all pages."""
-        page = await self.page(whose)
-        sessions = [*page]
-        while page.next is not None:
-            page = await self.page(whose, cursor=page.next)
-            sessions += page
-        return sessions
+        return await every_item(lambda cursor: self.page(whose, cursor=cursor))
 
     async def revoke(self, session_id: str, *, whose: str | None = None, by: Caller = ANYBODY) -> Session:
         """End a session: requests with it are refused from now on. Raises NotFound, also when it has ended."""

@@ -1,6 +1,6 @@
 // Intakes: how messages of brokers come in; and dead letters, the messages that could not become tasks: look, redrive, drop.
 
-import { get, part, post } from "../api.js";
+import { everyPage, get, part, post } from "../api.js";
 import { attempt, dialog, toast } from "../dialog.js";
 import { add, h } from "../dom.js";
 import { may } from "../me.js";
@@ -17,12 +17,12 @@ export async function show(root, place) {
   const { signal } = place;
   let here = place;
   let again = () => {};
-  const boxes = { intakes: h("div"), head: h("div"), letters: h("div", { class: "stacked" }) };
+  const boxes = { intakes: h("div", { class: "stacked" }), head: h("div"), letters: h("div", { class: "stacked" }) };
   add(root, heading("Intakes", "Messages of brokers that become tasks"), section("Intakes", {}, boxes.intakes), section("Dead letters", { text: "Messages that could not become tasks. They are kept for 30 days." }, boxes.head, boxes.letters));
 
   async function load() {
     const chosen = { intake: here.one("intake"), cursor: here.one("cursor") };
-    const [{ intakes }, page] = await Promise.all([get("/api/intakes", {}, { signal }), get("/api/dead-letters", { ...chosen, limit: LIMIT }, { signal })]);
+    const [intakes, page] = await Promise.all([everyPage("/api/intakes", "intakes", { signal }), get("/api/dead-letters", { ...chosen, limit: LIMIT }, { signal })]);
     const now = Date.now() / 1000;
     redraw(boxes.intakes, [intakes, Math.floor(now / 5)], () => intakeTable(intakes));
     const some = intakes.filter((intake) => !chosen.intake || intake.name === chosen.intake).reduce((all, intake) => all + intake.dead, 0);

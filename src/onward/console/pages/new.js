@@ -1,6 +1,6 @@
 // New task: a form made from the input schema of the handler; or the input as JSON.
 
-import { get, part, post, random } from "../api.js";
+import { everyPage, get, part, post, random } from "../api.js";
 import { h, put } from "../dom.js";
 import { toast } from "../dialog.js";
 import * as fields from "../fields.js";
@@ -13,7 +13,7 @@ import { line, safe, short } from "../words.js";
 export async function show(root, place) {
   const { signal } = place;
   if (!may("submit")) return void put(root, empty("Not allowed", me.person ? "To submit tasks, a person needs the role operator or admin." : "To submit tasks, a key needs the scope submit."));
-  const [{ handlers }, like] = await Promise.all([get("/api/handlers", null, { signal }), place.one("like") ? get(`/api/tasks/${part(place.one("like"))}`, null, { signal }) : null]);
+  const [handlers, like] = await Promise.all([everyPage("/api/handlers", "handlers", { signal }), place.one("like") ? get(`/api/tasks/${part(place.one("like"))}`, null, { signal }) : null]);
   if (!handlers.length) return void put(root, heading("New task"), empty("No handlers yet", "Start a worker with an app: `onward worker MODULE:APP`. Its handlers appear here."));
 
   // one idempotency key per intention: a second click, or a retry after a lost connection, submits no second task

@@ -11,6 +11,7 @@ import { about, at, compact, count, line, money, number, safe, briefField } from
 import { gathered } from "./inbox.js";
 
 const DAY = 86_400;
+const WAITING = ["queued", "cancelling", "delayed", "quota"]; // reasons of tasks that wait in a queue
 const COSTLY = 30_000; // ms for which the usage of today is reused: it is a sum over many tasks
 
 export async function show(root, { signal }) {
@@ -61,7 +62,7 @@ async function all(signal, known) {
 
 function figures({ stats, queues, usage, asks, failed }) {
   const oldest = Math.max(0, ...queues.map((item) => item.oldest_s || 0));
-  const waiting = queues.reduce((sum, item) => sum + item.waiting, 0);
+  const waiting = WAITING.reduce((sum, reason) => sum + (stats?.reasons[reason] || 0), 0);
   const lately = failed.filter((task) => Date.now() / 1000 - at(task.finished_at || task.updated_at) < DAY).length;
   return tiles(
     stats && tile("Running", compact(stats.states.running || 0), { note: `on ${count(stats.workers, "worker")}${stats.rate ? `, ${rate(stats.rate)} done` : ""}`, href: link("/tasks", { state: "running" }), drawing: "play" }),

@@ -1,15 +1,16 @@
 // Queues and workers: waiting tasks, how long they wait, the workers; pause and unpause.
 
-import { get, part, post } from "../api.js";
+import { everyPage, get, part, post } from "../api.js";
 import { attempt, dialog } from "../dialog.js";
 import { add, h, unique } from "../dom.js";
 import { may, me } from "../me.js";
 import { keepUpdated, rate, redraw, section, share, spark, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
-import { age, badge, button, empty, heading, table, taskLink } from "../ui.js";
+import { age, badge, button, empty, heading, someOf, table, taskLink } from "../ui.js";
 import { about, compact, count, line, number, REASONS, safe, short } from "../words.js";
 
 const SAMPLES = 40;
+const CARDS = 40; // workers that are shown at first
 const HELD = 12; // tasks of a worker that are shown
 const NOUNS = { approval: "for approval", question: "for an answer", budget: "for budget", child: "for a child", signal: "for a signal", quota: "for quota", lock: "for a lock" };
 const TONES = { queued: "run", cancelling: "idle", delayed: "idle", quota: "warn", retrying: "warn", running: "good" };
@@ -21,7 +22,7 @@ export async function show(root, { signal }) {
   let again = () => {};
 
   async function load() {
-    const [{ queues }, { workers }, { tasks }] = await Promise.all([get("/api/queues", {}, { signal }), get("/api/workers", {}, { signal }), get("/api/tasks", { brief: true, state: "running", limit: 500 }, { signal })]);
+    const [queues, workers, { tasks }] = await Promise.all([everyPage("/api/queues", "queues", { signal }), everyPage("/api/workers", "workers", { signal }), get("/api/tasks", { brief: true, state: "running", limit: 500 }, { signal })]);
     for (const queue of queues) history.set(queue.name, [...(history.get(queue.name) || []), queue.waiting].slice(-SAMPLES));
     const now = Date.now() / 1000;
     redraw(boxes.numbers, [queues, workers], () => numbers(queues, workers));
@@ -49,7 +50,9 @@ function numbers(queues, workers) {
 // ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function queueTable(queues, workers, history, now, again) {
-  const served = (queue) => workers.some((queue) => queue.alive && (!queue.queues.length || queue.queues.includes(queue.name)));
+  const alive = workers.filter((worker) => worker.alive);
+  const [serveAll, named] = [alive.some((worker) => !worker.queues.length), new Set(alive.flatMap((worker) => worker.queues))];
+  const served = (queue) => serveAll || named.has(queue.name);
   const runs = may("admin") && !me.tenant;
   const columns = [
     { name: "Queue", cell: (queue) => h("a", { href: link("/tasks", { queue: queue.name }), class: "strong" }, line(queue.name, 60)) },
@@ -105,7 +108,8 @@ function workerCards(workers, tasks, now) {
   const held = new Map();
   for (const task of tasks) if (task.worker) held.set(task.worker, [...(held.get(task.worker) || []), task]);
   const versions = new Set(workers.filter((worker) => worker.alive).map((worker) => worker.version));
-  return h("div", { class: "workers" }, workers.map((worker) => card(worker, held.get(worker.id) || [], versions.size > 1, now)));
+  const cards = h("div", { class: "workers" });
+  return someOf(cards, cards, workers, (worker) => card(worker, held.get(worker.id) || [], versions.size > 1, now), CARDS);
 }
 
 function card(worker, tasks, mixed, now) {

@@ -29,7 +29,7 @@ export async function show(root, { signal }) {
 const latest = (schedule, signal) => get("/api/tasks", { brief: true, label: `schedule:${schedule.name}`, limit: 8 }, { signal }).then((page) => page.tasks, () => []);
 
 function drawn(schedules, last, again) {
-  const newest = new Map(schedules.map((schedule, i) => [schedule.name, last[i] || []]));
+  const newest = new Map(schedules.map((schedule, i) => [schedule.name, last[i]]));
   const runs = may("admin") && !me.tenant;
   const columns = [
     { name: "Schedule", cell: (schedule) => h("span", { class: "two" }, h("b", null, line(schedule.name, 80)), h("span", { class: "faint clip", title: safe(brief(schedule.input, 400)) }, line(schedule.task, 60), schedule.input !== null && schedule.input !== undefined && ` · ${brief(schedule.input, 60)}`)) },
@@ -52,7 +52,8 @@ const tick = (time) => h("span", { class: "tick", title: exactly(time) }, moment
 
 /** The last task with its state, and those before it as dots. */
 function outcome(tasks, schedule) {
-  if (!tasks?.length) return h("span", { class: "faint" }, "–");
+  if (!tasks) return h("a", { href: link("/tasks", { label: `schedule:${schedule.name}` }) }, "its tasks");
+  if (!tasks.length) return h("span", { class: "faint" }, "–");
   const tone = (task) => ({ completed: "good", failed: "bad", running: "run", cancelled: "idle" })[task.state] || "idle";
   return h("span", { class: "two" }, h("a", { href: link(`/tasks/${part(tasks[0].task_id)}`), class: "quiet-link" }, chip(tasks[0])), h("a", { class: "dots", href: link("/tasks", { label: `schedule:${schedule.name}` }), "aria-label": `The last ${tasks.length} tasks of ${line(schedule.name, 60)}`, title: "All tasks of this schedule" }, [...tasks].reverse().map((task) => h("i", { class: ["dot", `tone-${tone(task)}`] }))));
 }

@@ -99,7 +99,7 @@ function check(finding) {
 async function keys(box, signal, place, again) {
   const page = { keys: await everyPage("/api/keys", "keys", { signal }) };
   const old = place().one("revoked") === "1";
-  const rows = [...page.keys].reverse().filter((key) => old || key.valid);
+  const rows = Object.assign([...page.keys].reverse().filter((key) => old || key.valid), { cut: page.keys.cut });
   redraw(box, [page.keys, old], () => [
     h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, page.keys.length ? "A key allows what its scopes say, and nothing else. The key itself is never shown here." : me.person ? "No key exists yet. People sign in; programs need a key." : "No key exists yet: every program on this machine may do everything. After the first key is created, every request needs a key."), page.keys.some((key) => !key.valid) && h("a", { href: link("/system", { tab: "keys", revoked: old ? null : "1" }) }, old ? "Valid keys only" : `Also show ${count(page.keys.filter((key) => !key.valid).length, "invalid key")}`), button("New key…", () => made(again, page.keys.length === 0 && !me.person), { icon: "plus", kind: "main" })),
     h("div", { class: "stacked" }, keyTable(rows, again, page.keys.length > 0)),
@@ -166,7 +166,7 @@ async function sessions(box, signal, _place, again) {
   const page = { sessions: await everyPage("/api/sessions", "sessions", { signal }) };
   redraw(box, [page.sessions], () => [
     h("div", { class: "bar-row row" }, h("p", { class: "faint grow" }, "People who are signed in. Their roles are those that the identity provider gave them at sign-in.")),
-    h("div", { class: "stacked" }, table(SESSION_COLUMNS(again), [...page.sessions].reverse(), { label: "Sessions", none: empty("No sessions", "") })),
+    h("div", { class: "stacked" }, table(SESSION_COLUMNS(again), Object.assign([...page.sessions].reverse(), { cut: page.sessions.cut }), { label: "Sessions", none: empty("No sessions", "") })),
   ]);
 }
 

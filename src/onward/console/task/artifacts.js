@@ -2,14 +2,15 @@
 // image only if their first bytes are those of an image, as a blob of that checked type; text as text; anything else as a hex dump.
 // Nothing of it is ever run.
 
-import { ask, part } from "../api.js";
+import { ask, everyPage, part } from "../api.js";
 import { h, put } from "../dom.js";
 import { attempt } from "../dialog.js";
 import * as live from "../live.js";
 import { button, busy, empty, failure } from "../ui.js";
 import { save, value } from "../values.js";
-import { bytes, line } from "../words.js";
+import { bytes, line, number } from "../words.js";
 
+const CARDS = 20; // artifacts that are shown at first, and with each click: each loads its bytes
 const SMALL = 300_000; // bytes; a smaller artifact is loaded without a click
 const MOST = 20_000_000;
 const SHOWN = 1_000_000;
@@ -17,19 +18,26 @@ const SHOWN = 1_000_000;
 export async function artifacts(root, context, signal) {
   put(root, busy());
   const drawn = new Map();
+  let shown = CARDS;
   async function read() {
     try {
-      const { artifacts: list } = await context.ask("/artifacts");
+      const list = await everyPage(`${context.path}/artifacts`, "artifacts", { signal });
       if (signal.aborted) return;
       if (!list.length) {
         put(root, empty("No artifacts", "Files that steps store (a report, a picture, a large output) appear here."));
         return;
       }
-      for (const artifact of list) if (!drawn.has(artifact.id)) drawn.set(artifact.id, card(artifact, signal));
-      put(root, h("div", { class: "cols" }, [...drawn.values()]));
+      draw(list);
     } catch (error) {
       if (error.name !== "AbortError" && !signal.aborted) put(root, failure(error, read));
     }
+  }
+  function draw(list) {
+    const some = list.slice(0, shown);
+    for (const artifact of some) if (!drawn.has(artifact.id)) drawn.set(artifact.id, card(artifact, signal));
+    const rest = list.length - some.length;
+    const more = () => ((shown += CARDS), draw(list));
+    put(root, h("div", { class: "cols" }, some.map((artifact) => drawn.get(artifact.id))), (rest > 0 || list.cut) && h("p", { class: "more-row row" }, h("span", { class: "faint" }, `${number(some.length)} of ${number(list.length)}${list.cut ? "; the command line lists more" : ""}`), rest > 0 && button(`Show ${number(Math.min(CARDS, rest))} more`, more, { small: true })));
   }
   let due = 0;
   live.on(`task:${context.id}`, () => (clearTimeout(due), (due = setTimeout(() => !signal.aborted && read(), 500))), signal);

@@ -11,6 +11,7 @@ import inspect
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from onward.artifacts.keeper import MAX_ARTIFACT_BYTES
@@ -23,6 +24,7 @@ from onward.core.retry import Retry, as_retry
 from onward.engine.context.call import Call
 from onward.engine.context.child import Child
 from onward.engine.context.host import Host
+from onward.engine.context.options import check_child_options, function_name, refuse_shadowed
 from onward.engine.context.secrets import make_secret, resolve_secrets
 from onward.engine.context.signatures import ChildOptions, StepOptions, TransactionOptions
 from onward.engine.shift.scope import SCOPE
@@ -49,6 +51,22 @@ RAISE: Any = object()
 """The default of a wait without one: the wait raises when its time is up."""
 
 
+CURRENT: ContextVar[Context | None] = ContextVar("onward_context", default=None)
+"""The context of the handler that runs now."""
+
+
+def current() -> Context:
+    """The context of the task that runs now, for code that does not get it as an argument, such as a tool of an agent framework. Raises
+    UsageError outside of a task, and in a handler that is a plain function."""
+    context = CURRENT.get()
+    if context is None:
+        raise UsageError(
+            "no task runs here: onward.current() is for code that an async handler (`@app.task`) calls; "
+            "a handler that is a plain function passes its ctx on"
+        )
+    return context
+
+
 class Context:
     """The first argument of every handler."""
 
@@ -73,6 +91,12 @@ class Context:
     def attempt(self) -> int:
         """1 at first, one more after each failure of the task. Crashes, sleeps and waits do not count."""
         return self._host.attempt
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the journal still has records that the handler has not come to: the next steps return recorded results. For code
+        with side effects on watchers, such as a log or a stream, which an earlier shift had already."""
+        return self._host.replaying
 
     @property
     def key(self) -> str:
@@ -148,8 +172,8 @@ class Context:
         if (name or retry or timeout or undo or effect or reconcile or makes) is not None:
             options = {"name": name, "retry": retry, "timeout": timeout, "undo": undo, "effect": effect}
             options |= {"reconcile": reconcile, "makes": makes}
-            _refuse_shadowed("step", options, function, args, kwargs)
-        call = Call(name or _name(function), function, args, kwargs)
+            refuse_shadowed("step", options, function, args, kwargs)
+        call = Call(name or function_name(function), function, args, kwargs)
         if retry is not None:
             call.retry = as_retry(retry)
         if timeout is not None:
@@ -165,6 +189,14 @@ class Context:
         if secret.used:
             resolve_secrets(self._host.keyring, call)
         return self._run(call)
+
+    def branch(self, name: str) -> AbstractAsyncContextManager[None, None]:
+        """`async with ctx.branch(call_id):` The block runs beside other such blocks, in asyncio tasks that you or a framework start. Its
+        steps belong to its name, and not to the order in which the tasks begin, so the name must come from the data: the id of a tool
+        call. A name that comes again is a new branch. While branches are open, the line around them begins no step of its own. `ctx.gather`
+        is simpler where you start the work yourself."""
+        block: AbstractAsyncContextManager[None, None] = self._host.branch(name)
+        return block
 
     def saga(self, name: str = "saga") -> AbstractAsyncContextManager[Any, None]:
         """`async with ctx.saga():` When the block fails, is cancelled or runs out of time, its finished steps with an `undo`
@@ -217,8 +249,8 @@ class Context:
                 )
             return self._host.transaction(Call(name or "transaction", _no_function))
         if name is not None or retry is not None:
-            _refuse_shadowed("transaction", {"name": name, "retry": retry}, function, (None, *args), kwargs)
-        call = Call(name or _name(function), function, args, kwargs)
+            refuse_shadowed("transaction", {"name": name, "retry": retry}, function, (None, *args), kwargs)
+        call = Call(name or function_name(function), function, args, kwargs)
         if retry is not None:
             call.retry = as_retry(retry)
         if args or kwargs:
@@ -380,8 +412,8 @@ class Context:
     ) -> Child[Any]:
         """Start a child task, exactly once, also across crashes. Options as for `app.submit`, except `key` and `connection`: a child has a
         key of its own. Await the returned child for its result."""
-        _check_child_options(options)
-        name = handler if isinstance(handler, str) else self._host.task_name(handler) or _name(handler)
+        check_child_options(options)
+        name = handler if isinstance(handler, str) else self._host.task_name(handler) or function_name(handler)
         return Child(self._host, await self._host.child(name, input, options), name)
 
     # fmt: off
@@ -499,50 +531,6 @@ async def _await(work: Awaitable[Any]) -> Any:
 
 def _no_function() -> None:
     """The function of a block, which has none."""
-
-
-def _name(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__name__", None)
-    if name is None:
-        inner = function.func if isinstance(function, functools.partial) else function
-        name = getattr(inner, "__name__", type(inner).__name__)
-    return str(name)
-
-
-def _refuse_shadowed(
-    verb: str, options: Mapping[str, Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    """Raise UsageError when an option got a value that may be meant for a parameter of the same name."""
-    code = getattr(function, "__code__", None)
-    if code is None or options.keys().isdisjoint(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
-        return
-    signature = inspect.signature(function)
-    try:
-        given = signature.bind_partial(*args, **kwargs).arguments
-    except TypeError:  # arguments that do not fit: the call itself raises
-        return
-    for name, parameter in signature.parameters.items():
-        if options.get(name) is not None and name not in given and parameter.kind is not parameter.POSITIONAL_ONLY:
-            raise UsageError(
-                f"{_name(function)} has a parameter {name!r}, and {name}= is an option of ctx.{verb}; give the parameter its value by "
-                f"position, or with functools.partial({_name(function)}, {name}=…)"
-            )
-
-
-_NOT_FOR_CHILDREN = {
-    "key": "a child has a key of its own, made of the task and the place in its code, so it is submitted once",
-    "connection": "the engine submits a child in a transaction of its own; for a task in your transaction, which is no child, call "
-    "app.submit(…, connection=…) in a step",
-}
-
-
-def _check_child_options(options: Mapping[str, Any]) -> None:
-    for name in options.keys() - ChildOptions.__optional_keys__:
-        if name in _NOT_FOR_CHILDREN:
-            raise UsageError(f"ctx.submit takes no {name}=: {_NOT_FOR_CHILDREN[name]}")
-        raise UsageError(
-            f"ctx.submit has no option {name!r}; it takes {', '.join(sorted(ChildOptions.__optional_keys__))}"
-        )
 
 
 def _mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -29,6 +29,11 @@ class Host(TaskEnvironment, Protocol):
     partial: Any
     """The best result so far, for the last record if the task fails."""
 
+    @property
+    def replaying(self) -> bool:
+        """Whether the journal has records that the handler has not come to."""
+        ...
+
     async def run(self, call: Call) -> Any:
         """Return the recorded result of the step; without one, run the step and record its result. Raises StepFailed."""
         ...
@@ -53,6 +58,10 @@ class Host(TaskEnvironment, Protocol):
         self, makers: Sequence[Callable[[], Awaitable[Any]]], *, limit: int | None, return_exceptions: bool
     ) -> list[Any]:
         """Run several branches at once, each in a scope of its own."""
+        ...
+
+    def branch(self, name: str) -> Any:
+        """A block that runs beside others of its kind, in a scope that this name identifies."""
         ...
 
     def inherits(self, *, anywhere: bool = False) -> bool:

@@ -1,7 +1,10 @@
 """Branches: several lines of one handler at once, each in a scope of its own, all replayed alike.
 
-Every branch runs to its end; then the first failure, in the order of the branches, is raised. So what the handler sees
-does not depend on which of them was quicker.
+Every branch of a gather runs to its end; then the first failure, in the order of the branches, is raised. So what the handler
+sees does not depend on which of them was quicker.
+
+A named branch is for code that starts its own asyncio tasks, as agent frameworks do for the tools of one turn. Its steps are
+known by its name, and not by the order in which the tasks begin.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import collections
 from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
 from typing import Any
 
 from onward.core.control import Control
@@ -52,6 +56,10 @@ class Branches:
         await gather.wait()
         return gather.collect(return_exceptions=return_exceptions)
 
+    def named(self, name: str) -> NamedBranch:
+        """A branch with a name of its own, which code outside of the engine runs beside others."""
+        return NamedBranch(self, self._journal, self._waits, name)
+
     async def _run_branch(self, scope: Scope, make: Callable[[], Awaitable[Any]], gather: _Gather, number: int) -> None:
         SCOPE.set(scope)
         try:
@@ -72,6 +80,40 @@ class Branches:
             raise
         self._journal.run_check(check, scope.path)
         return result
+
+
+class NamedBranch:
+    """`async with ctx.branch(name):` The scope around it waits while such branches are open."""
+
+    def __init__(self, branches: Branches, journal: ShiftJournal, waits: Waits, name: str) -> None:
+        self._branches, self._journal, self._waits, self._name = branches, journal, waits, name
+
+    async def __aenter__(self) -> None:
+        self._outer = SCOPE.get()
+        self._scope = self._outer.branch(self._name)
+        if self._journal.ended_by is not None:
+            raise self._journal.ended_by
+        if self._outer.branches:
+            self._waits.active += 1
+        else:  # the first branch takes the place of the scope around it
+            self._outer.key, self._outer.reported = self._scope.path, True
+        self._outer.branches += 1
+        self._waits.may_get_branches = True
+        self._branches.scopes.add(self._scope)
+        SCOPE.set(self._scope)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        SCOPE.set(self._outer)
+        self._branches.scopes.discard(self._scope)
+        self._outer.branches -= 1
+        if self._outer.branches:
+            self._waits.branch_ended()
+        else:
+            self._outer.key = None
+        if error is None or isinstance(error, Exception):
+            self._journal.run_check(self._journal.replay.check_over, self._scope.path)
 
 
 class _Gather:

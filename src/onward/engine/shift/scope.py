@@ -1,5 +1,5 @@
 """Scopes: the place in a handler where code runs. The handler's own line is a scope, and so is each branch of a gather and
-each saga.
+each saga. A branch has its number in the gather, or a name of its own (`ctx.branch`).
 
 A scope names steps, and lets one step run at a time. The key of a step is the path of the scope, the name, and how often that
 name came before in this scope: `charge`, `charge#2`, `[gather.0]charge`, `[saga@2/gather.1]charge#2`. So the same code gives
@@ -9,7 +9,9 @@ code, through tasks and threads.
 
 from __future__ import annotations
 
+import hashlib
 import re
+import urllib.parse
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -19,6 +21,9 @@ from onward.errors import UsageError
 _RESERVED_IN_STEP_NAMES = re.compile(r"^\[|#\d+$|[\x00-\x1f\ud800-\udfff]")
 _RESERVED_IN_SAGA_NAMES = re.compile(r"[\]/@.#]")
 
+MAX_BRANCH_NAME_LENGTH = 120
+"""Characters of the name of a branch in keys of steps. A longer name is cut, and ends in a hash."""
+
 
 class Scope:
     """One line of a handler, in which one step comes after the other."""
@@ -26,6 +31,7 @@ class Scope:
     __slots__ = (
         "_counts",
         "announced",
+        "branches",
         "key",
         "last_name",
         "locks",
@@ -58,6 +64,8 @@ class Scope:
         """Whether the next new step may have been begun by an earlier shift."""
         self.locks: tuple[str, ...] = ()
         """The names of the locks whose blocks are open here."""
+        self.branches: int = 0
+        """How many named branches are open here: the scope waits for them, and begins nothing else meanwhile."""
         self._counts: dict[str, int] = {}
 
     @property
@@ -67,6 +75,11 @@ class Scope:
 
     def next_name(self, name: str) -> str:
         """The name with its number, which makes it unique in this scope."""
+        if self.branches:
+            refuse_overlap(name, self.key or "")
+        return self._number(name)
+
+    def _number(self, name: str) -> str:
         if mask.on:
             name = mask.text(name)
         count = self._counts.get(name, 0) + 1
@@ -85,8 +98,22 @@ class Scope:
         scope.resumed = self.resumed
         return scope
 
+    def branch(self, name: str) -> Scope:
+        """The scope of a branch with this name. Raises UsageError in a step."""
+        if self.key is not None and not self.branches:
+            refuse_overlap(f"branch {name}", self.key)
+        return self.inner(self._number(f"branch.{_encode_branch_name(name)}"))
+
 
 SCOPE: ContextVar[Scope] = ContextVar("onward_scope")
+
+
+def _encode_branch_name(name: str) -> str:
+    """The name as part of a path: any string, such as the id of a tool call."""
+    encoded = urllib.parse.quote(name, safe=" ", errors="backslashreplace").replace(".", "%2E")
+    if len(encoded) <= MAX_BRANCH_NAME_LENGTH:
+        return encoded
+    return f"{encoded[: MAX_BRANCH_NAME_LENGTH - 33]}~{hashlib.sha256(encoded.encode()).hexdigest()[:32]}"
 
 
 def check_saga_name(name: str) -> str:

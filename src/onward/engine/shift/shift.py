@@ -27,10 +27,10 @@ from onward.core.sealed import ENCRYPTED_TEXT, NO_KEY
 from onward.core.task import NEVER, SAID, Reason, State
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
-from onward.engine.context.context import Context
+from onward.engine.context.context import CURRENT, Context
 from onward.engine.context.sync_context import SyncContext
 from onward.engine.handlers import Handler
-from onward.engine.shift.branches import Branches
+from onward.engine.shift.branches import Branches, NamedBranch
 from onward.engine.shift.environment import LAST_ANSWER_SHARE
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.locks import LockBlock
@@ -129,6 +129,7 @@ class Shift(TaskResources):
             )
         finally:
             self.over = True
+            CURRENT.set(None)  # the shift has the asyncio task, which has this variable
             self._waits.close()
             self._journal.drop_tracebacks()
             if self._keyring is not None:
@@ -262,6 +263,7 @@ class Shift(TaskResources):
         context = Context(self)
         function = self._handler.function
         if is_async(function):
+            CURRENT.set(context)
             return function(context, *args, **kwargs)  # type: ignore[no-any-return]
         plain = SyncContext(context, asyncio.get_running_loop())
         return self._call_in_thread(functools.partial(function, plain, *args, **kwargs))
@@ -271,6 +273,8 @@ class Shift(TaskResources):
         args, kwargs = self._handler.arguments(given)
         context, function = Context(self), self._handler.function
         plain = None if is_async(function) else SyncContext(context, asyncio.get_running_loop())
+        if plain is None:
+            CURRENT.set(context)
         return await self.keyring.call(function, plain or context, *args, **kwargs)
 
     async def _call_in_thread(self, call: Callable[[], Any]) -> Any:
@@ -459,6 +463,14 @@ class Shift(TaskResources):
     ) -> list[Any]:
         self._branches = self._branches or Branches(self._journal, self._waits)
         return await self._branches.gather(makers, limit=limit, return_exceptions=return_exceptions)
+
+    @property
+    def replaying(self) -> bool:
+        return bool(self._journal.replay.unread)
+
+    def branch(self, name: str) -> NamedBranch:
+        self._branches = self._branches or Branches(self._journal, self._waits)
+        return self._branches.named(name)
 
     async def wait(self, kind: str, name: str, data: dict[str, Any], timeout: float | None) -> dict[str, Any] | None:
         return await self._waits.wait(WaitRequest(kind, name, data, timeout))

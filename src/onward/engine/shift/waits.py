@@ -111,6 +111,8 @@ class Waits:
     """Until when the task stays in memory although all of its lines wait."""
     _last_at_start = 0
     """The number of the last message that the journal had when the shift began."""
+    may_get_branches = False
+    """Whether code outside of the engine starts branches: another one may begin although all lines wait."""
     _resting_for_message = 0
     """How many of the resting waits wait for a message."""
 
@@ -448,8 +450,9 @@ class Waits:
 
     def _all_lines_wait(self) -> None:
         """All lines of the handler wait: the task leaves. Where a replay would take long and messages arrive, it stays in memory for
-        that long first, and so does not come back for each of them."""
-        if self._replay_seconds() <= POLL_INTERVAL_S:
+        that long first, and so does not come back for each of them. With named branches it stays for a moment: the framework
+        that starts them may be about to start the next one."""
+        if self._replay_seconds() <= POLL_INTERVAL_S and not self.may_get_branches:
             self.suspend()
         self._stay_until = self._services.clock.monotonic() + self._replay_seconds()
         if self._poller is None:

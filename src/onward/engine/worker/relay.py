@@ -27,7 +27,7 @@ from onward.engine.background import Spawn
 from onward.engine.worker.sinks import Outgoing, SendResult, Sink
 from onward.errors import StoreUnavailable
 from onward.store.port.core import Store
-from onward.store.port.outbox import BROKER_LANE, DELIVERED, FAILED, PENDING, SKIPPED, Key, Settled, Taken
+from onward.store.port.outbox import BROKER_LANE, DELIVERED, FAILED, NO_KEY, PENDING, SKIPPED, Key, Settled, Taken
 from onward.telemetry import DELIVERIES, counters
 
 log = logging.getLogger("onward.relay")
@@ -37,6 +37,10 @@ ATTEMPT_DELAYS_S = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.
 
 KEY_RETRY_S = 60.0
 """Seconds after which an event is tried again whose payload the relay could not decrypt."""
+
+KEY_WAIT_S = sum(ATTEMPT_DELAYS_S)
+"""Seconds after an event at which a webhook or a function gets it no more when no relay could decrypt it: as long as for a receiver that is
+down. For a broker it waits as long as it takes."""
 
 JITTER = 0.1
 """The share by which these delays vary at random."""
@@ -400,7 +404,7 @@ class Relay:
 
     def _kind_of(self, sink: Sink, row: Taken) -> tuple[str, Settled | None]:
         """The type of the event of a row; and the result when it is not sent now."""
-        if (unreadable_ := self._unreadable(row)) is not None:
+        if (unreadable_ := self._unreadable(row, sink.rules.lasting)) is not None:
             return "", unreadable_
         if row.attempts > len(ATTEMPT_DELAYS_S) and not sink.rules.lasting:
             why = "each relay that sent it died before it could record the result"
@@ -411,14 +415,16 @@ class Relay:
             return "", Settled(row.key, row.attempts, SKIPPED, 0.0, why)
         return kind, None
 
-    @staticmethod
-    def _unreadable(row: Taken) -> Settled | None:
-        """The result for an event whose payload cannot be opened: erased ones have failed, others wait for a relay with the key."""
+    def _unreadable(self, row: Taken, lasting: bool) -> Settled | None:
+        """The result for an event whose payload cannot be opened: erased ones have failed, others wait for a relay with the key. The events
+        of its task behind it wait too, because they are sent in order; those of other tasks go on. That was no attempt."""
         data = row.record.data if row.body is None or row.record.data[:1] in CODECS else row.body
         if data[:1] not in CODECS:
             return None
         if data.startswith(LOCKED):
-            return Settled(row.key, row.attempts, PENDING, KEY_RETRY_S, "this relay has not its encryption key")
+            if not lasting and self._clock.now() - row.record.at > KEY_WAIT_S:
+                return Settled(row.key, row.attempts, FAILED, 0.0, f"{NO_KEY} for three days")
+            return Settled(row.key, row.attempts, PENDING, KEY_RETRY_S, NO_KEY, attempt=0)
         return Settled(row.key, row.attempts, FAILED, 0.0, str(unreadable(data, "the event")))
 
     async def _extend_lease(self, holder: str, keys: list[Key]) -> None:

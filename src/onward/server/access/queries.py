@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from onward.core.caller import ADMIN, READ, SUBMIT
+from onward.core.page import Page
 from onward.core.task import SAME, Tasks
 from onward.core.views import (
     Acted,
     DeadLetterContent,
     HandlerView,
     Health,
+    Intake,
     RecordView,
     Timeline,
     TurnView,
@@ -20,13 +22,14 @@ from onward.core.views import (
 )
 from onward.server.access.base import AccessBase
 from onward.service.forks import ForkPlan
-from onward.service.intakes import DeadLetterList, IntakeList
+from onward.service.intakes import DeadLetterList
 from onward.service.timeline import Turn
+from onward.store.shared.intakes import PAGE_INTAKES
+from onward.store.shared.workers import PAGE_HANDLERS
 
 CONTENT_FILTERS = ("text", "labels", "key")
 """Filters by the content of tasks."""
 
-Handlers = list[HandlerView]
 Turns = list[TurnView]
 
 
@@ -96,10 +99,10 @@ class Queries(AccessBase):
         self._check_no_tenant(ADMIN, "the system")
         return await self.service.health.look(settings, version)
 
-    async def handlers(self) -> Handlers:
-        """All handlers, by name: the same for every tenant."""
+    async def handlers(self, *, limit: int = PAGE_HANDLERS, cursor: str | None = None) -> Page[HandlerView]:
+        """A page of the handlers, by name: the same for every tenant."""
         self.need(READ)
-        return await self.service.handlers.list()
+        return await self.service.handlers.page(limit=limit, cursor=cursor)
 
     async def timeline(self, task_id: str, after: int = 0) -> Timeline:
         """The history of a task as a waterfall."""
@@ -123,15 +126,15 @@ class Queries(AccessBase):
 
     # ── intakes and dead letters ─────────────────────────────────────────────────────────────────────────────────
 
-    async def intakes(self) -> IntakeList:
-        """The intakes whose messages the caller sees. A caller with a tenant does not see their processes: those are machines of the
-        operator."""
+    async def intakes(self, *, limit: int = PAGE_INTAKES, cursor: str | None = None) -> Page[Intake]:
+        """A page of the intakes whose messages the caller sees. A caller with a tenant does not see their processes: those are machines of
+        the operator."""
         self.need(READ)
         async with self._database_turn():
-            listed = await self.service.intakes.list(self.caller.sees)
+            page = await self.service.intakes.page(self.caller.sees, limit=limit, cursor=cursor)
         if self.caller.tenant is None:
-            return listed
-        return [dataclasses.replace(intake, detail="", processes=()) for intake in listed]
+            return page
+        return Page([dataclasses.replace(intake, detail="", processes=()) for intake in page], page.next)
 
     async def dead_letters(
         self, intake: str | None = None, limit: int = 100, cursor: str | None = None

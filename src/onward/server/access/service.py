@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onward.artifacts.keeper import BeforeLoad
+from onward.artifacts.keeper import PAGE_ARTIFACTS, BeforeLoad
 from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
@@ -43,6 +43,7 @@ from onward.errors import NoState
 from onward.server.access.base import reads_for_its_tenant
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
+from onward.service.cluster import PAGE_WORKERS
 from onward.service.keys import NewKey
 from onward.service.locks import LockList
 from onward.service.submission import SubmitRequest
@@ -51,16 +52,14 @@ from onward.service.tenant_quotas import TenantUses
 from onward.store.port.listing import MAX_ASKS, MAX_BYTES, PAGE_BYTES
 from onward.store.port.tenancy import each_for
 from onward.store.shared.keys import PAGE_KEYS
+from onward.store.shared.overview import PAGE_QUEUES
 from onward.store.shared.schedules import PAGE_SCHEDULES
 from onward.store.shared.sessions import PAGE_SESSIONS
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef, StatePatch
 
-Refs = list["ArtifactRef"]
 Doubts = list[Doubt]
-Queues = list[Queue]
-Workers = list[WorkerView]
 
 
 @reads_for_its_tenant
@@ -94,10 +93,12 @@ class AuthorizedService(Queries):
         await self._own(READ, task_id)
         return await self.service.agent_states.get(task_id)
 
-    async def artifacts(self, task_id: str) -> Refs:
-        """The artifacts of a task."""
+    async def artifacts(
+        self, task_id: str, *, limit: int = PAGE_ARTIFACTS, cursor: str | None = None
+    ) -> Page[ArtifactRef]:
+        """A page of the artifacts of a task."""
         await self._own(READ, task_id)
-        return await self.service.artifacts.of(task_id)
+        return await self.service.artifacts.page(task_id, limit=limit, cursor=cursor)
 
     async def artifact(self, task_id: str, artifact_id: str, before_load: BeforeLoad | None = None) -> bytes:
         """The bytes of an artifact. Raises ArtifactNotFound."""
@@ -280,10 +281,10 @@ class AuthorizedService(Queries):
 
     # ── the system ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def queues(self) -> Queues:
-        """All queues with their unfinished tasks, as far as the caller sees them."""
+    async def queues(self, *, limit: int = PAGE_QUEUES, cursor: str | None = None) -> Page[Queue]:
+        """A page of the queues with their unfinished tasks, as far as the caller sees them."""
         self._check_no_tenant(READ, "the queues")
-        return await self.service.cluster.queues(self.caller.sees)
+        return await self.service.cluster.queue_page(self.caller.sees, limit=limit, cursor=cursor)
 
     async def pause_queue(self, name: str) -> Queue:
         """Pause a queue: workers start no task of it until it is unpaused."""
@@ -295,10 +296,10 @@ class AuthorizedService(Queries):
         await self._audit_system("unpause_queue", name)
         return await self.service.cluster.unpause_queue(name)
 
-    async def workers(self) -> Workers:
-        """All workers that were not declared dead."""
+    async def workers(self, *, limit: int = PAGE_WORKERS, cursor: str | None = None) -> Page[WorkerView]:
+        """A page of the workers that were not declared dead."""
         self._check_no_tenant(READ, "the workers")
-        return await self.service.cluster.workers()
+        return await self.service.cluster.worker_page(limit=limit, cursor=cursor)
 
     async def stats(self) -> Stats:
         """How many tasks there are that the caller sees, by state and reason, and the throughput of the workers."""

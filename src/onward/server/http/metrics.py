@@ -8,7 +8,6 @@ registry of `prometheus_client`, are included.
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
@@ -17,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 from onward.core.clock import Clock, SystemClock
 from onward.errors import BadSetting, OnwardError, UsageError
 from onward.server.http.tls import certificate
-from onward.store.port.overview import QueueSnapshot, Unfinished
+from onward.store.port.overview import QueueSnapshot
 from onward.telemetry import (
     COUNTER_METRICS,
     GAUGE_METRICS,
     HISTOGRAM_EDGES_S,
     HISTOGRAM_METRICS,
-    MAX_LABEL_VALUES,
-    OTHER,
     Key,
     counters,
 )
@@ -148,7 +145,7 @@ def _gauges(snapshot: QueueSnapshot | None) -> Iterator[Metric]:
     yield _gauge("onward_store_up", "Whether the store answers.", (), {(): float(snapshot is not None)})
     if snapshot is None:
         return
-    unfinished = bounded(snapshot.unfinished)
+    unfinished = snapshot.unfinished
     names = ("queue", "reason")
     tasks = {(row.queue, row.reason): float(row.tasks) for row in unfinished}
     oldest = {(row.queue, row.reason): max(0.0, row.oldest) for row in unfinished}
@@ -170,20 +167,6 @@ def _gauges(snapshot: QueueSnapshot | None) -> Iterator[Metric]:
         yield _gauge(
             "onward_outbox_oldest_seconds", "Seconds since the oldest of them happened.", (), {(): max(0.0, oldest_s)}
         )
-
-
-def bounded(unfinished: list[Unfinished]) -> list[Unfinished]:
-    """The same with at most MAX_LABEL_VALUES queues: the largest keep their names, the rest are added up as one."""
-    sizes: collections.Counter[str] = collections.Counter()
-    for row in unfinished:
-        sizes[row.queue] += row.tasks
-    named = {queue for queue, _ in sizes.most_common(MAX_LABEL_VALUES)}
-    rest: dict[str, Unfinished] = {}
-    for row in unfinished:
-        if row.queue not in named:
-            total = rest.get(row.reason, Unfinished(OTHER, row.reason, 0, 0.0))
-            rest[row.reason] = total._replace(tasks=total.tasks + row.tasks, oldest=max(total.oldest, row.oldest))
-    return [*(row for row in unfinished if row.queue in named), *rest.values()]
 
 
 def _gauge(name: str, help_: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:

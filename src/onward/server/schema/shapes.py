@@ -248,6 +248,13 @@ MAX_REPEATED = 1_000
 """Steps, and approvals, that the preview of a fork lists."""
 
 
+MAX_DOUBTS = 1_000
+"""Effects in doubt that a response lists."""
+
+MAX_WAITING = 1_000
+"""Tasks that a response about a budget lists."""
+
+
 class LongPageQuery(Shape):
     """Which page; the longest one unless `limit` says otherwise."""
 
@@ -415,10 +422,11 @@ class BudgetShape(Shape):
 
     task_id: str
     meters: dict[str, Meter]
-    waiting: list[str]
+    waiting: list[str] = Field(description=f"Tasks that wait for budget, {MAX_WAITING:,} of them at most.")
     needs: dict[str, dict[str, float | None]] = Field(
-        description="For each task that waits for budget: how much of each kind its next call needs at least."
+        description="For each of them: how much of each kind its next call needs at least."
     )
+    more: int = Field(0, description="How many more tasks wait.")
 
 
 class ArtifactShape(Shape):
@@ -433,15 +441,17 @@ class ArtifactShape(Shape):
 
 
 class Artifacts(Shape):
-    """All artifacts of a task."""
+    """Artifacts of a task, in the order in which it stored them. A page has about 4 MB."""
 
     artifacts: list[ArtifactShape]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 class Doubts(Shape):
-    """All effects in doubt of a task."""
+    """Effects in doubt of a task, the oldest first."""
 
-    doubts: list[Doubt]
+    doubts: list[Doubt] = Field(description=f"{MAX_DOUBTS:,} of them at most.")
+    more: int = Field(0, description="How many more there are.")
 
 
 class Schedules(Shape):
@@ -452,15 +462,17 @@ class Schedules(Shape):
 
 
 class Queues(Shape):
-    """All queues, by name."""
+    """Queues, by name."""
 
     queues: list[Queue]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 class Workers(Shape):
-    """All workers."""
+    """Workers, the oldest first. Their handlers and queues have about 4 MB together."""
 
     workers: list[WorkerView]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 class StatsShape(Shape):

@@ -75,14 +75,20 @@ class Taken:
     """The number of the row."""
 
 
+NO_KEY = "the relay has not its encryption key"
+"""Why an event waits that no relay could decrypt."""
+
+
 class Settled(NamedTuple):
-    """The result of an attempt: delivered, failed for good, or pending again in `delay` seconds. `said` is the answer of the receiver."""
+    """The result of an attempt: delivered, failed for good, or pending again in `delay` seconds. `said` is the answer of the receiver.
+    `attempt` is 0 when that was no attempt: it is not counted then."""
 
     key: Key
     attempts: int
     state: str
     delay: float
     said: str
+    attempt: int = 1
 
 
 class Lane(NamedTuple):

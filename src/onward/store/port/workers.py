@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
+MAX_WORKERS = 100_000
+"""More workers than a database has."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerRow:
@@ -61,8 +64,8 @@ class Workers(Protocol):
         takes long, declares no living worker dead."""
         ...
 
-    async def list(self) -> Sequence[WorkerRow]:
-        """All workers, by their ids."""
+    async def list(self, *, after: str = "", limit: int = MAX_WORKERS) -> Sequence[WorkerRow]:
+        """All workers, by their ids; or so many of those after an id."""
         ...
 
     async def absent(self, lease: float) -> set[str]:

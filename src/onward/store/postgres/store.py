@@ -109,7 +109,7 @@ class PostgresStore(SharedStore):
 
     def clone(self) -> Store:
         clone = PostgresStore(self.url, connections=1)
-        clone._db.codec = self._db.codec
+        clone.data_keys.use_same(self.data_keys)
         return clone
 
     async def _state(self) -> State:

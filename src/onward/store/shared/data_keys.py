@@ -81,6 +81,7 @@ class DataKeys(OverDatabase):
         super().__init__(database)
         self._audit, self._clock = audit, clock or SystemClock()
         self._master: MasterKeys | None = None
+        self._options: dict[str, Any] = {}
         self._known: collections.OrderedDict[bytes, _Known] = collections.OrderedDict()
         self._current: collections.OrderedDict[Subject, tuple[DataKey, float]] = collections.OrderedDict()
         self._subjects: collections.OrderedDict[str, Subject] = collections.OrderedDict()
@@ -93,8 +94,13 @@ class DataKeys(OverDatabase):
 
     def use(self, master: MasterKeys, *, label: str = "", refuse_plain: bool = False, inline: bool = False) -> None:
         """Encrypt with these master keys from now on. `label` names the label whose values have data keys of their own."""
-        self._master = master
+        self._master, self._options = master, {"label": label, "refuse_plain": refuse_plain, "inline": inline}
         self._db.codec = Codec(self, label=label, refuse_plain=refuse_plain, inline=inline)
+
+    def use_same(self, other: DataKeys) -> None:
+        """Encrypt as another store does, with the connections of this one: the event loop of the other one may be blocked."""
+        if other._master is not None:
+            self.use(other._master, **other._options)
 
     @property
     def master(self) -> MasterKeys:

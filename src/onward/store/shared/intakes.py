@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from onward.core import wire
 from onward.core.audit import AuditEvent
 from onward.core.ids import first_id
+from onward.core.page import Page
 from onward.core.sealed import CODECS, ERASED, unreadable
 from onward.errors import DataErased, EncryptionKeyMissing, PayloadDamaged
 from onward.store.shared.audit import Audit
@@ -20,8 +21,11 @@ AFTER_LAST = "\x7f"
 MAX_CHANGED = 1000
 """Dead letters that one transaction changes."""
 
+PAGE_INTAKES = 1000
+"""Intakes of a page."""
+
 MAX_REPORTS = 1000
-"""Reports of processes that one list has."""
+"""Reports of processes that one page has."""
 
 FORGET_S, FORGET_LAST_S = 3600.0, 7 * 86400.0
 """Seconds after which the report of a process that stopped, or that is silent while others report, is deleted; and the last report of an
@@ -145,10 +149,11 @@ class Intakes(OverDatabase):
         """Whether there is such a dead letter."""
         return bool(await self._db.fetch("letter", id=letter_id, **seen_by(whose)))
 
-    async def counts(self, whose: str | None = None) -> dict[str, tuple[int, int]]:
-        """How many dead letters each intake has, and how many of them are to be tried again."""
-        rows = await self._db.fetch("letter_counts", **seen_by(whose))
-        redriven = dict(await self._db.fetch("letter_counts_redriven", **seen_by(whose)))
+    async def counts(self, names: Sequence[str], whose: str | None = None) -> dict[str, tuple[int, int]]:
+        """How many dead letters each of these intakes has, and how many of them are to be tried again."""
+        values = {"names": list(names)} | seen_by(whose)
+        rows = await self._db.fetch("letter_counts", **values)
+        redriven = dict(await self._db.fetch("letter_counts_redriven", **values))
         return {intake: (count, redriven.get(intake, 0)) for intake, count in rows}
 
     async def count(self, intake: str, most: int) -> int:
@@ -274,7 +279,20 @@ class Intakes(OverDatabase):
 
         await self._db.transact(job)
 
-    async def reports(self, whose: str | None = None) -> list[IntakeReport]:
-        """The reports of all processes, by the name of the intake."""
-        rows = await self._db.fetch("intakes", limit=MAX_REPORTS, **seen_by(whose))
-        return [IntakeReport(*row) for row in rows]
+    async def names(self, whose: str | None = None, *, after: str = "", limit: int = PAGE_INTAKES) -> list[str]:
+        """The names, after one, of intakes that a process reported or that have dead letters."""
+        return [row[0] for row in await self._db.fetch("intake_names", after=after, limit=limit, **seen_by(whose))]
+
+    async def reports(self, names: Sequence[str], whose: str | None = None) -> Page[IntakeReport]:
+        """Reports of processes about these intakes, by the name of the intake: of each intake all, and `MAX_REPORTS` together. Where
+        there are more, `next` is the last intake whose reports are here; an intake that has more by itself is cut."""
+        rows = await self._db.fetch("intakes", names=list(names), limit=MAX_REPORTS + 1, **seen_by(whose))
+        reports = [IntakeReport(*row) for row in rows]
+        if len(reports) <= MAX_REPORTS:
+            return Page(reports)
+        complete = [report for report in reports if report.name < reports[-1].name] or reports[:MAX_REPORTS]
+        return Page(complete, complete[-1].name)
+
+    async def sources(self) -> list[str]:
+        """The places that processes receive from, `MAX_REPORTS` at most."""
+        return [row[0] for row in await self._db.fetch("intake_sources", limit=MAX_REPORTS)]

@@ -25,6 +25,7 @@ from onward.store.port.outbox import (
     DELIVERED,
     FAILED,
     MAX_LANE_DEPTHS,
+    NO_KEY,
     PENDING,
     SKIPPED,
     DeliveryRow,
@@ -156,6 +157,11 @@ class Outbox(OverDatabase, abc.ABC):
         beyond = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         rows = await self._db.fetch("lane_depths", first=prefix, beyond=beyond, most=MAX_LANE_DEPTHS)
         return [LaneDepth(*row) for row in rows]
+
+    async def locked(self, most: int) -> tuple[int, float | None]:
+        """How many events wait for a relay that can decrypt them, counted up to a number, and how many seconds ago the oldest happened."""
+        ((events, oldest_s),) = await self._db.fetch("locked_events", why=NO_KEY, most=most)
+        return events, oldest_s
 
     async def keep_bodies(self, holder: str, bodies: Sequence[tuple[Key, bytes]]) -> None:
         """Store the bodies of these rows before they are sent."""

@@ -6,17 +6,48 @@ above it, so that a number never costs a read of millions of rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from onward.core.page import Page
+from onward.core.task import Reason
 from onward.store.port.overview import Ended, QueueSnapshot, Unfinished
 from onward.store.shared.database import Connection, OverDatabase
+from onward.telemetry import MAX_LABEL_VALUES, OTHER
+
+PAGE_QUEUES = 1_000
+"""Queues of a page. A queue has a row for each of its reasons."""
 
 
 class Overview(OverDatabase):
     """Figures of the whole system."""
 
-    async def unfinished(self, whose: str | None = None) -> list[Unfinished]:
-        """All unfinished tasks, by queue and reason; with `whose`, those of a tenant ("": without a tenant)."""
-        rows = self._db.fetch("unfinished") if whose is None else self._db.fetch("unfinished_of", tenant=whose)
-        return [Unfinished(*row) for row in await rows]
+    async def unfinished(
+        self, whose: str | None = None, *, after: str = "", limit: int = PAGE_QUEUES
+    ) -> Page[Unfinished]:
+        """The unfinished tasks of so many queues, by queue and reason, after the name of a queue; with `whose`, those of a tenant ("":
+        without a tenant). `next` is the name of the last queue, when there are more."""
+        values: dict[str, Any] = {"after": after, "limit": limit * len(Reason) + 1}
+        if whose is None:
+            rows = await self._db.fetch("unfinished", **values)
+        else:
+            rows = await self._db.fetch("unfinished_of", tenant=whose, **values)
+        return _page(rows, limit)
+
+    async def unfinished_in(self, queue: str) -> list[Unfinished]:
+        """The unfinished tasks of one queue, by reason."""
+        return [Unfinished(*row) for row in await self._db.fetch("unfinished_in", queue=queue)]
+
+    async def largest(self, queues: int) -> list[Unfinished]:
+        """The unfinished tasks of so many queues, by queue and reason: of those with the most tasks. Those of all others are added up as
+        the queue `OTHER`."""
+        return [Unfinished(*row) for row in await self._db.fetch("unfinished_largest", queues=queues, other=OTHER)]
+
+    async def reasons(self, whose: str | None = None) -> dict[str, int]:
+        """How many unfinished tasks there are, by reason; `whose` as above."""
+        if whose is None:
+            return dict(await self._db.fetch("unfinished_reasons"))
+        return dict(await self._db.fetch("unfinished_reasons_of", tenant=whose))
 
     async def held(self) -> tuple[float, dict[str, int]]:
         """The time, and how many tasks each worker holds; a worker that holds none is missing."""
@@ -48,7 +79,8 @@ class Overview(OverDatabase):
         """All figures for a monitoring system: a few statements over what is unfinished. The journal is not read."""
 
         async def job(connection: Connection) -> QueueSnapshot:
-            unfinished = [Unfinished(*row) for row in await connection.fetch("unfinished")]
+            largest = await connection.fetch("unfinished_largest", queues=MAX_LABEL_VALUES, other=OTHER)
+            unfinished = [Unfinished(*row) for row in largest]
             asks = dict(await connection.fetch("open_asks_by_kind", from_id=""))
             workers, slots, late = await connection.first("crew")
             outbox = None
@@ -58,3 +90,13 @@ class Overview(OverDatabase):
             return QueueSnapshot(unfinished, asks, workers, slots, late, outbox)
 
         return await self._db.read(job)
+
+
+def _page(rows: Sequence[Sequence[Any]], limit: int) -> Page[Unfinished]:
+    """The rows of the first `limit` queues. Rows that end in the middle of a queue are those of more queues than that."""
+    unfinished = [Unfinished(*row) for row in rows]
+    names = list(dict.fromkeys(row.queue for row in unfinished))
+    if len(names) <= limit:
+        return Page(unfinished)
+    last = names[limit - 1]
+    return Page([row for row in unfinished if row.queue <= last], last)

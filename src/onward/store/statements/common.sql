@@ -568,20 +568,50 @@ SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NUL
        (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
 
 -- name: unfinished
--- All unfinished tasks by queue and reason, and how long ago the oldest of each was submitted. (Ids sort by time, so the lowest id is
--- the oldest.)
+-- Unfinished tasks by queue and reason, of the queues after a name, and how long ago the oldest of each was submitted. (Ids sort by
+-- time, so the lowest id is the oldest.)
 SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
-FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason) g
+FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue WHERE queue {by_bytes} > :after
+      GROUP BY queue, reason ORDER BY queue {by_bytes}, reason {by_bytes} LIMIT :limit) g
 JOIN onward_tasks t ON t.id = g.first
-ORDER BY g.queue, g.reason
+ORDER BY g.queue {by_bytes}, g.reason {by_bytes}
 
 -- name: unfinished_of
 -- The same, of one tenant, or of tasks without a tenant.
 SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
 FROM (SELECT q.queue, q.reason, count(*) AS tasks, min(q.task_id) AS first
-      FROM onward_queue q JOIN onward_tasks o ON o.id = q.task_id WHERE COALESCE(o.tenant, '') = :tenant GROUP BY q.queue, q.reason) g
+      FROM onward_queue q JOIN onward_tasks o ON o.id = q.task_id
+      WHERE COALESCE(o.tenant, '') = :tenant AND q.queue {by_bytes} > :after
+      GROUP BY q.queue, q.reason ORDER BY q.queue {by_bytes}, q.reason {by_bytes} LIMIT :limit) g
 JOIN onward_tasks t ON t.id = g.first
-ORDER BY g.queue, g.reason
+ORDER BY g.queue {by_bytes}, g.reason {by_bytes}
+
+-- name: unfinished_in
+-- The same, of one queue.
+SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
+FROM (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue WHERE queue = :queue GROUP BY queue, reason) g
+JOIN onward_tasks t ON t.id = g.first
+ORDER BY g.reason {by_bytes}
+
+-- name: unfinished_largest
+-- The same, of the queues with the most tasks; those of all other queues are added up under the name `other`.
+WITH counted AS (SELECT queue, reason, count(*) AS tasks, min(task_id) AS first FROM onward_queue GROUP BY queue, reason),
+largest AS (SELECT queue FROM counted GROUP BY queue ORDER BY sum(tasks) DESC, queue {by_bytes} LIMIT :queues)
+SELECT g.queue, g.reason, g.tasks, onward_now() - t.created_at AS oldest
+FROM (SELECT CASE WHEN queue IN (SELECT queue FROM largest) THEN queue ELSE CAST(:other AS text) END AS queue, reason,
+             CAST(sum(tasks) AS bigint) AS tasks, min(first) AS first
+      FROM counted GROUP BY 1, 2) g
+JOIN onward_tasks t ON t.id = g.first
+ORDER BY g.queue {by_bytes}, g.reason {by_bytes}
+
+-- name: unfinished_reasons
+-- How many unfinished tasks there are, by reason.
+SELECT reason, count(*) AS tasks FROM onward_queue GROUP BY reason
+
+-- name: unfinished_reasons_of
+-- The same, of one tenant, or of tasks without a tenant.
+SELECT q.reason, count(*) AS tasks FROM onward_queue q JOIN onward_tasks o ON o.id = q.task_id
+WHERE COALESCE(o.tenant, '') = :tenant GROUP BY q.reason
 
 -- name: held_by
 -- How many tasks each worker holds.
@@ -628,8 +658,16 @@ SELECT MAX(t) AS turn FROM (
 DELETE FROM onward_buckets WHERE full_at < onward_now() - 3600
 
 -- name: offered
--- All registered handlers.
-SELECT name, schema FROM onward_handlers
+-- Registered handlers after a name, up to a number of bytes; always the first.
+SELECT p.name, p.schema FROM (
+    SELECT s.*, sum(length(s.schema)) OVER (ORDER BY s.name) - length(s.schema) AS before FROM (
+        SELECT name, schema FROM onward_handlers WHERE name > :after ORDER BY name LIMIT :limit
+    ) AS s
+) AS p WHERE p.before < CAST(:most AS bigint) ORDER BY p.name
+
+-- name: offered_of
+-- The registered handlers of these names.
+SELECT name, schema FROM onward_handlers WHERE name AMONG (:names)
 
 -- name: schedules
 -- Schedules after a name, up to a number of bytes; always the first.
@@ -754,6 +792,11 @@ WHERE number AMONG (:numbers) AND holder = :holder AND state = 'pending'
 SELECT lane, count(*) AS events, onward_now() - min(at) AS oldest FROM onward_outbox
 WHERE state = 'pending' AND lane >= :first AND lane < :beyond GROUP BY lane ORDER BY lane LIMIT :most
 
+-- name: locked_events
+-- How many events wait for a relay that can decrypt them, counted up to a number, and how long ago the oldest happened.
+SELECT count(*) AS events, onward_now() - min(at) AS oldest
+FROM (SELECT at FROM onward_outbox WHERE state = 'pending' AND said = :why ORDER BY at LIMIT :most) AS locked
+
 -- name: line_up
 -- A row that is due but stands behind another of its line, which waits for its next attempt, becomes due with that one. (Behind a row
 -- that is being sent it stays as it is: the relay that sends that one may have finished, and looked for the next, before this is
@@ -785,7 +828,7 @@ WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND hol
 
 -- name: settle_delivery
 -- Store the result of an attempt, when this relay still holds the row.
-UPDATE onward_outbox SET state = :state, said = :said, holder = NULL, due_at = onward_now() + :delay,
+UPDATE onward_outbox SET state = :state, said = :said, holder = NULL, due_at = onward_now() + :delay, attempts = attempts - 1 + :attempt,
     done_at = CASE WHEN :state = 'pending' THEN NULL ELSE onward_now() END
 WHERE task_id = :task_id AND seq = :seq AND subscription = :subscription AND holder = :holder AND attempts = :attempts AND state = 'pending'
 
@@ -880,8 +923,9 @@ SELECT q.task_id FROM onward_queue q WHERE q.task_id AMONG (:ids) AND q.paused A
   AND EXISTS (SELECT 1 FROM onward_workers w WHERE w.id = q.worker AND w.lease_until > onward_now())
 
 -- name: workers
--- Workers that were not declared dead.
-SELECT id, machine, host, pid, slots, names, queues, address, version, lease_until, started_at, rate FROM onward_workers ORDER BY id
+-- Workers after an id that were not declared dead.
+SELECT id, machine, host, pid, slots, names, queues, address, version, lease_until, started_at, rate FROM onward_workers
+WHERE id > :after ORDER BY id LIMIT :limit
 
 -- name: open_asks_by_kind
 -- How many questions and approvals are open, by kind.
@@ -1353,12 +1397,12 @@ SELECT id, data FROM onward_dead_letters WHERE id AMONG (:ids)
 SELECT id FROM onward_dead_letters WHERE intake = :intake AND identity AMONG (:identities) ORDER BY id
 
 -- name: letter_counts
--- How many dead letters each intake has.
-SELECT intake, count(*) FROM onward_dead_letters WHERE (:of_all OR COALESCE(tenant, '') = :tenant) GROUP BY intake
+-- How many dead letters each of these intakes has.
+SELECT intake, count(*) FROM onward_dead_letters WHERE intake AMONG (:names) AND (:of_all OR COALESCE(tenant, '') = :tenant) GROUP BY intake
 
 -- name: letter_counts_redriven
 -- How many of them are to be tried again.
-SELECT intake, count(*) FROM onward_dead_letters WHERE redrive_at IS NOT NULL AND (:of_all OR COALESCE(tenant, '') = :tenant) GROUP BY intake
+SELECT intake, count(*) FROM onward_dead_letters WHERE redrive_at IS NOT NULL AND intake AMONG (:names) AND (:of_all OR COALESCE(tenant, '') = :tenant) GROUP BY intake
 
 -- name: letter_crowd
 -- How many dead letters an intake has, counted up to a number.
@@ -1422,9 +1466,20 @@ DELETE FROM onward_intakes WHERE seen_at < onward_now() - :last_age OR (seen_at 
   SELECT 1 FROM onward_intakes o WHERE o.name = onward_intakes.name AND o.seen_at >= onward_now() - :age)))
 
 -- name: intakes
--- What processes say about their intakes.
+-- What processes say about these intakes.
 SELECT name, process, source, target, tenant, state, detail, taken, dead, rate, lag, started_at, seen_at, onward_now() - seen_at FROM onward_intakes
-WHERE (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY name, process LIMIT :limit
+WHERE name AMONG (:names) AND (:of_all OR COALESCE(tenant, '') = :tenant) ORDER BY name, process LIMIT :limit
+
+-- name: intake_names
+-- The names, after one, of intakes that a process reported, or that have dead letters.
+SELECT name FROM (
+    SELECT name FROM onward_intakes WHERE name > :after AND (:of_all OR COALESCE(tenant, '') = :tenant)
+    UNION SELECT intake FROM onward_dead_letters WHERE intake > :after AND (:of_all OR COALESCE(tenant, '') = :tenant)
+) AS known ORDER BY name {by_bytes} LIMIT :limit
+
+-- name: intake_sources
+-- The places that processes receive from.
+SELECT DISTINCT source FROM onward_intakes LIMIT :limit
 
 -- name: lock_lives
 -- Whether the holder `h` of a lock lives: an unfinished task, or a program whose lease has not ended.

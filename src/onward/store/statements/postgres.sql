@@ -827,3 +827,7 @@ SELECT 1 FROM onward_lock_counters WHERE bucket = :bucket FOR UPDATE
 -- name: lock_buckets_of
 -- The same for all locks of these tasks, in the order of the buckets.
 SELECT 1 FROM onward_lock_counters WHERE bucket IN (SELECT l.bucket FROM onward_locks l WHERE l.task_id = ANY(:ids::text[])) ORDER BY bucket FOR UPDATE
+
+-- name: by_bytes
+-- Compares strings as Python does, whatever the order of the database is.
+COLLATE "C"

@@ -119,7 +119,8 @@ async def answer(context: RequestContext) -> ApiResponse:
 )
 async def doubts(context: RequestContext) -> ApiResponse:
     open_doubts = await context.service.doubts(context.path["id"])
-    return ApiResponse({"doubts": [to_json(doubt) for doubt in open_doubts]})
+    shown = open_doubts[: shapes.MAX_DOUBTS]
+    return ApiResponse({"doubts": [to_json(doubt) for doubt in shown], "more": len(open_doubts) - len(shown)})
 
 
 @routes.add(
@@ -180,16 +181,17 @@ async def state(context: RequestContext) -> ApiResponse:
 @routes.add(
     "GET",
     "/api/tasks/{id}/artifacts",
-    "The artifacts of a task.",
-    {200: ("The artifacts.", shapes.Artifacts)},
+    "The artifacts of a task, in the order in which it stored them, a page at a time.",
+    {200: ("A page of artifacts.", shapes.Artifacts)},
+    query=shapes.LongPageQuery,
     errors=(404,),
     tag="agents",
 )
 async def artifacts(context: RequestContext) -> ApiResponse:
-    task_id, refs = context.path["id"], await context.service.artifacts(context.path["id"])
-    return ApiResponse(
-        {"artifacts": [{"id": f"{task_id}.{ref.artifact_id}", **ref.model_dump(mode="json")} for ref in refs]}
-    )
+    task_id = context.path["id"]
+    page = await context.service.artifacts(task_id, limit=context.query.limit, cursor=context.query.cursor)
+    artifacts = [{"id": f"{task_id}.{ref.artifact_id}", **ref.model_dump(mode="json")} for ref in page]
+    return ApiResponse({"artifacts": artifacts, "next": page.next})
 
 
 @routes.add(
@@ -240,6 +242,13 @@ async def _one(context: RequestContext, kind: str) -> ApiResponse:
 
 
 def _budget(spent: Spent) -> ApiResponse:
+    waiting = list(spent.waiting)[: shapes.MAX_WAITING]
     return ApiResponse(
-        {"task_id": spent.task_id, "meters": spent.meters, "waiting": list(spent.waiting), "needs": spent.needs}
+        {
+            "task_id": spent.task_id,
+            "meters": spent.meters,
+            "waiting": waiting,
+            "needs": {task_id: spent.needs[task_id] for task_id in waiting},
+            "more": len(spent.waiting) - len(waiting),
+        }
     )

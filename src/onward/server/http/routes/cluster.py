@@ -87,9 +87,16 @@ async def trigger(context: RequestContext) -> ApiResponse:
     return ApiResponse({"task_id": task_id, "state": "pending"}, 202, headers)
 
 
-@routes.add("GET", "/api/queues", "All queues, with their unfinished tasks.", {200: ("All queues.", shapes.Queues)})
+@routes.add(
+    "GET",
+    "/api/queues",
+    "Queues by name, with their unfinished tasks, a page at a time.",
+    {200: ("A page of queues.", shapes.Queues)},
+    query=shapes.LongPageQuery,
+)
 async def queues(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"queues": [to_json(queue) for queue in await context.service.queues()]})
+    page = await context.service.queues(limit=context.query.limit, cursor=context.query.cursor)
+    return ApiResponse({"queues": [to_json(queue) for queue in page], "next": page.next})
 
 
 @routes.add(
@@ -114,9 +121,16 @@ async def unpause_queue(context: RequestContext) -> ApiResponse:
     return ApiResponse(to_json(await context.service.unpause_queue(context.path["name"])))
 
 
-@routes.add("GET", "/api/workers", "Workers that were not declared dead.", {200: ("All workers.", shapes.Workers)})
+@routes.add(
+    "GET",
+    "/api/workers",
+    "Workers that were not declared dead, the oldest first, a page at a time.",
+    {200: ("A page of workers.", shapes.Workers)},
+    query=shapes.LongPageQuery,
+)
 async def workers(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"workers": [to_json(worker) for worker in await context.service.workers()]})
+    page = await context.service.workers(limit=context.query.limit, cursor=context.query.cursor)
+    return ApiResponse({"workers": [to_json(worker) for worker in page], "next": page.next})
 
 
 @routes.add(

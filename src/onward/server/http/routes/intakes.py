@@ -11,7 +11,7 @@ from onward.core.view_json import to_json
 from onward.core.views import DeadLetter, DeadLetterContent, Intake
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema.shape import Shape
-from onward.server.schema.shapes import Name, PageQuery
+from onward.server.schema.shapes import LongPageQuery, Name, PageQuery
 
 LETTER_BYTES = 32 << 20
 """Bytes that the handler of one dead letter holds in memory, about: the store has up to 16 MB of it, sealed and opened."""
@@ -21,6 +21,7 @@ class IntakeList(Shape):
     """Intakes, by name."""
 
     intakes: list[Intake]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 class LetterPage(Shape):
@@ -56,11 +57,13 @@ routes = Routes("intakes")
 @routes.add(
     "GET",
     "/api/intakes",
-    "The intakes: the state of each, how many messages wait, and how many dead letters there are.",
-    {200: ("Intakes.", IntakeList)},
+    "Intakes by name: the state of each, how many messages wait, and how many dead letters there are; a page at a time.",
+    {200: ("A page of intakes.", IntakeList)},
+    query=LongPageQuery,
 )
 async def intakes(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"intakes": [to_json(intake) for intake in await context.service.intakes()]})
+    page = await context.service.intakes(limit=context.query.limit, cursor=context.query.cursor)
+    return ApiResponse({"intakes": [to_json(intake) for intake in page], "next": page.next})
 
 
 @routes.add(

@@ -11,7 +11,7 @@ from onward.core.view_json import to_json
 from onward.core.views import Check, HandlerView, TurnView, UsageReport
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema.shape import Shape
-from onward.server.schema.shapes import Moment, RecordShape, Seq, StatsShape
+from onward.server.schema.shapes import LongPageQuery, Moment, RecordShape, Seq, StatsShape
 from onward.service.serialize import timeline_json, whole_record_json
 
 Kind = Literal[
@@ -46,9 +46,10 @@ class Who(Shape):
 
 
 class Handlers(Shape):
-    """All handlers, by name."""
+    """Handlers, by name. Their schemas have about 4 MB together."""
 
     handlers: list[HandlerView]
+    next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
 class BarShape(Shape):
@@ -174,12 +175,14 @@ async def whoami(context: RequestContext) -> ApiResponse:
 @routes.add(
     "GET",
     "/api/handlers",
-    "All handlers, and the input that each takes.",
-    {200: ("All handlers.", Handlers)},
+    "Handlers by name, and the input that each takes, a page at a time.",
+    {200: ("A page of handlers.", Handlers)},
+    query=LongPageQuery,
     tag="place",
 )
 async def handlers(context: RequestContext) -> ApiResponse:
-    return ApiResponse({"handlers": [to_json(handler) for handler in await context.service.handlers()]})
+    page = await context.service.handlers(limit=context.query.limit, cursor=context.query.cursor)
+    return ApiResponse({"handlers": [to_json(handler) for handler in page], "next": page.next})
 
 
 @routes.add(
