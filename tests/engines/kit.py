@@ -182,7 +182,7 @@ class Foreign(Engine):
 
 async def differences(app: Onward, task_id: str) -> list[str]:
     """In what the mirror of an app on Temporal differs from the workflow of a task; empty where they are equal."""
-    engine = app._engine
+    engine = app._temporal
     assert engine is not None
     assert engine.mirror
     there = await engine._read(task_id, 0, 0)

@@ -80,8 +80,8 @@ async def test_an_input_that_looks_like_a_reference_is_none(engine: Foreign) -> 
 
 async def test_a_journal_that_is_too_large_for_a_new_run(engine: Foreign) -> None:
     app, ran = engine.app, []
-    assert app._engine is not None
-    app._engine.events = 60
+    assert app._temporal is not None
+    app._temporal.events = 60
 
     @app.task(retry=1)
     async def work(ctx: Any) -> int:
@@ -110,17 +110,17 @@ async def test_a_journal_that_is_too_large_for_a_new_run(engine: Foreign) -> Non
     await app.resume(handle.id)
     assert (await engine.ended(handle)).result == 40 * 100_000
     assert ran == [*range(40), -1], "no step ran again"
-    records = await app._engine.records(handle.id)
+    records = await app._temporal.records(handle.id)
     assert [record.seq for record in records] == list(range(1, len(records) + 1))
     assert [record.kind for record in records].count(r.STEP_DONE) == 40
-    raw = await app._engine._query(handle.id, "view", 0, 0)
+    raw = await app._temporal._query(handle.id, "view", 0, 0)
     assert raw["shelved"], "older records are stored outside of Temporal"
 
 
 async def test_an_open_saga_is_undone_that_began_in_stored_records(engine: Foreign) -> None:
     app, undone = engine.app, []
-    assert app._engine is not None
-    app._engine.events = 60
+    assert app._temporal is not None
+    app._temporal.events = 60
 
     @app.task
     async def work(ctx: Any) -> None:
@@ -133,7 +133,7 @@ async def test_an_open_saga_is_undone_that_began_in_stored_records(engine: Forei
 
     handle = await engine.submit(work)
     await engine.waiting(handle, "signal")
-    assert (await app._engine._query(handle.id, "view", 0, 0))["shelved"]
+    assert (await app._temporal._query(handle.id, "view", 0, 0))["shelved"]
     await app.cancel(handle.id)
     assert (await engine.ended(handle)).state is State.CANCELLED
     assert undone == [*range(29, -1, -1)]

@@ -53,7 +53,7 @@ async def test_lists_are_filtered_by_temporal(engine: Foreign) -> None:
     for way in ("ok", "fail", "parent"):
         await engine.ended(handles[way])
     await engine.waiting(handles["wait"], "signal")
-    temporal = app._engine
+    temporal = app._temporal
     assert temporal is not None
 
     async def visible() -> bool:
@@ -86,7 +86,7 @@ async def test_a_reader_pages_through_all_tasks(engine: Foreign) -> None:
     handles = [*keyed, *[await engine.submit("other", str(number)) for number in range(9)]]
     for handle in handles:
         await engine.ended(handle)
-    temporal = app._engine
+    temporal = app._temporal
     assert temporal is not None
 
     async def visible() -> bool:

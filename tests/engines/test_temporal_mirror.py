@@ -160,8 +160,8 @@ async def test_a_key_counts_while_the_mirror_has_its_task(engine: Foreign) -> No
     key = f"{app.settings.engine} {app.settings.db}"
     handle = await engine.submit(work, "steps", key=key)
     await engine.ended(handle)
-    assert app._engine is not None
-    temporal = app._engine
+    assert app._temporal is not None
+    temporal = app._temporal
     client = await temporal.client()
 
     async def deleted() -> bool:
@@ -245,7 +245,7 @@ async def _nothing(ctx: Any) -> None: ...
 async def test_a_mirror_takes_no_older_state(mirror_db: str) -> None:
     """A process that stands still between its read and its write does not undo what another has written since."""
     app = Onward(mirror_db, engine="temporal://localhost")
-    engine = app._engine
+    engine = app._temporal
     assert engine is not None
     async with app:
         new = _copy(1, "", "queued")

@@ -36,7 +36,7 @@ def test_an_address_that_is_none(url: str) -> None:
 
 
 def test_an_address_has_defaults() -> None:
-    engine = Onward(engine="temporal://example.com")._engine
+    engine = Onward(engine="temporal://example.com")._temporal
     assert engine is not None
     assert (engine.address.target, engine.address.namespace, engine.address.queue) == (
         "example.com:7233",
@@ -45,6 +45,12 @@ def test_an_address_has_defaults() -> None:
     )
 
     assert Onward(engine=URL).store.where == "Temporal localhost:7233/default, task queue refusals"
+
+
+def test_an_empty_database_needs_an_engine() -> None:
+    assert make_app(db="").settings.db == ""
+    with pytest.raises(BadSetting, match="sqlite:///FILE"):
+        Onward("")
 
 
 def test_settings_that_do_not_fit() -> None:

@@ -16,7 +16,7 @@ from onward.agent.model import Emit, Reply, Request, ToolCall, Usage
 from onward.agent.tools import tool
 from onward.core import record as r
 from onward.engines.temporal.client import TemporalEngine
-from onward.engines.temporal.worker import workflow_runner
+from onward.engines.temporal.worker import TemporalWorker, workflow_runner
 from onward.engines.temporal.workflow import OnwardTask
 from rig.temporal import Temporal
 from tests.engines.kit import Foreign
@@ -33,8 +33,8 @@ async def engine(temporal: Temporal, request: pytest.FixtureRequest) -> AsyncIte
 
 
 def _temporal(engine: Foreign) -> TemporalEngine:
-    assert engine.app._engine is not None
-    return engine.app._engine
+    assert engine.app._temporal is not None
+    return engine.app._temporal
 
 
 async def test_histories_replay(engine: Foreign) -> None:
@@ -111,7 +111,7 @@ async def test_a_worker_without_the_shift_says_so(engine: Foreign) -> None:
     async def work(ctx: Any) -> int:
         async def step(number: int) -> int:
             ran.append(number)
-            if number == 2 and engine._worker is not None:
+            if number == 2 and isinstance(engine._worker, TemporalWorker):
                 engine._worker._sessions.clear()
             return number
 

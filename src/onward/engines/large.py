@@ -86,6 +86,10 @@ class LargeValues:
         forged = _REFERENCE.match(data[:20].decode(errors="replace")) is not None
         if not forged and len(data) <= (MAX_PAYLOAD_BYTES if self._artifacts is None else MAX_KEPT_BYTES):
             return data.decode()
+        if self._artifacts is None and forged:
+            raise OnwardError(
+                f"{what} begins like a reference of Onward's own ({wire.REFERENCE}); give artifacts= a folder or a bucket, or rename its first key"
+            )
         if self._artifacts is None:
             raise self.too_large(what, len(data))
         return await self.store(task_id, data)
