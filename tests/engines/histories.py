@@ -7,7 +7,9 @@ only before a release has them; afterwards add files beside them, and make the c
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,13 @@ from tests.engines.kit import Foreign
 FOLDER = Path(__file__).parent / "temporal_histories"
 
 EVENTS_OF_A_RUN = 40
-"""Events after which the task `continue_as_new` goes on in a new run."""
+"""Events after which the tasks `continue_as_new` and `shelve` go on in a new run."""
+
+LARGE_STEP_BYTES = 80_000
+"""Bytes of a step of the task `shelve`: those of a run are too many for a new one."""
+
+MAX_PLAIN_BYTES = 100_000
+"""Bytes of a file that is not compressed."""
 
 Play = Callable[[Foreign, Handle[Any]], Awaitable[None]]
 
@@ -77,6 +85,17 @@ def add_tasks(app: Onward) -> None:
             await ctx.step(lambda number=number: number, name=f"step {number}")
         return await ctx.signal("go")
 
+    @app.task
+    async def mirror(ctx: Any) -> Any:
+        await ctx.step(lambda: 1, name="first")
+        return await ctx.signal("go")
+
+    @app.task
+    async def shelve(ctx: Any) -> Any:
+        for number in range(10):
+            await ctx.step(lambda: "x" * LARGE_STEP_BYTES, name=f"step {number}")
+        return await ctx.signal("go")
+
 
 async def _signal(engine: Foreign, handle: Handle[Any]) -> None:
     await engine.waiting(handle, "signal")
@@ -104,26 +123,34 @@ PLAYS: dict[str, Play | None] = {
     "cancel": _cancel,
     "cancel_saga": _cancel,
     "continue_as_new": _signal,
+    "mirror": _signal,
+    "shelve": _signal,
 }
 
 
 async def write(folder: Path, url: str) -> None:
     """Run the tasks on this server, and write a file for each run of their workflows."""
-    engine = Foreign(Onward(engine=f"{url}?queue=histories"))
-    add_tasks(engine.app)
-    async with engine.app:
-        temporal = engine.app._engine
-        assert isinstance(temporal, TemporalEngine)
-        await engine.start()
+    with tempfile.TemporaryDirectory(prefix="onward-histories-") as scratch:
+        settings = {"mirror": {"db": f"sqlite:///{scratch}/mirror.db"}, "shelve": {"artifacts": f"{scratch}/artifacts"}}
         for name, play in PLAYS.items():
-            if name == "continue_as_new":
-                temporal.events = EVENTS_OF_A_RUN
-            handle = await engine.app.submit(name)
-            first = (await (await temporal.client()).get_workflow_handle(handle.id).describe()).run_id
-            if play is not None:
-                await play(engine, handle)
-            await engine.ended(handle)
-            await _write_runs(folder, name, temporal, handle.id, first)
+            app = Onward(engine=f"{url}?queue=histories-{name}", **settings.get(name, {}))
+            add_tasks(app)
+            await _write(folder, name, play, Foreign(app))
+
+
+async def _write(folder: Path, name: str, play: Play | None, engine: Foreign) -> None:
+    async with engine.app:
+        temporal = engine.app._temporal
+        assert temporal is not None
+        if name in {"continue_as_new", "shelve"}:
+            temporal.events = EVENTS_OF_A_RUN
+        handle = await engine.submit(name)
+        first = (await (await temporal.client()).get_workflow_handle(handle.id).describe()).run_id
+        if play is not None:
+            await play(engine, handle)
+        await engine.ended(handle)
+        await temporal.end(handle.id)  # with a mirror, the workflow ends after the task
+        await _write_runs(folder, name, temporal, handle.id, first)
         await engine.stop()
 
 
@@ -133,7 +160,23 @@ async def _write_runs(folder: Path, name: str, engine: TemporalEngine, task_id: 
     for number, run_id in enumerate(dict.fromkeys([run, last]), 1):
         history = await client.get_workflow_handle(task_id, run_id=run_id).fetch_history()
         document = {"id": task_id, "history": _without_names(json.loads(history.to_json()))}
-        (folder / f"{name}-{number}.json").write_text(json.dumps(document, separators=(",", ":")) + "\n")
+        text = json.dumps(document, separators=(",", ":")) + "\n"
+        file = folder / f"{name}-{number}.json"
+        if len(text) <= MAX_PLAIN_BYTES:
+            file.write_text(text)
+        else:
+            file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def read(file: Path) -> Any:
+    """The id of the workflow of a file, and its history."""
+    data = file.read_bytes()
+    return json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
+
+
+def files() -> list[Path]:
+    """The files of all histories."""
+    return sorted(FOLDER.glob("*.json*"))
 
 
 def _without_names(value: Any) -> Any:
@@ -149,11 +192,11 @@ def _without_names(value: Any) -> Any:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("*.json"):
+    for old in files():
         old.unlink()
     with Temporal() as server:
         asyncio.run(write(FOLDER, server.url))
-    print(f"{len(list(FOLDER.glob('*.json')))} histories in {FOLDER}")
+    print(f"{len(files())} histories in {FOLDER}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,21 @@ from temporalio.workflow import NondeterminismError
 from onward.engines import wire
 from onward.engines.temporal.worker import workflow_runner
 from onward.engines.temporal.workflow import OnwardTask
-from tests.engines.histories import FOLDER, PLAYS
+from tests.engines.histories import PLAYS, files, read
 
-FILES = sorted(FOLDER.glob("*.json"))
+FILES = files()
 
 
 def _read(file: Path) -> WorkflowHistory:
-    document = json.loads(file.read_text())
+    document = read(file)
     return WorkflowHistory.from_json(document["id"], document["history"])
 
 
 def test_each_way_through_the_workflow_has_a_history() -> None:
-    assert {file.stem.rpartition("-")[0] for file in FILES} == set(PLAYS)
+    assert {file.name.rpartition("-")[0] for file in FILES} == set(PLAYS)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.partition(".")[0])
 async def test_stored_histories_replay(file: Path) -> None:
     await Replayer(workflows=[OnwardTask], workflow_runner=workflow_runner()).replay_workflow(_read(file))
 
