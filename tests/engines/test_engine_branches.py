@@ -166,6 +166,20 @@ async def test_a_step_opens_no_branch(engine: Engine) -> None:
     assert (await engine.run(work)).result == "refused"
 
 
+async def test_a_branch_has_a_name(engine: Engine) -> None:
+    names: list[Any] = ["", None, 7]
+
+    @engine.app.task(retry=1)
+    async def work(ctx: Any) -> str:
+        for name in names:
+            with pytest.raises(UsageError, match="a branch needs a name"):
+                async with ctx.branch(name):
+                    pass
+        return str(await ctx.step(lambda: "refused", name="after"))
+
+    assert (await engine.run(work)).result == "refused"
+
+
 async def test_a_branch_that_is_gone_parks_the_task(engine: Engine) -> None:
     names = ["a", "b"]
 

@@ -99,7 +99,11 @@ class Scope:
         return scope
 
     def branch(self, name: str) -> Scope:
-        """The scope of a branch with this name. Raises UsageError in a step."""
+        """The scope of a branch with this name. Raises UsageError in a step, and without a name."""
+        if not isinstance(name, str) or not name:
+            raise UsageError(
+                f"a branch needs a name, and {name!r} is none: give ctx.branch a string from your data, such as the id of a tool call"
+            )
         if self.key is not None and not self.branches:
             refuse_overlap(f"branch {name}", self.key)
         return self.inner(self._number(f"branch.{_encode_branch_name(name)}"))
