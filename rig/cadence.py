@@ -10,10 +10,13 @@ files in its directory: a kill -9 loses nothing that was acknowledged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import datetime
 import json
 import os
 import shutil
 import subprocess
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -28,6 +31,8 @@ SOURCE = Path(__file__).parent / "cadence_server" / "main.go"
 HOME = CACHE / f"cadence-{VERSION}"
 BUILD_TIMEOUT_S = 1800
 """Seconds for the download and the compiler, on two slow cores."""
+ATTEMPTS = 5
+"""Calls after which a server that runs elsewhere is not there."""
 DOMAIN = "onward"
 SERVICES = ("frontend", "history", "matching")
 HISTORY_SHARDS = 4
@@ -57,7 +62,7 @@ class Cadence(Server):
     def start(self) -> Self:
         if not self._elsewhere:
             return super().start()
-        if not self.ready() and not self.ready():  # the first call may make the domain
+        if not any(self.ready() for _ in range(ATTEMPTS)):  # the first call may make the domain
             raise Unavailable(f"no Cadence server answers at {self._elsewhere}, which ONWARD_CADENCE names")
         return self
 
@@ -74,8 +79,8 @@ class Cadence(Server):
         return [program(), self.folder("config")]
 
     def ready(self) -> bool:
-        """Whether the server has the domain, which the first call makes."""
-        return asyncio.run(_has_domain(self.address))
+        """Whether the server has the domain, which the first call makes, and all of its services work on it."""
+        return asyncio.run(_serves(self.address))
 
     def _settings(self) -> dict[str, Any]:
         ports = dict(self._ports, frontend=(self.port, self._ports["frontend"][1]))
@@ -118,24 +123,49 @@ class Cadence(Server):
         }
 
 
-async def _has_domain(address: str) -> bool:
-    from cadence.api.v1.service_domain_pb2 import RegisterDomainRequest
+async def _serves(address: str) -> bool:
     from cadence.client import Client
-    from cadence.error import CadenceRpcError, DomainAlreadyExistsError
+    from cadence.error import CadenceRpcError
 
     client = Client(target=address, domain=DOMAIN)
-    request = RegisterDomainRequest(name=DOMAIN)
-    request.workflow_execution_retention_period.FromSeconds(RETENTION_S)
     try:
-        await client.domain_stub.RegisterDomain(request, timeout=PROBE_TIMEOUT_S)
-    except DomainAlreadyExistsError:
-        return True
-    except CadenceRpcError:
+        await _make_domain(client)
+        await _try_services(client)
+    except (CadenceRpcError, TimeoutError):
         return False
     else:
-        return False  # the next call asks whether all services know it
+        return True
     finally:
         await client.close()
+
+
+async def _make_domain(client: Any) -> None:
+    from cadence.api.v1.service_domain_pb2 import RegisterDomainRequest
+    from cadence.error import DomainAlreadyExistsError
+
+    request = RegisterDomainRequest(name=DOMAIN)
+    request.workflow_execution_retention_period.FromSeconds(RETENTION_S)
+    with contextlib.suppress(DomainAlreadyExistsError):
+        await client.domain_stub.RegisterDomain(request, timeout=PROBE_TIMEOUT_S)
+
+
+async def _try_services(client: Any) -> None:
+    """Start a workflow, and take its first task: each service has a cache of domains of its own, which learns of a new one later."""
+    from cadence.api.v1.service_worker_pb2 import PollForDecisionTaskRequest
+    from cadence.api.v1.tasklist_pb2 import TaskList
+
+    name, second = f"ready-{uuid.uuid4().hex}", datetime.timedelta(seconds=1)
+    async with asyncio.timeout(PROBE_TIMEOUT_S):
+        await client.start_workflow(
+            "ready",
+            workflow_id=name,
+            task_list=name,
+            execution_start_to_close_timeout=second,
+            task_start_to_close_timeout=second,
+        )
+        await client.worker_stub.PollForDecisionTask(
+            PollForDecisionTaskRequest(domain=DOMAIN, task_list=TaskList(name=name), identity="ready")
+        )
 
 
 def program() -> Path:

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward import Budget, Onward
-from onward.engines.client import key_id
-from onward.engines.temporal.client import key_id as key_id_on_temporal
+from onward import Onward
 from onward.errors import BadSetting, UsageError
 
 pytest.importorskip("cadence", reason="the client of Cadence is not installed: pip install 'onward[cadence]'")
@@ -56,7 +54,6 @@ async def test_submits_that_need_an_onward_database() -> None:
         for options, sentence in (
             ({"connection": object()}, r"submit\(connection=\) is not there on Cadence; submit after the commit"),
             ({"webhook": "http://127.0.0.1/x"}, r"submit\(webhook=\) is not there on Cadence"),
-            ({"budget": Budget(max_steps=3)}, "a budget is not there on Cadence"),
             ({"priority": 5}, "a priority is not there on Cadence; submit the task without one"),
         ):
             with pytest.raises(UsageError, match=sentence):
@@ -80,7 +77,3 @@ async def test_a_worker_of_an_app_with_other_needs_does_not_start(what: str) -> 
     with pytest.raises(UsageError, match=f"this app has {what}, which are not there on Cadence"):
         async with app.worker():
             raise AssertionError
-
-
-def test_a_key_gives_the_same_id_on_all_engines() -> None:
-    assert key_id("order-7") == key_id_on_temporal("order-7") == "6zhkw049zc68vs4bfgxkc871e5"

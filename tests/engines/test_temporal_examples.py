@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import onward.demo.agent
+from onward.demo.disk import FOLDER_VARIABLE, Disk
 from onward.errors import TaskFailed
 from rig.temporal import Temporal
 from tests.cli.conftest import process
@@ -20,18 +23,23 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def example(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """`examples/deploy.py`, imported where ONWARD_ENGINE names the server."""
-    monkeypatch.setenv("ONWARD_ENGINE", f"{temporal.url}?queue=examples")
-    spec = importlib.util.spec_from_file_location("deploy_on_temporal", ROOT / "examples" / "deploy.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], ModuleType]:
+    """Imports a file where ONWARD_ENGINE names the server."""
+
+    def load(file: Path) -> ModuleType:
+        monkeypatch.setenv("ONWARD_ENGINE", f"{temporal.url}?queue=examples-{file.parent.name}-{file.stem}")
+        spec = importlib.util.spec_from_file_location(f"{file.stem}_on_temporal", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
-async def test_the_example_of_a_deploy(example: ModuleType) -> None:
+async def test_the_example_of_a_deploy(load: Callable[[Path], ModuleType]) -> None:
+    example = load(ROOT / "examples" / "deploy.py")
     app = example.app
     async with app, app.worker():
         live = await app.submit("deploy", {"service": "web"})
@@ -42,6 +50,27 @@ async def test_the_example_of_a_deploy(example: ModuleType) -> None:
         with pytest.raises(TaskFailed, match="does not answer"):
             await broken.result(60)
     assert sorted(example.WORLD) == [f"{kind}/web" for kind in ("certificate", "container", "dns", "monitoring")]
+
+
+async def test_the_agent_of_the_demo(
+    load: Callable[[Path], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk.make(tmp_path)
+    disk.ledger.write({"what": "killed", "waiting": False})  # the tool waits for that
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    agent = load(Path(onward.demo.agent.__file__))
+    app, files = agent.app, len(disk.files())
+    async with app, app.worker():
+        task = await app.submit(agent.TASK, agent.GOAL)
+        (ask,) = await eventually(lambda: app.asks("approval"), 60)
+        assert ask.tool == "delete_logs"
+        await app.decide(ask.id, "approve")
+        assert "I deleted" in await task.result(60)
+        spent = await app.budget(task.id)
+    assert len(disk.files()) < files
+    calls = [line for line in disk.ledger.lines() if line["what"] == "answered"]
+    assert (spent.ledger.spent.steps, spent.ledger.budget.max_steps) == (len(calls), 20)
+    assert not spent.ledger.reserved
 
 
 async def test_the_demo_of_a_deploy(temporal: Temporal) -> None:

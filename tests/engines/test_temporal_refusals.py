@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onward import Budget, Onward
-from onward.engines.temporal.client import key_id
+from onward import Onward
+from onward.core.ids import key_id
 from onward.errors import BadSetting, UsageError
 
 URL = "temporal://localhost:7233/default?queue=refusals"
@@ -64,7 +64,6 @@ async def test_submits_that_need_an_onward_database() -> None:
         for options, sentence in (
             ({"connection": object()}, r"submit\(connection=\) is not there on Temporal; submit after the commit"),
             ({"webhook": "http://127.0.0.1/x"}, r"submit\(webhook=\) is not there on Temporal"),
-            ({"budget": Budget(max_steps=3)}, "a budget is not there on Temporal"),
             ({"priority": 5}, "a priority is not there on Temporal; submit the task without one"),
         ):
             with pytest.raises(UsageError, match=sentence):

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import abc
 import base64
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
 from onward.core.audit import AuditEvent
 from onward.core.clock import Clock
+from onward.core.ids import key_id
 from onward.core.record import Record
 from onward.core.task import NEEDS_A_PERSON, Message, NewTask, Task
 from onward.core.wire import decode
 from onward.engines import wire
+from onward.engines.budgets import SHARED_BUDGET, EngineBudgets, copied_ledger
 from onward.engines.copy import JournalCopy, TaskCopy
 from onward.engines.large import PlainValues
 from onward.errors import StoreUnavailable, UsageError
@@ -33,9 +34,6 @@ SEND_TIMEOUT_S = 10.0
 """Seconds for which a sender waits until the inbox shows its message."""
 
 POLL_PAUSE_S = 0.02
-
-ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-"""The letters of ids: Crockford's base 32."""
 
 
 class NotFound(Exception):
@@ -55,6 +53,7 @@ class WorkflowEngine(abc.ABC):
         self.large: PlainValues = PlainValues(self.title)
         """Refuses values that are too large for the engine."""
         self._copy = JournalCopy(where, copy, self._read, self._list, clock, self._read_contents)
+        self._copy.budgets = EngineBudgets(copy, self._copy.refresh, self.send)
         self.store: Store = cast("Store", self._copy)
         """The copy for readers."""
 
@@ -200,6 +199,7 @@ class WorkflowEngine(abc.ABC):
                 for message in await self.messages(task_id, 0)
             ]
             start["contents"] = await self._all_contents(task_id)
+            start["ledger"] = view.get("ledger", "")
             return await self._start(start, again=True)
         if view["state"] or view["reason"] not in NEEDS_A_PERSON:
             return False
@@ -225,9 +225,8 @@ class WorkflowEngine(abc.ABC):
         """Raises UsageError for a task that needs what the engine lacks."""
         if task.webhook is not None:
             self._refuse("submit(webhook=)", "ask for the result, or let the last step send it")
-        options = decode(task.options)
-        if "budget" in options or "purses" in options:
-            self._refuse("a budget", "submit the task without one")
+        if decode(task.options).get("purses"):
+            self._refuse(*SHARED_BUDGET)
         if task.priority:
             self._refuse("a priority", "submit the task without one, to a task queue of its own if it must not wait")
 
@@ -318,6 +317,7 @@ class WorkflowEngine(abc.ABC):
             head=view["head"],
             messages=view["messages"],
             contents=view.get("contents", 0),
+            ledger=copied_ledger(view),
         )
 
     async def _read_contents(self, task_id: str, after: int) -> dict[str, bytes]:
@@ -337,12 +337,6 @@ def _new_run(request: wire.Request, reason: str, due_at: float | None) -> wire.S
         "token": "",
         "worker_queue": "",
     }
-
-
-def key_id(key: str) -> str:
-    """The id of the task with this key: the server lets one workflow have it."""
-    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "big")
-    return "".join(ID_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 def to_record(record: wire.JsonRecord) -> Record:

@@ -23,6 +23,7 @@ from onward.core.clock import Clock
 from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import NEVER, Message, State, Task, Tasks
+from onward.engines.budgets import EngineBudgets
 from onward.errors import StoreUnavailable, UsageError
 from onward.store.port.core import Batch, Store
 from onward.store.port.listing import Which
@@ -88,6 +89,8 @@ class TaskCopy:
     messages: int
     contents: int = 0
     """How many contents it has."""
+    ledger: bytes | None = None
+    """The ledger of its budget, when it has begun to spend."""
 
 
 ReadTask = Callable[[str, int, int], Awaitable[TaskCopy | None]]
@@ -152,6 +155,8 @@ class Copier:
 class JournalCopy:
     """A store in memory for readers. It has the verbs of the store behind it; those that read a task bring the copy up to date first."""
 
+    budgets: EngineBudgets
+
     def __init__(
         self,
         where: str,
@@ -160,9 +165,13 @@ class JournalCopy:
         matching: ListTasks,
         clock: Clock,
         read_contents: ReadContents = no_contents,
+        *,
+        advice: str = "filter them",
     ) -> None:
         self.where: str = where
         """The name of the engine for messages, without secrets."""
+        self.advice: str = advice
+        """What to do where a list is too long, for messages."""
         self._store, self.matching, self._clock = store, matching, clock
         self._copier = Copier(store, self._measure(read), read_contents)
         self._silent_until = 0.0
@@ -217,7 +226,7 @@ class JournalCopy:
     async def refresh_some(self, ids: Sequence[str]) -> None:
         """Bring these tasks up to date, MAX_REFRESHED of them at most."""
         if len(ids) > MAX_REFRESHED:
-            log.warning("%d of %d tasks are read; filter them, or use a mirror (db=)", MAX_REFRESHED, len(ids))
+            log.warning("%d of %d tasks are read; %s", MAX_REFRESHED, len(ids), self.advice)
         turn = asyncio.Semaphore(REFRESHES_AT_ONCE)
 
         async def refresh(task_id: str) -> None:
@@ -334,7 +343,7 @@ async def _full_page(
         if len(page) >= limit and id_of(page[-1]) >= part[-1]:
             return page
     if len(ids) > MAX_REFRESHED:
-        log.warning("a list ends after %d tasks that were read for it; filter it, or use a mirror (db=)", MAX_REFRESHED)
+        log.warning("a list ends after %d tasks that were read for it; %s", MAX_REFRESHED, copy.advice)
     return await read()
 
 
@@ -364,6 +373,8 @@ async def _write(task: TaskCopy, contents: Mapping[str, bytes], connection: Conn
     head, messages, *_ = await connection.first("copy_progress", id=task.id)
     if head > task.head or messages > task.messages:
         return
+    if task.ledger is not None:
+        await connection.run("save_purse", id=task.id, data=task.ledger)
     if not task.state:
         await connection.run("drop_outcome", id=task.id)  # it had failed, and was resumed
         await connection.run(

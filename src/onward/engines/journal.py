@@ -33,6 +33,7 @@ class TaskJournal:
         self.state = ""
         """Empty while the task has not ended."""
         self.token, self.queue = start["token"], start["worker_queue"]
+        self.ledger = start.get("ledger", "")
         self.crashes = 0
         self.running = False
         """Whether an activity is under way."""
@@ -99,6 +100,7 @@ class TaskJournal:
             "attempt": self.attempt,
             "crashes": self.crashes,
             "token": self.token,
+            "ledger": self.ledger,
         }
 
     def append(self, advanced: wire.Advanced) -> None:
@@ -107,6 +109,7 @@ class TaskJournal:
         unheard = ending is not None and bool(ending["state"]) and _is_behind(ending["inbox"], len(self.inbox))
         self.records += records[:-1] if unheard else records
         self.contents |= advanced["contents"]
+        self.ledger = advanced.get("ledger", self.ledger)
         self.token, self.queue = advanced["token"], advanced["queue"]
         if len(records) > 1 or ending is not None:
             self.crashes = 0
@@ -155,6 +158,7 @@ class TaskJournal:
             "due_at": self.due_at,
             "token": self.token,
             "worker_queue": self.queue,
+            "ledger": self.ledger,
         }
 
     def view(self, after: int, after_message: int) -> wire.View:
@@ -173,6 +177,8 @@ class TaskJournal:
             "head": self.head,
             "messages": len(self.inbox),
             "contents": len(self.contents),
+            "ledger": self.ledger,
+            "limits": wire.raised_limits(self.inbox) if self.ledger else {},
         }
 
 

@@ -22,6 +22,7 @@ from onward.core.clock import Clock
 from onward.engine.handlers import Handler
 from onward.engine.worker.presence import machine_id
 from onward.engine.worker.relay import Relay
+from onward.engines.budgets import EngineBudgets
 from onward.engines.copy import NO_SHELF, Copier
 from onward.errors import OnwardError, UsageError
 from onward.store.port.core import Batch, Store
@@ -50,6 +51,8 @@ LEAVE_TIMEOUT_S = 5.0
 
 class MirrorStore:
     """The database as readers use it. It has the verbs of the store behind it."""
+
+    budgets: EngineBudgets
 
     def __init__(self, where: str, store: Store) -> None:
         store.mirror = True

@@ -12,14 +12,13 @@ import contextlib
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from onward.artifacts.keeper import Artifacts
 from onward.coordinate.tasks import TaskLocks
 from onward.core import record as r
 from onward.core.approval import ApprovalRule
-from onward.core.budget import BudgetLedger, Granted
 from onward.core.clock import Clock
 from onward.core.control import Fenced
 from onward.core.page import Page
@@ -36,6 +35,7 @@ from onward.engine.shift.traced import TracedShift, watching
 from onward.engine.worker.lease import Lease
 from onward.engine.worker.worker import Submit
 from onward.engines import wire
+from onward.engines.budgets import SessionBudgets
 from onward.engines.large import MAX_PAYLOAD_BYTES, Packer
 from onward.errors import OnwardError, StoreUnavailable, UsageError
 from onward.store.port.core import ALL_MESSAGES, Claimed, End, Sent, Wait
@@ -92,6 +92,11 @@ class SessionWriter:
         self._wanted = asyncio.Event()
         self.ending: End | Wait | None = None
         self._durable = 0
+        self._ledger: str | None = None
+        """The ledger of the budget, when no answer has it yet."""
+        self._ledger_waiters: list[asyncio.Future[None]] = []
+        self._ledger_answered: list[asyncio.Future[None]] = []
+        """The callers whose ledger an answer has: it is durable when the next stretch comes."""
 
     # ── for the shift ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -125,6 +130,17 @@ class SessionWriter:
             self._wanted.set()
             await future
 
+    def save_ledger(self, ledger: str) -> None:
+        """The next answer has this ledger of the budget."""
+        self._ledger = ledger
+
+    async def ledger_saved(self) -> None:
+        """Wait until the ledger is durable. Raises Fenced."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ledger_waiters.append(future)
+        self._wanted.set()
+        await future
+
     def keep(self, hold: Hold, name: str, data: bytes) -> None:
         if not hold.gone:
             hold.kept, hold.contents = hold.kept or {}, hold.contents or {}
@@ -147,9 +163,10 @@ class SessionWriter:
     # ── for the session ──────────────────────────────────────────────────────────────────────────────────────────
 
     def durable_to(self, head: int) -> None:
-        """All records up to this number are in the journal: their waiters go on."""
+        """All records up to this number are in the journal, and the ledger of the last answer is there: their waiters go on."""
         self._durable = head
-        done = [future for seq, future in self._waiters if seq <= head]
+        done = [future for seq, future in self._waiters if seq <= head] + self._ledger_answered
+        self._ledger_answered = []
         self._waiters = [(seq, future) for seq, future in self._waiters if seq > head]
         for future in done:
             if not future.done():
@@ -180,13 +197,20 @@ class SessionWriter:
         self._wanted.clear()
         return records, contents, self.ending
 
+    def take_ledger(self) -> str | None:
+        """The ledger for the next answer, where it has changed."""
+        ledger, self._ledger = self._ledger, None
+        self._ledger_answered += self._ledger_waiters
+        self._ledger_waiters = []
+        return ledger
+
     def drop(self) -> None:
         """Refuse what waits: the shift is lost."""
-        for _, future in self._waiters:
+        for future in [*(future for _, future in self._waiters), *self._ledger_waiters, *self._ledger_answered]:
             if not future.done():
                 future.set_exception(Fenced())
                 future.exception()
-        self._waiters = []
+        self._waiters, self._ledger_waiters, self._ledger_answered = [], [], []
 
 
 class _NoQuotas:
@@ -213,16 +237,6 @@ class _NoFollowers:
         """Readers ask the workflow."""
 
 
-class _NoBudgets:
-    async def change(
-        self,
-        holders: Sequence[str],  # noqa: ARG002 -- as in the port
-        change: Callable[[Mapping[str, BudgetLedger]], Granted],  # noqa: ARG002
-        /,
-    ) -> Granted:
-        raise UsageError("budgets are not there on this engine; submit this task without a budget")
-
-
 class NoLocks(TaskLocks):
     """Refuses `ctx.lock`."""
 
@@ -245,10 +259,11 @@ class SessionStore:
     """What a shift reads and sends, by queries and signals. It has the verbs of `ShiftStore`."""
 
     codec = None
-    budgets, quotas, pruning, tails = _NoBudgets(), _NoQuotas(), _NoTrim(), _NoFollowers()
+    quotas, pruning, tails = _NoQuotas(), _NoTrim(), _NoFollowers()
 
-    def __init__(self, engine: JournalReader, task_id: str, started: Record) -> None:
+    def __init__(self, engine: JournalReader, task_id: str, started: Record, budgets: SessionBudgets) -> None:
         self._engine, self._task_id, self._started = engine, task_id, started
+        self.budgets: SessionBudgets = budgets
         self._records: list[Record] | None = None
 
     async def get(self, task_id: str, whose: str | None = None, /) -> Task | None:
@@ -305,9 +320,12 @@ class SessionStore:
 class SessionServices:
     """What a shift uses: the parts that all sessions of a worker share, and its own store, writer and lease."""
 
-    def __init__(self, shared: SharedServices, engine: JournalReader, task_id: str, started: Record) -> None:
-        self.store = SessionStore(engine, task_id, started)
+    def __init__(
+        self, shared: SharedServices, engine: JournalReader, task_id: str, started: Record, ledger: str
+    ) -> None:
         self.writer = SessionWriter(shared.clock.now, engine.large)
+        self.budgets: SessionBudgets = SessionBudgets(engine, task_id, ledger, self.writer)
+        self.store = SessionStore(engine, task_id, started, self.budgets)
         self.lease = shared.lease
         self.artifacts, self.clock, self.rng, self.threads = shared.artifacts, shared.clock, shared.rng, shared.threads
         self.locks: TaskLocks = NoLocks()
@@ -370,7 +388,8 @@ class Session:
         request, now = advance["request"], shared.clock.now()
         number = advance["head"] + 1
         data = b'{"worker":"%b"}' % worker.encode()
-        services = SessionServices(shared, engine, request["id"], Record(number, number, r.SHIFT, "", data, now))
+        started = Record(number, number, r.SHIFT, "", data, now)
+        services = SessionServices(shared, engine, request["id"], started, advance.get("ledger", ""))
         claimed = Claimed(
             id=request["id"],
             task=request["task"],
@@ -389,6 +408,7 @@ class Session:
         self._answered_at: float | None = None
         """When the last stretch was answered, while no other is under way."""
         self._clock, self._writer, self._packer = shared.clock, services.writer, engine.large
+        self._budgets = services.budgets
         make = _TracedSessionShift if watching() else _SessionShift
         self._shift = make(services, claimed, handler)
         hold = self._shift.hold
@@ -404,10 +424,11 @@ class Session:
         """Whether this advance goes on with this shift."""
         return advance["token"] == self.token and not self._shift.hold.lost
 
-    async def advance(self, head: int, heartbeat: Callable[[], object], interval_s: float) -> wire.Advanced:
-        """Go on until a record must be durable, or the shift has ended; the new records. `head` is the last durable record."""
+    async def advance(self, advance: wire.Advance, heartbeat: Callable[[], object], interval_s: float) -> wire.Advanced:
+        """Go on until a record must be durable, or the shift has ended; the new records."""
         self._answered_at = None
-        self._writer.durable_to(head)
+        self._budgets.inbox = advance["inbox"]
+        self._writer.durable_to(advance["head"])
         if self._task is None:
             self._task = spawn(self._work(), f"onward-task-{self.task_id}")
         beating = spawn(self._beat(heartbeat, interval_s), "onward-engine-heartbeat")
@@ -416,19 +437,21 @@ class Session:
             await asyncio.wait({wanted, self._task}, return_when=asyncio.FIRST_COMPLETED)
             if self._task.done() and self._writer.ending is None:
                 raise RuntimeError(f"the shift of task {self.task_id} ended without a record") from self._failure()
+            ledger = self._writer.take_ledger()
             records, contents, ending = self._writer.take()
             await self._pack(records, contents)
         finally:
             beating.cancel()
             wanted.cancel()
         self._answered_at = self._clock.monotonic()
-        return {
+        advanced: wire.Advanced = {
             "token": self.token,
             "queue": "",
             "records": records,
             "contents": contents,
             "ending": None if ending is None else _to_json(ending),
         }
+        return advanced if ledger is None else {**advanced, "ledger": ledger}
 
     async def _pack(self, records: list[wire.JsonRecord], contents: dict[str, str]) -> None:
         """Store large values, and leave references in their places."""

@@ -6,6 +6,7 @@ This module imports nothing of Onward, because the workflow imports it.
 
 from __future__ import annotations
 
+import json
 from typing import Any, NotRequired, TypedDict
 
 WORKFLOW = "OnwardTask"
@@ -52,6 +53,19 @@ def summary(records: list[JsonRecord]) -> tuple[int, str]:
     return sum(_SAGAS.get(kind, 0) for kind in kinds), last[-1] if last else ""
 
 
+BUDGET = "budget"
+"""The kind of a message that raises limits of a budget. Its data are the new limits, or null: then it only wakes the task."""
+
+
+def raised_limits(inbox: list[JsonMessage]) -> dict[str, Any]:
+    """The limits of a budget that these messages set. Limits are absolute: the last message counts."""
+    limits: dict[str, Any] = {}
+    for message in inbox:
+        if message[1] == BUDGET:
+            limits |= json.loads(message[4]) or {}
+    return limits
+
+
 class Request(TypedDict):
     """A task as it was submitted."""
 
@@ -92,6 +106,8 @@ class Start(TypedDict):
     """The shift that goes on in the new run, and the task queue of its worker; empty where none does."""
     shelved: NotRequired[list[Shelved]]
     """The records before those of `records`."""
+    ledger: NotRequired[str]
+    """The ledger of its budget, when it has begun to spend."""
 
 
 class Advance(TypedDict):
@@ -105,6 +121,8 @@ class Advance(TypedDict):
     crashes: int
     token: str
     """The shift that wrote the last records. The worker that has it in memory goes on with it: its records are durable."""
+    ledger: NotRequired[str]
+    """The ledger of its budget, for a new shift."""
 
 
 class Ending(TypedDict):
@@ -127,6 +145,8 @@ class Advanced(TypedDict):
     records: list[JsonRecord]
     contents: dict[str, str]
     ending: Ending | None
+    ledger: NotRequired[str]
+    """The ledger of its budget, where this stretch has changed it. Its limits are those of the submit: see `raised_limits`."""
 
 
 class View(TypedDict):
@@ -146,3 +166,6 @@ class View(TypedDict):
     contents: NotRequired[int]
     shelved: NotRequired[list[Shelved]]
     """Where the records before those of the workflow are, as far as the reader lacks them."""
+    ledger: NotRequired[str]
+    limits: NotRequired[dict[str, Any]]
+    """The ledger of its budget, and the limits that were raised since the submit."""

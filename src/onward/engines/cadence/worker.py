@@ -148,7 +148,7 @@ class CadenceWorker:
             session = Session(self._shared, self._engine, advance, handler, self.id, self._ids())
             self._sessions[task_id] = session
         try:
-            advanced = await session.advance(advance["head"], self._heartbeat(session), self._heartbeat_s)
+            advanced = await session.advance(advance, self._heartbeat(session), self._heartbeat_s)
         except BaseException:
             session.drop()
             self._forget(session)

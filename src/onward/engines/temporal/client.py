@@ -12,7 +12,6 @@ import asyncio
 import base64
 import dataclasses
 import datetime
-import hashlib
 import json
 import logging
 import urllib.parse
@@ -29,11 +28,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from onward.artifacts.keeper import Artifacts
 from onward.core.audit import AuditEvent
 from onward.core.clock import Clock
+from onward.core.ids import key_id
 from onward.core.record import Record
 from onward.core.task import NEEDS_A_PERSON, Message, NewTask, Task
 from onward.core.wire import decode
 from onward.engine.background import spawn
 from onward.engines import wire
+from onward.engines.budgets import SHARED_BUDGET, EngineBudgets, copied_ledger
 from onward.engines.copy import Copier, JournalCopy, TaskCopy
 from onward.engines.large import LargeValues
 from onward.engines.mirror import MirrorStore
@@ -67,9 +68,6 @@ MAX_START_BYTES = 450_000
 
 MAX_EVENTS = 8_000
 """Events of the history of one run. Temporal warns at 10,240."""
-
-ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-"""The letters of ids: Crockford's base 32."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,8 +109,18 @@ class TemporalEngine:
         """Stores values that are too large for Temporal."""
         self.copier: Copier = Copier(copy, self._read, self._read_contents)
         """Brings tasks of the copy up to date."""
-        memory = JournalCopy(str(self.address), copy, self._read, self._list, clock, self._read_contents)
-        self.store: Store = cast("Store", MirrorStore(str(self.address), copy) if mirror else memory)
+        memory = JournalCopy(
+            str(self.address),
+            copy,
+            self._read,
+            self._list,
+            clock,
+            self._read_contents,
+            advice="filter them, or use a mirror (db=)",
+        )
+        readers = MirrorStore(str(self.address), copy) if mirror else memory
+        readers.budgets = EngineBudgets(copy, self._mirror_changed if mirror else memory.refresh, self.send)
+        self.store: Store = cast("Store", readers)
         """The copy for readers."""
         self._copy, self._watch = copy, memory.watch
 
@@ -364,6 +372,7 @@ class TemporalEngine:
                 records = records[len(half) :]
             start: wire.Start = {
                 "shelved": shelved,
+                "ledger": view.get("ledger", ""),
                 "request": view["request"],
                 "records": records,
                 "inbox": inbox,
@@ -537,6 +546,7 @@ class TemporalEngine:
             head=view["head"],
             messages=view["messages"],
             contents=view.get("contents", 0),
+            ledger=copied_ledger(view),
         )
 
     async def _to_record(self, record: wire.JsonRecord) -> Record:
@@ -558,12 +568,6 @@ class TemporalEngine:
             return await self.visibility.ids(client, which)
         except RPCError as error:
             raise _unavailable(error) from error
-
-
-def key_id(key: str) -> str:
-    """The id of the task with this key: Temporal lets one workflow have it."""
-    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "big")
-    return "".join(ID_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 class _NotFound(Exception):
@@ -594,9 +598,8 @@ def _check(task: NewTask) -> None:
     """Raises UsageError for a task that needs what is not there on Temporal."""
     if task.webhook is not None:
         _refuse("submit(webhook=)", "ask for the result, or let the last step send it")
-    options = decode(task.options)
-    if "budget" in options or "purses" in options:
-        _refuse("a budget", "submit the task without one")
+    if decode(task.options).get("purses"):
+        _refuse(*SHARED_BUDGET)
     if task.priority:
         _refuse("a priority", "submit the task without one, to a task queue of its own if it must not wait")
 

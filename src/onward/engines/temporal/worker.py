@@ -178,7 +178,7 @@ class TemporalWorker:
             session = Session(self._shared, self._engine, advance, handler, self.id, self._ids())
             self._sessions[task_id] = session
         try:
-            advanced = await session.advance(advance["head"], activity.heartbeat, self._heartbeat_s)
+            advanced = await session.advance(advance, activity.heartbeat, self._heartbeat_s)
         except BaseException:
             session.drop()
             self._forget(session)

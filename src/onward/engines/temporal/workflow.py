@@ -77,6 +77,8 @@ class OnwardTask:
         """Whether a cancel of Temporal was taken."""
         self._shelved = start.get("shelved", [])
         """Records before those of `_records`, which workers have stored outside."""
+        self._ledger = start.get("ledger", "")
+        """The ledger of its budget, when it has begun to spend."""
         self._mirrored: Any = None
         """The position of the task that the mirror has."""
 
@@ -139,6 +141,8 @@ class OnwardTask:
             "messages": len(self._inbox),
             "contents": len(self._contents),
             "shelved": [entry for entry in self._shelved if entry[1] > after],
+            "ledger": self._ledger,
+            "limits": wire.raised_limits(self._inbox) if self._ledger else {},
         }
 
     @workflow.query(name=wire.CONTENTS)
@@ -185,6 +189,7 @@ class OnwardTask:
             "attempt": self._attempt,
             "crashes": self._crashes,
             "token": self._token,
+            "ledger": "" if self._token else self._ledger,
         }
         self._running = True
         try:
@@ -229,6 +234,7 @@ class OnwardTask:
         unheard = ending is not None and bool(ending["state"]) and _is_behind(ending["inbox"], len(self._inbox))
         self._records += records[:-1] if unheard else records
         self._contents |= advanced["contents"]
+        self._ledger = advanced.get("ledger", self._ledger)
         self._elsewhere = self._elsewhere and self._token == advanced["token"]
         self._token, self._queue = advanced["token"], advanced["queue"]
         if len(records) > 1 or ending is not None:
@@ -291,6 +297,7 @@ class OnwardTask:
                 "token": self._token,
                 "worker_queue": self._queue,
                 "shelved": self._shelved,
+                "ledger": self._ledger,
             }
             workflow.continue_as_new(start)
         if events >= MAX_EVENTS:
@@ -306,7 +313,7 @@ class OnwardTask:
 
     def _position(self) -> Any:
         """Another value whenever a reader would see another task."""
-        return self._head, len(self._inbox), self._state, self._reason, self._due_at
+        return self._head, len(self._inbox), self._state, self._reason, self._due_at, self._ledger
 
     def _rests_ahead(self) -> bool:
         """Whether no worker has the task, and the mirror lacks something of it."""
