@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +30,10 @@ from rig.server import Unavailable
 MODULE, VERSION = "github.com/uber/cadence", "v1.4.1"
 SOURCE = Path(__file__).parent / "cadence_server" / "main.go"
 HOME = CACHE / f"cadence-{VERSION}"
-BUILD_TIMEOUT_S = 1800
+BUILD_TIMEOUT_S = 1200
 """Seconds for the download and the compiler, on two slow cores."""
+RETRY_AFTER_S = 3600
+"""Seconds for which a build that failed is not tried again: other processes of the same test run would wait for it too."""
 ATTEMPTS = 5
 """Calls after which a server that runs elsewhere is not there."""
 DOMAIN = "onward"
@@ -170,39 +173,52 @@ async def _try_services(client: Any) -> None:
 
 def program() -> Path:
     """The server's program, built once for all processes of a test run. Raises Unavailable."""
-    built = HOME / "server"
+    built, failed = HOME / "server", HOME / "failed"
     with once("cadence"):
         if not built.exists() or built.stat().st_mtime < SOURCE.stat().st_mtime:
-            _build(built)
+            if failed.exists() and time.time() - failed.stat().st_mtime < RETRY_AFTER_S:
+                raise Unavailable(failed.read_text())
+            go = shutil.which("go")
+            if go is None:
+                raise Unavailable("no Cadence server here: it is built with Go, and there is no `go` in $PATH")
+            try:
+                _build(go, built)
+            except Unavailable as error:
+                HOME.mkdir(parents=True, exist_ok=True)
+                failed.write_text(f"{error} (to try again within the hour, remove {failed})")
+                raise
     return built
 
 
-def _build(built: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise Unavailable("no Cadence server here: it is built with Go, and there is no `go` in $PATH")
-    work = HOME / "build"
+def _build(go: str, built: Path) -> None:
+    work, end = HOME / "build", time.monotonic() + BUILD_TIMEOUT_S
     work.mkdir(parents=True, exist_ok=True)
-    module = json.loads(_run([go, "mod", "download", "-json", f"{MODULE}@{VERSION}"], work))
+    module = json.loads(_run([go, "mod", "download", "-json", f"{MODULE}@{VERSION}"], work, end))
     # The versions are those that Cadence itself is built with.
     own = Path(module["GoMod"]).read_text().replace(f"module {MODULE}\n", "module rig/cadence\n")
     (work / "go.mod").write_text(f"{own}\nrequire {MODULE} {VERSION}\n")
     shutil.copyfile(Path(module["Dir"]) / "go.sum", work / "go.sum")
     (work / "go.sum").chmod(0o644)
     shutil.copyfile(SOURCE, work / "main.go")
-    _run([go, "build", "-mod=mod", "-o", "server", "."], work)
+    _run([go, "build", "-mod=mod", "-ldflags=-s -w", "-o", "server", "."], work, end)
     (work / "server").replace(built)
 
 
-def _run(command: list[str], work: Path) -> str:
+def _run(command: list[str], work: Path, end: float) -> str:
     line = " ".join(command)
     environ = os.environ | {"GOWORK": "off"}
     try:
         done = subprocess.run(
-            command, cwd=work, env=environ, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S
+            command,
+            cwd=work,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=max(end - time.monotonic(), 1),
         )
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"no Cadence server here: `{line}` did not end within {BUILD_TIMEOUT_S} s") from None
+        raise Unavailable(f"no Cadence server here: it was not built within {BUILD_TIMEOUT_S} s (`{line}`)") from None
     if done.returncode != 0:
         raise Unavailable(f"no Cadence server here: `{line}` failed: {done.stderr.strip()[-500:]}")
     return done.stdout

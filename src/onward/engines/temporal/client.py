@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
+import contextlib
 import datetime
 import json
 import logging
-import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowExecution, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -38,8 +37,11 @@ from onward.engines.budgets import SHARED_BUDGET, EngineBudgets, copied_ledger
 from onward.engines.copy import Copier, JournalCopy, TaskCopy
 from onward.engines.large import LargeValues
 from onward.engines.mirror import MirrorStore
+from onward.engines.temporal import outside
+from onward.engines.temporal.address import Address
+from onward.engines.temporal.calls import NotFound, is_late, rpc, unavailable
 from onward.engines.temporal.visibility import Visibility
-from onward.errors import BadSetting, OnwardError, StoreUnavailable, UsageError
+from onward.errors import OnwardError, StoreUnavailable, UsageError
 from onward.service.engine import Completed
 from onward.store.port.core import Sent, Stopped, Store, Submitted
 from onward.store.port.listing import Which
@@ -70,28 +72,6 @@ MAX_EVENTS = 8_000
 """Events of the history of one run. Temporal warns at 10,240."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Address:
-    """`temporal://HOST:PORT/NAMESPACE?queue=NAME`."""
-
-    target: str
-    namespace: str
-    queue: str
-
-    def __str__(self) -> str:
-        return f"Temporal {self.target}/{self.namespace}, task queue {self.queue}"
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """The parts of an address. Raises BadSetting."""
-        parts = urllib.parse.urlsplit(url)
-        query = urllib.parse.parse_qs(parts.query)
-        if parts.scheme != "temporal" or not parts.hostname or query.keys() - {"queue"} or "@" in parts.netloc:
-            raise BadSetting("engine", f"{parts.scheme}://…", "temporal://HOST:PORT/NAMESPACE?queue=NAME")
-        queue = query.get("queue", ["onward"])[0]
-        return cls(f"{parts.hostname}:{parts.port or 7233}", parts.path.strip("/") or "default", queue)
-
-
 class TemporalEngine:
     """The tasks of one namespace and task queue."""
 
@@ -104,6 +84,8 @@ class TemporalEngine:
         """Events of a history after which a task goes on in a new run."""
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
+        self._ended_outside: dict[str, None] = {}
+        """Tasks whose workflows Temporal has ended itself, as far as this process knows them."""
         self.visibility: Visibility = Visibility(self.address.queue)
         self.large: LargeValues = LargeValues()
         """Stores values that are too large for Temporal."""
@@ -261,7 +243,7 @@ class TemporalEngine:
             return False
         except RPCError as error:
             if attributes is None or error.status is not RPCStatusCode.INVALID_ARGUMENT:
-                raise _unavailable(error) from error
+                raise unavailable(error) from error
             self.visibility.give_up(error.message)
             return await self._start(start, reuse)
         return True
@@ -309,8 +291,8 @@ class TemporalEngine:
         data = await self.large.pack(task_id, message.data, "a message")
         sent = [message.id, message.kind, message.name, message.ref, data]
         try:
-            await _rpc((await self._handle(task_id)).signal(wire.SEND, sent))
-        except _NotFound:
+            await rpc((await self._handle(task_id)).signal(wire.SEND, sent))
+        except NotFound:
             return Sent(None)
         try:
             messages = await self.messages(task_id, 0)
@@ -334,8 +316,8 @@ class TemporalEngine:
         if before is None or before["state"]:
             return Stopped(False)
         try:
-            await _rpc((await self._handle(task_id)).cancel())
-        except _NotFound:
+            await rpc((await self._handle(task_id)).cancel())
+        except NotFound:
             return Stopped(False)
         end = self._clock.monotonic() + CANCEL_TIMEOUT_S
         while self._clock.monotonic() < end:
@@ -357,12 +339,13 @@ class TemporalEngine:
         return resumed
 
     async def _resume(self, task_id: str) -> bool:
-        view = await self._view(task_id, 0, 0)
+        view, end = await self._view_to_end(task_id, 0, 0)
         if view is None:
             return False
         if view["state"] == "failed":
             shelved: list[wire.Shelved] = view.get("shelved", [])
             records = await self._json_records(task_id, shelved[-1][1] if shelved else 0)
+            records += [] if end is None else [end]
             records.append([view["head"] + 1, 0, "task.resumed", "", "{}", self._clock.now()])
             inbox = [message for message, _ in await self._json_messages(task_id, 0)]
             while sum(len(record[4]) for record in records) > MAX_START_BYTES and self.large.any_size:
@@ -386,7 +369,7 @@ class TemporalEngine:
             return await self._restart(start)
         if view["state"] or view["reason"] not in NEEDS_A_PERSON:
             return False
-        await _rpc((await self._handle(task_id)).signal(wire.RESUME))
+        await rpc((await self._handle(task_id)).signal(wire.RESUME))
         return True
 
     async def _restart(self, start: wire.Start) -> bool:
@@ -472,7 +455,7 @@ class TemporalEngine:
         for name in names:  # one at a time: an answer is one payload
             try:
                 answer = await self._query(task_id, wire.CONTENTS, [name])
-            except _NotFound:
+            except NotFound:
                 return found
             for key, data in answer.items():
                 found[key] = base64.b64decode(await self.large.unpack(data))
@@ -485,15 +468,13 @@ class TemporalEngine:
         return contents
 
     async def _query(self, task_id: str, name: str, *args: Any) -> Any:
-        """The answer of a workflow. A worker has to run. Raises _NotFound and StoreUnavailable."""
+        """The answer of a workflow. A worker has to run. Raises NotFound and StoreUnavailable."""
         handle, end = await self._handle(task_id), self._clock.monotonic() + QUERY_TIMEOUT_S
         while True:
             try:
-                return await _rpc(
-                    handle.query(name, args=args, rpc_timeout=datetime.timedelta(seconds=QUERY_ATTEMPT_S))
-                )
+                return await rpc(handle.query(name, args=args, rpc_timeout=datetime.timedelta(seconds=QUERY_ATTEMPT_S)))
             except StoreUnavailable as error:
-                if not _is_late(error.__cause__):
+                if not is_late(error.__cause__):
                     raise
                 if self._clock.monotonic() >= end:
                     raise StoreUnavailable(
@@ -505,7 +486,7 @@ class TemporalEngine:
         """The task with a page of its records and messages; None when there is no such task."""
         try:
             view: wire.View = await self._query(task_id, wire.VIEW, after, after_message)
-        except _NotFound:
+        except NotFound:
             return None
         if shelved := view.get("shelved"):  # the records come in order: first those that are stored outside
             records = json.loads(await self.large.unpack(shelved[0][2]))
@@ -517,8 +498,45 @@ class TemporalEngine:
         return await self.large.store(task_id, json.dumps(records).encode())
 
     async def _read(self, task_id: str, after: int, after_message: int) -> TaskCopy | None:
-        view = await self._view(task_id, after, after_message)
+        if self.mirror and task_id not in self._ended_outside:  # a worker tells which they are
+            view = await self._view(task_id, after, after_message)
+        else:
+            view, _ = await self._view_to_end(task_id, after, after_message)
         return None if view is None else await self._to_copy(view, after, after_message)
+
+    async def _view_to_end(
+        self, task_id: str, after: int, after_message: int
+    ) -> tuple[wire.View | None, wire.JsonRecord | None]:
+        """The task as `_view` reads it. One whose workflow Temporal has ended itself has failed, with this record."""
+        handle = await self._handle(task_id)
+        try:
+            execution = await rpc(handle.describe())
+            view = await self._view(
+                task_id, after, after_message
+            )  # after that: a workflow that has ended does not change
+            record = None if view is None else outside.end_record(view, execution, self._clock.now())
+            if record is None or (await rpc(handle.describe())).run_id != execution.run_id:  # it was resumed
+                return view, None
+        except NotFound:
+            return None, None
+        assert view is not None
+        outside.add_end(view, record)
+        return view, record
+
+    async def take_end(self, execution: WorkflowExecution) -> None:
+        """Copy a task whose workflow Temporal has ended itself to the mirror, and tell its parent."""
+        task_id = execution.id
+        self._ended_outside[task_id] = None
+        while len(self._ended_outside) > outside.MAX_ENDED:
+            del self._ended_outside[next(iter(self._ended_outside))]
+        if self.mirror:
+            await self.copier.refresh(task_id)
+        view, record = await self._view_to_end(task_id, 2**53, 2**31)
+        if view is None or record is None or view["request"]["parent"] is None:
+            return
+        message = outside.end_message(task_id, record)
+        with contextlib.suppress(NotFound):  # the parent has ended
+            await rpc((await self._handle(view["request"]["parent"])).signal(wire.SEND, message))
 
     async def _to_copy(self, view: wire.View, after: int, after_message: int) -> TaskCopy:
         """A task of an answer, whose records and messages begin after these numbers. A copy that has records has the input."""
@@ -567,31 +585,7 @@ class TemporalEngine:
         try:
             return await self.visibility.ids(client, which)
         except RPCError as error:
-            raise _unavailable(error) from error
-
-
-class _NotFound(Exception):
-    """There is no such workflow, or it has ended."""
-
-
-async def _rpc(call: Any) -> Any:
-    """The answer of a call. Raises _NotFound and StoreUnavailable."""
-    try:
-        return await call
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            raise _NotFound from error
-        raise _unavailable(error) from error
-
-
-def _unavailable(error: RPCError) -> StoreUnavailable:
-    return StoreUnavailable(f"Temporal does not answer: {error.message}")
-
-
-def _is_late(error: BaseException | None) -> bool:
-    """Whether an answer did not come within its time."""
-    late = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
-    return isinstance(error, RPCError) and error.status in late
+            raise unavailable(error) from error
 
 
 def _check(task: NewTask) -> None:

@@ -26,6 +26,7 @@ from onward.engines import wire
 from onward.engines.mirror import Mirror, MirroredWorker
 from onward.engines.session import Session, SharedServices
 from onward.engines.temporal.client import TemporalEngine
+from onward.engines.temporal.outside import Reconciler
 from onward.engines.temporal.workflow import OnwardTask
 
 log = logging.getLogger("onward.temporal")
@@ -120,6 +121,7 @@ class TemporalWorker:
         self._chores = [
             spawn(self._pulse(client), "onward-temporal-pulse"),
             spawn(self._sweep(), "onward-temporal-sweep"),
+            spawn(Reconciler(client, queue, self._engine.take_end, self._shared.clock).run(), "onward-temporal-ends"),
         ]
         if self._mirror is not None:
             self._chores.append(spawn(self._mirror.run(), "onward-mirror"))
