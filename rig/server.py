@@ -193,7 +193,7 @@ def children(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process still runs; a zombie that nobody has reaped does not."""
+    """Whether a process still runs; a zombie does not."""
     return state(pid) not in {"", "Z", "X"}
 
 

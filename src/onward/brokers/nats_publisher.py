@@ -116,4 +116,4 @@ async def _ignore(error: Exception) -> None:
 
 
 def _missing(subject: str) -> str:
-    return f"no JetStream stream takes the subject {subject!r}; make one: nats stream add NAME --subjects {subject!r}"
+    return f"no JetStream stream takes the subject {subject!r}; make one: nats stream add NAME --subjects {subject!r} --dupe-window 1h"

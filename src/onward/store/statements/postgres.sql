@@ -417,22 +417,19 @@ SELECT :id, :state, :attempt::int, :end_seq::int, onward_now() WHERE (SELECT cou
 -- name: settle
 -- Records, ends and waits together. The counts force the order: queue rows first, journal second, outcomes last (a part of WITH that no
 -- other part reads runs after all others, and cancel keeps the same order). A wait of a task that has not read all its messages ends at
--- once. Rows of parents and children, which other transactions lock too, several at a time, are locked in the order of their ids before
--- anything else. Rows of all other tasks need no such order, and where there are no children nothing is looked up.
-WITH family AS MATERIALIZED (
-    SELECT q.task_id FROM onward_queue q
-    WHERE EXISTS (SELECT 1 FROM onward_queue WHERE parent IS NOT NULL) AND q.task_id = ANY(:end_ids::text[] || :wait_ids::text[])
-      AND (q.parent IS NOT NULL OR (SELECT c.position FROM onward_queue c WHERE c.parent = q.task_id LIMIT 1) IS NOT NULL)
-    ORDER BY q.task_id FOR UPDATE OF q
+-- once. All queue rows are locked in the order of their ids before anything else, as a rescue and the end of a child lock them. Without
+-- this the plan decides the order: a scan of the table meets them in the order in which they were last changed.
+WITH mine AS MATERIALIZED (
+    SELECT q.task_id FROM onward_queue q WHERE q.task_id = ANY(:end_ids::text[] || :wait_ids::text[]) ORDER BY q.task_id FOR UPDATE OF q
 ), gone AS (
-    DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) AND (SELECT count(*) FROM family) >= 0 RETURNING 1
+    DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) AND (SELECT count(*) FROM mine) >= 0 RETURNING 1
 ), parted AS (
     UPDATE onward_queue q SET worker = NULL, attempt = w.attempt, crashes = 0,
         due_at = CASE WHEN q.paused THEN 'Infinity' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.due_at END,
         reason = CASE WHEN q.paused THEN 'paused' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END,
         gate = CASE WHEN w.reason = 'quota' THEN NULL ELSE q.gate END  -- the quota of an outside service is no gate
     FROM unnest(:wait_ids::text[], :due_ats::float8[], :reasons::text[], :wait_attempts::int[], :inboxes::int[]) AS w(id, due_at, reason, attempt, inbox)
-    WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) AND (SELECT count(*) FROM family) >= 0 RETURNING 1
+    WHERE q.task_id = w.id AND q.task_id = ANY(:wait_ids::text[]) AND (SELECT count(*) FROM mine) >= 0 RETURNING 1
 ), written AS (
     INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
     {records}
