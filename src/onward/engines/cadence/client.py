@@ -175,7 +175,9 @@ class CadenceEngine(WorkflowEngine):
         while True:
             try:
                 answer = await _rpc(client.workflow_stub.QueryWorkflow(request, timeout=QUERY_ATTEMPT_S))
-            except (QueryFailedError, _TimedOut) as error:
+            except (QueryFailedError, StoreUnavailable) as error:
+                if isinstance(error, StoreUnavailable) and not _is_late(error.__cause__):
+                    raise
                 if self._clock.monotonic() >= end:
                     raise StoreUnavailable(
                         f"no worker of {self.address} answered about task {task_id} within {QUERY_TIMEOUT_S:g} s; check that one runs "
@@ -209,10 +211,6 @@ class CadenceEngine(WorkflowEngine):
         return list(dict.fromkeys(execution.workflow_execution.workflow_id for execution in executions[:MAX_LISTED]))
 
 
-class _TimedOut(StoreUnavailable):
-    """The answer did not come in time."""
-
-
 async def _rpc(call: Any) -> Any:
     """The answer of a call. Raises NotFound, StoreUnavailable, and the errors that its callers expect."""
     try:
@@ -225,6 +223,11 @@ async def _rpc(call: Any) -> Any:
     except (WorkflowExecutionAlreadyStartedError, QueryFailedError):
         raise
     except (CadenceRpcError, TimeoutError) as error:
-        late = isinstance(error, TimeoutError) or error.code is StatusCode.DEADLINE_EXCEEDED
-        kind = _TimedOut if late else StoreUnavailable
-        raise kind(f"Cadence does not answer: {error}") from error
+        raise StoreUnavailable(f"Cadence does not answer: {error}") from error
+
+
+def _is_late(error: BaseException | None) -> bool:
+    """Whether an answer did not come within its time."""
+    return isinstance(error, TimeoutError) or (
+        isinstance(error, CadenceRpcError) and error.code is StatusCode.DEADLINE_EXCEEDED
+    )
