@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -11,9 +12,11 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from onward import Onward, State
+from onward import Budget, Onward, State
+from onward.agent.models.scripted import ScriptedModel
 from onward.core.record import Record
 from onward.engines.copy import TaskCopy
+from onward.engines.temporal.client import QUERY_TIMEOUT_S
 from onward.errors import KeyConflict, UsageError
 from rig.postgres import Postgres
 from rig.temporal import Temporal
@@ -57,6 +60,32 @@ def add_handlers(app: Onward) -> Any:
         return await ctx.step(lambda: "done", name="last")
 
     return work
+
+
+@pytest.mark.slow
+async def test_a_budget_is_read_without_a_worker_and_raised(engine: Foreign) -> None:
+    async def look() -> str:
+        """Look around."""
+        return "nothing new"
+
+    script: Any = [[("look", {})], [("look", {})], "done"]
+    agent = engine.app.agent("devops", model=ScriptedModel(script), tools=[look], budget=Budget(max_steps=2))
+    handle = await engine.submit(agent, "go")
+    await engine.waiting(handle, "budget")
+
+    async def spent() -> bool:
+        return (await engine.app.budget(handle.id)).waiting == (handle.id,)
+
+    await engine.until(spent)
+    await engine.stop()
+    began = time.monotonic()
+    assert (await engine.app.budget(handle.id)).ledger.spent.steps == 2
+    assert time.monotonic() - began < QUERY_TIMEOUT_S, "it asked no worker"
+    await engine.start()
+    assert (await engine.app.raise_budget(handle.id, max_steps=3)).ledger.budget.max_steps == 3
+    assert (await engine.app.budget(handle.id)).ledger.budget.max_steps == 3
+    assert (await engine.ended(handle)).result == "done"
+    assert await differences(engine.app, handle.id) == []
 
 
 @pytest.mark.slow

@@ -89,19 +89,21 @@ class SessionBudgets:
 
 
 class EngineBudgets:
-    """The ledgers as the service reads and raises them. It has the verbs of the budgets of a store."""
+    """The ledgers as the service reads and raises them. It has the verbs of the budgets of a store. `refresh` brings a task of the store up to
+    date; a mirror needs none."""
 
     def __init__(
         self,
         store: Store,
-        refresh: Callable[[str], Awaitable[object]],
+        refresh: Callable[[str], Awaitable[object]] | None,
         send: Callable[[str, Message, AuditEvent | None], Awaitable[Sent]],
     ) -> None:
         self._store, self._refresh, self._send = store, refresh, send
 
     async def get(self, task_id: str) -> BudgetLedger | None:
         """The ledger of a task; None when it has none, or has not begun to spend."""
-        await self._refresh(task_id)
+        if self._refresh is not None:
+            await self._refresh(task_id)
         return await self._store.budgets.get(task_id)
 
     async def change(

@@ -101,7 +101,7 @@ class TemporalEngine:
             advice="filter them, or use a mirror (db=)",
         )
         readers = MirrorStore(str(self.address), copy) if mirror else memory
-        readers.budgets = EngineBudgets(copy, self._mirror_changed if mirror else memory.refresh, self.send)
+        readers.budgets = EngineBudgets(copy, None if mirror else memory.refresh, self.send)
         self.store: Store = cast("Store", readers)
         """The copy for readers."""
         self._copy, self._watch = copy, memory.watch
