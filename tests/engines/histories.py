@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from onward import Onward
+from onward import Budget, Onward
+from onward.agent.models.scripted import ScriptedModel
 from onward.app.application import Handle
 from onward.engines.temporal.client import TemporalEngine
 from rig.temporal import Temporal
@@ -96,6 +97,18 @@ def add_tasks(app: Onward) -> None:
             await ctx.step(lambda: "x" * LARGE_STEP_BYTES, name=f"step {number}")
         return await ctx.signal("go")
 
+    async def look() -> str:
+        """Look around."""
+        return "nothing new"
+
+    script: Any = [[("look", {})], "done"]
+    app.agent("budget", model=ScriptedModel(script), tools=[look], budget=Budget(max_steps=1))
+
+
+async def _raise(engine: Foreign, handle: Handle[Any]) -> None:
+    await engine.waiting(handle, "budget")
+    await engine.app.raise_budget(handle.id, max_steps=2)
+
 
 async def _signal(engine: Foreign, handle: Handle[Any]) -> None:
     await engine.waiting(handle, "signal")
@@ -125,7 +138,10 @@ PLAYS: dict[str, Play | None] = {
     "continue_as_new": _signal,
     "mirror": _signal,
     "shelve": _signal,
+    "budget": _raise,
 }
+
+INPUTS = {"budget": "go"}
 
 
 async def write(folder: Path, url: str) -> None:
@@ -144,7 +160,7 @@ async def _write(folder: Path, name: str, play: Play | None, engine: Foreign) ->
         assert temporal is not None
         if name in {"continue_as_new", "shelve"}:
             temporal.events = EVENTS_OF_A_RUN
-        handle = await engine.submit(name)
+        handle = await engine.submit(name, INPUTS.get(name))
         first = (await (await temporal.client()).get_workflow_handle(handle.id).describe()).run_id
         if play is not None:
             await play(engine, handle)
