@@ -45,6 +45,9 @@ import (
 	"github.com/uber/cadence/tools/sql"
 )
 
+// How often a queue of tasks is read where no notice of a new task came. The defaults are minutes, for which a test does not wait.
+const pollInterval = 2 * time.Second
+
 func main() {
 	var cfg config.Config
 	check(config.Load("rig", os.Args[1], "", &cfg))
@@ -122,7 +125,14 @@ func newParams(name string, cfg config.Config, root clog.Logger) (*resource.Para
 		return nil, err
 	}
 	logger := root.WithTags(tag.Service(name))
-	dynamic := dynamicconfig.NewNopClient()
+	dynamic := dynamicconfig.NewInMemoryClient()
+	for _, key := range []dynamicproperties.DurationKey{
+		dynamicproperties.TimerProcessorMaxPollInterval, dynamicproperties.TransferProcessorMaxPollInterval,
+	} {
+		if err := dynamic.UpdateValue(key, pollInterval); err != nil {
+			return nil, err
+		}
+	}
 	group := cfg.ClusterGroupMetadata
 	properties := dynamicconfig.NewCollection(dynamic, logger, dynamicproperties.ClusterNameFilter(group.CurrentClusterName))
 	meter := metrics.NewClient(tally.NoopScope, service.GetMetricsServiceIdx(name, logger), metrics.MigrationConfig{})
