@@ -64,8 +64,8 @@ class Talker:
 
     async def ask(self, request: Request, emit: Any) -> Reply:
         now, wall = time.perf_counter(), time.time()
-        content = str(request.messages[-1]["content"])
-        turn = int(content.split()[1]) + 1 if request.messages[-1]["role"] == "tool" else 1
+        content = str(request.conversation[-1]["content"])
+        turn = int(content.split()[1]) + 1 if request.conversation[-1]["role"] == "tool" else 1
         stored = query(self._url, STORED) if turn in {1, *(self._turns * third // 3 for third in (1, 2, 3))} else 0
         took = now - self.told if self.told else 0.0
         self._ledger.write("asked", turn, wall, resident(), self.sliced, took, stored)
@@ -110,7 +110,7 @@ def make_app(url: str, ledger: Ledger, turns: int) -> Onward:
         setattr(owner, name, run)
 
     timed(Conversation, "shown", first=True)
-    timed(loop, "_system")
+    timed(loop, "_state_text")
     app.agent("talk", model=talker, tools=[dump], compact=False)
     return app
 

@@ -35,14 +35,14 @@ def shown_texts(request: Request) -> list[Any]:
     """The contents of the messages in a request, or the names of the calls in them."""
     return [
         message.get("content") or [call["function"]["name"] for call in message["tool_calls"]]
-        for message in request.messages[1:]
+        for message in request.conversation[1:]
     ]
 
 
 def read_first(request: Request) -> Any:
     shown = next(
         str(message["content"])
-        for message in request.messages
+        for message in request.conversation
         if message["role"] == "tool" and "line 0" in str(message["content"])
     )
     return [
@@ -69,9 +69,9 @@ async def test_a_task_goes_on_where_an_earlier_one_ended(app: Onward) -> None:
     assert shown_texts(model.asked[2])[0] == "I am Ada."
     assert shown_texts(model.asked[2])[-2:] == ["Hello Ada.", "Which line has a 77?"]
     assert all(badly_paired(request.messages) == [] for request in model.asked)
-    assert "name = Ada (user)" in model.asked[2].messages[0]["content"]
-    assert "Goal: Which line has a 77?" in model.asked[2].messages[0]["content"]
-    assert "78: line 77" in model.asked[3].messages[-1]["content"]
+    assert "name = Ada (user)" in model.asked[2].messages[-1]["content"]
+    assert "Goal: Which line has a 77?" in model.asked[2].messages[-1]["content"]
+    assert "78: line 77" in model.asked[3].conversation[-1]["content"]
     state = await app.state(second.id)
     assert (state.goal, state.fact("name"), len(state.artifacts)) == ("Which line has a 77?", "Ada", 1)
     assert "Line 77, Ada." in shown_texts(model.asked[4])
@@ -87,7 +87,7 @@ async def test_a_child_goes_on_after_an_earlier_task(lab: Lab) -> None:
     first = await lab.run(agent, "I am Ada.")
     task = await lab.run(parent, first.task_id)
     assert task.result == "You are Ada.", task.error
-    assert "name = Ada (user)" in model.asked[2].messages[0]["content"]
+    assert "name = Ada (user)" in model.asked[2].messages[-1]["content"]
     refused = await lab.run(parent, task.task_id)
     assert "has no state" in refused.error["message"]  # type: ignore[index]
 
@@ -120,7 +120,7 @@ async def test_killed_anywhere_it_goes_on_with_the_same() -> None:
         second = await app.submit(agent, "Which line?", after=first.id)
         await drain(app)
         assert await second.result(timeout=1) == "It is line 77.", app.killed_at
-        seen.add(str(model.asked[-1].messages))
+        seen.add(str(model.asked[-1].conversation))
         assert app.killed_at or (await app.replay(second.id)).agrees
         points += 1
     assert len(seen) == 1
@@ -142,11 +142,11 @@ async def test_it_works_after_checkpoints_and_compactions_and_for_another_agent(
     other = lab.app.agent("other", model=(another := Walker(0)))
     second = await lab.run(other, "Go on.", after=first.task_id)
     assert second.result == "Looked at 0."
-    assert another.asked[0].messages[1:-1] == [
-        *model.asked[-1].messages[1:],
+    assert another.asked[0].conversation[1:-1] == [
+        *model.asked[-1].conversation[1:],
         {"role": "assistant", "content": f"Looked at {turns}."},
     ]
-    assert another.asked[0].messages[-1] == {"role": "user", "content": "Go on."}
+    assert another.asked[0].conversation[-1] == {"role": "user", "content": "Go on."}
 
 
 async def test_a_task_goes_on_after_one_that_was_cancelled_in_the_middle_of_a_call(lab: Lab) -> None:
@@ -163,11 +163,11 @@ async def test_a_task_goes_on_after_one_that_was_cancelled_in_the_middle_of_a_ca
     second = await lab.run("other", "Go on.", after=first)
     assert second.result == "fine"
     assert badly_paired(model.asked[0].messages) == []
-    assert [message["content"] for message in model.asked[0].messages[-3:]] == [
+    assert [message["content"] for message in model.asked[0].conversation[-3:]] == [
         *["interrupted: the task had ended before it was known what came of this"] * 2,
         "Go on.",
     ]
-    assert "name = Ada (user)" in model.asked[0].messages[0]["content"]
+    assert "name = Ada (user)" in model.asked[0].messages[-1]["content"]
     assert (await lab.app.state(second.task_id)).open_questions == ("Who?",)
 
 
@@ -188,7 +188,11 @@ async def test_a_task_goes_on_after_one_that_ended_right_after_a_checkpoint(lab:
     assert r.STEP_DONE not in kinds[kinds.index(r.CHECKPOINT) :], "its model was not asked since"
     app.agent("other", model=(model := Walker(0)))
     await lab.run("other", "Go on.", after=first.task_id)
-    assert [message["role"] for message in model.asked[0].messages[1:]] == ["user", *["assistant", "tool"] * 2, "user"]
+    assert [message["role"] for message in model.asked[0].conversation[1:]] == [
+        "user",
+        *["assistant", "tool"] * 2,
+        "user",
+    ]
 
 
 async def test_calls_that_were_done_before_the_failure_keep_their_results(lab: Lab) -> None:
@@ -221,7 +225,7 @@ async def test_an_empty_reply_is_not_inherited(lab: Lab) -> None:
     assert first.state is State.FAILED
     lab.app.agent("other", model=(model := ScriptedModel([*[""] * 2, "fine"])))
     assert (await lab.run("other", "Go on.", after=first.task_id)).result == "fine"
-    assert all(message["content"] for message in model.asked[0].messages)
+    assert all(message["content"] for message in model.asked[0].conversation)
 
 
 async def test_results_shown_as_excerpts_are_inherited_too(lab: Lab, monkeypatch: Any) -> None:
@@ -238,7 +242,7 @@ async def test_results_shown_as_excerpts_are_inherited_too(lab: Lab, monkeypatch
     lab.app.agent("other", model=(model := ScriptedModel([*[""] * 3, "fine"])), budget=few)
     second = await lab.run("other", "Go on.", after=first.task_id)
     assert second.result == "fine", second.error
-    results = [str(message["content"]) for message in model.asked[0].messages if message["role"] == "tool"]
+    results = [str(message["content"]) for message in model.asked[0].conversation if message["role"] == "tool"]
     assert ["there is no room to show them" in text for text in results] == [True, True, False]
 
 
@@ -266,7 +270,7 @@ async def test_an_unusable_after_is_refused_at_once(lab: Lab) -> None:
 
 async def test_a_conversation_may_branch(lab: Lab) -> None:
     agent = lab.app.agent(
-        "helper", model=ScriptedModel([[FACT], "hi", lambda request: request.messages[-1]["content"]])
+        "helper", model=ScriptedModel([[FACT], "hi", lambda request: request.conversation[-1]["content"]])
     )
     first = await lab.run(agent, "x")
     answers = [(await lab.run(agent, goal, after=first.task_id)).result for goal in ("a", "b")]

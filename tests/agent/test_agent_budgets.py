@@ -153,11 +153,11 @@ async def test_pressure_is_in_the_state_and_goes_with_a_raise(lab: Lab) -> None:
     await lab.start()
     task_id = await lab.submit(devops, "go")
     await lab.settled(task_id)
-    shown = [BUDGET_PRESSURE in str(request.messages[0]["content"]) for request in model.asked]
+    shown = [BUDGET_PRESSURE in str(request.messages[-1]["content"]) for request in model.asked]
     assert shown == [False, False, False, False, True], "the fourth of five reaches the pressure; the fifth shows it"
     await lab.app.raise_budget(task_id, max_steps=50)
     assert (await lab.ended(task_id)).result == "done"
-    assert BUDGET_PRESSURE not in str(model.asked[-1].messages[0]["content"])
+    assert BUDGET_PRESSURE not in str(model.asked[-1].messages[-1]["content"])
     replayed = await lab.app.replay(task_id)
     assert replayed.agrees, replayed.detail
 
@@ -170,7 +170,7 @@ async def test_a_deadline_that_is_near_presses_too(lab: Lab) -> None:
     model = spender([[("wait_long", {})], LOOK, "done"])
     devops = lab.app.agent("devops", model=model, tools=[wait_long, look], deadline="100s")
     assert (await lab.run(devops, "go")).result == "done"
-    assert ["time is nearly over" in str(request.messages[0]["content"]) for request in model.asked] == [
+    assert ["time is nearly over" in str(request.messages[-1]["content"]) for request in model.asked] == [
         False,
         True,
         True,
@@ -509,7 +509,7 @@ async def test_a_question_shows_no_more_of_artifacts_than_it_may(lab: Lab, where
     assert task.result == "done"
     assert (await lab.app.state(task.task_id)).budget == budget.limits
     for request in model.asked:
-        results = [str(message["content"]) for message in request.messages if message["role"] == "tool"]
+        results = [str(message["content"]) for message in request.conversation if message["role"] == "tool"]
         excerpts = [text for text in results if "xxx" in text]
         assert sum(map(len, excerpts)) <= limit
         assert excerpts == [text for text in results if not text.startswith(("(", "error"))][-len(excerpts) :]

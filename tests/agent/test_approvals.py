@@ -72,7 +72,7 @@ async def decisions(app: Onward, task_id: str) -> list[dict[str, Any]]:
 
 def results(model: ScriptedModel) -> list[str]:
     """The results of calls in the last request to the model."""
-    return [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
+    return [message["content"] for message in model.asked[-1].conversation if message["role"] == "tool"]
 
 
 TWO = [[("pay", {"to": "Ada"}), ("pay", {"to": "Ada"}), ("pay", {"to": "Eve"})], "done"]
@@ -188,7 +188,7 @@ async def test_always_after_a_checkpoint_is_remembered_by_the_checkpoint_alone(l
     turns = CHECKPOINT_EVERY_TURNS + 3
 
     def turn(request: Any) -> Any:
-        n = sum(message["role"] == "assistant" for message in request.messages)
+        n = sum(message["role"] == "assistant" for message in request.conversation)
         return (
             [("pay", {"to": "Ada", "cents": n})]
             if n != CHECKPOINT_EVERY_TURNS

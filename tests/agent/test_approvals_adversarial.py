@@ -117,8 +117,8 @@ class World:
                 await ctx.step(send, ctx.task_id)
 
         def turn(request: Any) -> Any:
-            plan = json.loads(request.messages[1]["content"])
-            number = sum(message["role"] == "assistant" for message in request.messages)
+            plan = json.loads(request.conversation[1]["content"])
+            number = sum(message["role"] == "assistant" for message in request.conversation)
             return [(name, arguments) for name, arguments in plan[number]] if number < len(plan) else "done"
 
         model = ScriptedModel([turn] * (TURNS + 2))

@@ -49,17 +49,17 @@ class Walker:
             self.summed.append(request)
             return self.sum_up(request)
         self.asked.append(request)
-        last = request.messages[-1]
+        last = request.conversation[-1]
         number = int(last["content"].partition(":")[0]) + 1 if last["role"] == "tool" else 0
         line: Any = f"Looked at {number}." if number == self.turns else [("look", {"n": number})]
-        reply = await ScriptedModel([line]).ask(Request(request.messages[:1]), emit)
+        reply = await ScriptedModel([line]).ask(Request(request.conversation[:1]), emit)
         calls = tuple(type(call)(f"c{number}", call.name, call.arguments) for call in reply.calls)
         return Reply(reply.text, calls, reply.usage, reply.finish)
 
 
 def size(request: Request) -> int:
     """Bytes of a conversation, without the system message."""
-    return sum(len(json.dumps(message, separators=(",", ":")).encode()) for message in request.messages[1:])
+    return sum(len(json.dumps(message, separators=(",", ":")).encode()) for message in request.conversation[1:])
 
 
 async def steps(app: Onward, task_id: str, name: str) -> list[Any]:
@@ -82,8 +82,8 @@ async def test_older_turns_are_summed_up_and_can_still_be_opened(app: Onward) ->
     assert len(compacted) == len(model.summed) >= 2
     assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert max(map(size, model.asked)) <= ROOM_BYTES
-    assert not any("not shown" in request.messages[0]["content"] for request in model.asked)
-    assert "They looked at numbers." in model.asked[-1].messages[1]["content"]
+    assert not any("not shown" in request.messages[-1]["content"] for request in model.asked)
+    assert "They looked at numbers." in model.asked[-1].conversation[1]["content"]
     # the replaced parts: the page with its turns, each of their messages, and a transcript that the model can search
     for compaction in compacted:
         replaced = compaction["replaced"]
@@ -110,7 +110,7 @@ async def test_killed_anywhere_it_goes_on_with_the_same_conversation(every: int,
         assert await handle.result(timeout=1) == f"Looked at {TURNS}.", app.killed_at
         assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at
         assert max(map(size, model.asked)) <= ROOM_BYTES, app.killed_at
-        ends |= {json.dumps(model.asked[-1].messages), (await app.state(handle.id)).model_dump_json()}
+        ends |= {json.dumps(model.asked[-1].conversation), (await app.state(handle.id)).model_dump_json()}
         assert len(await steps(app, handle.id, "compact")) == 2, app.killed_at
         assert app.killed_at or (await app.replay(handle.id)).agrees
         points += 1
@@ -129,7 +129,7 @@ async def test_where_it_fails_older_turns_are_left_out_and_the_prompt_says_so(la
     lab.app.agent("walker", model=model, tools=[look], context_bytes=ROOM_BYTES)
     task = await lab.run("walker", "Look.")
     assert task.result == "Looked at 12."
-    assert "(5 earlier turns of this conversation are not shown.)" in model.asked[8].messages[0]["content"]
+    assert "(5 earlier turns of this conversation are not shown.)" in model.asked[8].messages[-1]["content"]
     assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert len(model.summed) == 1, "it is not tried again at every turn"
     assert (await lab.app.replay(task.task_id)).agrees
@@ -140,12 +140,12 @@ async def test_it_can_be_switched_off_and_given_to_another_model(lab: Lab) -> No
     other.name = "small"
     lab.app.agent("plain", model=model, tools=[look], context_bytes=ROOM_BYTES, compact=False)
     assert (await lab.run("plain", "Look.")).state is State.COMPLETED
-    assert (model.summed, "not shown" in model.asked[-1].messages[0]["content"]) == ([], True)
+    assert (model.summed, "not shown" in model.asked[-1].messages[-1]["content"]) == ([], True)
     lab.app.agent("two", model=model, tools=[look], context_bytes=ROOM_BYTES, compact=other)
     task = await lab.run("two", "Look.")
     assert model.summed == []
     assert {result["asked"]["model"] for result in await steps(lab.app, task.task_id, "compact")} == {"small"}
-    assert "The goal: Look." in other.summed[0].messages[0]["content"]
+    assert "The goal: Look." in other.summed[0].conversation[0]["content"]
 
 
 def test_room_that_is_no_room_is_refused(app: Onward) -> None:
@@ -167,7 +167,7 @@ async def test_left_out_turns_are_counted_after_a_restart_too(lab: Lab, monkeypa
     model = Busy(13)
     lab.app.agent("walker", model=model, tools=[look], context_bytes=ROOM_BYTES, compact=False)
     assert (await lab.run("walker", "Look.")).result == "Looked at 13."
-    left_out = [request.messages[0]["content"].splitlines()[-1] for request in model.asked[11:]]
+    left_out = [request.messages[-1]["content"].splitlines()[-1] for request in model.asked[11:]]
     assert left_out == [f"({count} earlier turns of this conversation are not shown.)" for count in (8, 8, 9, 10)]
 
 

@@ -28,7 +28,7 @@ def crew(app: Onward, boss_says: Any, helper_says: Any, **options: Any) -> tuple
 
 def find(request: Request) -> str:
     """The answer of a researcher: its goal, found."""
-    return f"found {request.messages[-1]['content']}"
+    return f"found {request.conversation[-1]['content']}"
 
 
 async def children(app: Onward, parent: str) -> list[Any]:
@@ -60,7 +60,7 @@ async def test_several_agents_work_at_once_and_the_caller_holds_no_slot(app: Onw
         assert (await handle.get()).reason == Reason.CHILD
         gate.opened.set()
         assert await handle.result(timeout=60) == "1815, London"
-    results = [message["content"] for message in model.asked[1].messages[-2:]]
+    results = [message["content"] for message in model.asked[1].conversation[-2:]]
     assert [text.partition(")\n")[2] for text in results] == ["found the year", "found the place"]
     (spec,) = [tool_["function"] for tool_ in model.asked[0].tools if tool_["function"]["name"] == "researcher"]
     assert "Finds things out." in spec["description"]
@@ -79,7 +79,7 @@ async def test_killed_anywhere_each_agent_is_asked_once() -> None:
         assert await handle.result(timeout=1) == "both found", app.killed_at
         assert len(await children(app, handle.id)) == 2, app.killed_at
         assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at
-        results = [message["content"].partition("\n")[2] for message in model.asked[-1].messages[-2:]]
+        results = [message["content"].partition("\n")[2] for message in model.asked[-1].conversation[-2:]]
         assert results == ["found a", "found b"], app.killed_at
         assert len(helper.asked) <= 4, (
             "a reply is paid twice only when it was not recorded (and both are in one commit)"
@@ -98,7 +98,7 @@ async def test_an_agent_that_fails_or_is_cancelled_is_read_as_a_result(app: Onwa
     async with app.worker():
         handle = await app.submit(boss, "x")
         await eventually(lambda: _asked(model, 2))
-        assert "failed: step 'model' was tried once" in model.asked[1].messages[-1]["content"]
+        assert "failed: step 'model' was tried once" in model.asked[1].conversation[-1]["content"]
         assert await handle.result(timeout=60) == "gave up"
 
 
@@ -122,7 +122,7 @@ async def test_a_cancelled_agent_is_read_too_and_a_cancelled_boss_takes_its_agen
         (first,) = await eventually(lambda: children(app, handle.id))
         await app.cancel(first.task_id)
         await eventually(lambda: _asked(model, 2))
-        assert f"researcher (task {first.task_id}) was cancelled" in model.asked[1].messages[-1]["content"]
+        assert f"researcher (task {first.task_id}) was cancelled" in model.asked[1].conversation[-1]["content"]
 
         async def second() -> Any:
             return [task for task in await children(app, handle.id) if not task.ended]
@@ -147,7 +147,7 @@ async def test_agents_that_call_themselves_come_to_an_end(lab: Lab) -> None:
             self.results: list[str] = []
 
         async def ask(self, request: Request, emit: Any) -> Reply:
-            last = request.messages[-1]
+            last = request.conversation[-1]
             if last["role"] == "tool":
                 self.results.append(last["content"])
                 return Reply("nobody wanted to")
@@ -167,12 +167,12 @@ async def test_agents_that_call_themselves_come_to_an_end(lab: Lab) -> None:
 async def test_an_unknown_agent_is_an_error_for_the_model(lab: Lab) -> None:
     lab.app.agent("boss", model=(model := ScriptedModel([[("nobody", {"goal": "a"})], "alone"])), tools=["nobody"])
     assert (await lab.run("boss", "x")).result == "alone"
-    assert "no task is named 'nobody'" in model.asked[1].messages[-1]["content"]
+    assert "no task is named 'nobody'" in model.asked[1].conversation[-1]["content"]
 
 
 async def test_a_long_answer_is_an_artifact_of_the_caller(lab: Lab) -> None:
     def read(request: Request) -> Any:
-        shown = request.messages[-1]["content"]
+        shown = request.conversation[-1]["content"]
         assert len(shown.encode()) <= 4_000
         name = shown.partition("read_artifact('")[2].partition("'")[0]
         return [("read_artifact", {"artifact_id": name, "search": "line 700"})]
@@ -181,7 +181,7 @@ async def test_a_long_answer_is_an_artifact_of_the_caller(lab: Lab) -> None:
     boss, model, _ = crew(lab.app, [[("researcher", {"goal": "a"})], read, "ok"], [answer])
     task = await lab.run(boss, "x")
     assert task.result == "ok"
-    assert model.asked[2].messages[-1]["content"] == "701: line 700"
+    assert model.asked[2].conversation[-1]["content"] == "701: line 700"
     assert [artifact.type for artifact in (await lab.app.state(task.task_id)).artifacts] == ["answer"]
 
 
@@ -191,7 +191,7 @@ async def test_an_agent_reads_the_state_of_its_relatives_only(lab: Lab) -> None:
     boss_says: list[Any] = [
         [("record_fact", {"key": "asker", "value": "the king", "source": "him"})],
         [("researcher", {"goal": "when was Ada born?"})],
-        lambda request: [("read_state", {"task_id": request.messages[-1]["content"][6:32]})],
+        lambda request: [("read_state", {"task_id": request.conversation[-1]["content"][6:32]})],
         [("read_state", {"task_id": stranger}), ("read_state", {"task_id": "\x00' OR 1=1"})],
         "1815",
     ]
@@ -201,10 +201,10 @@ async def test_an_agent_reads_the_state_of_its_relatives_only(lab: Lab) -> None:
     await lab.start()
     parent.append(await lab.submit(boss, "x"))
     assert (await lab.ended(parent[0])).result == "1815"
-    assert "born = 1815 (a book)" in model.asked[3].messages[-1]["content"]
-    for message in model.asked[4].messages[-2:]:
+    assert "born = 1815 (a book)" in model.asked[3].conversation[-1]["content"]
+    for message in model.asked[4].conversation[-2:]:
         assert "you have nothing to do with a task" in message["content"]
-    assert "asker = the king (him)" in helper.asked[2].messages[-1]["content"]
+    assert "asker = the king (him)" in helper.asked[2].conversation[-1]["content"]
 
 
 async def _with_state(lab: Lab, name: str) -> str:
@@ -216,15 +216,15 @@ async def test_an_agent_goes_on_from_an_earlier_answer_of_the_same_agent_but_not
     stranger = await _with_state(lab, "stranger")
     boss_says: list[Any] = [
         [("researcher", {"goal": "first"})],
-        lambda request: [("researcher", {"goal": "second", "after": request.messages[-1]["content"][6:32]})],
+        lambda request: [("researcher", {"goal": "second", "after": request.conversation[-1]["content"][6:32]})],
         [("researcher", {"goal": "third", "after": stranger})],
         "ok",
     ]
     boss, model, helper = crew(lab.app, boss_says, [find, find])
     task = await lab.run(boss, "x")
     assert task.result == "ok"
-    assert [message["content"] for message in helper.asked[1].messages[1:]] == ["first", "found first", "second"]
-    assert "was not started by the agent that asks to go on from it" in model.asked[3].messages[-1]["content"]
+    assert [message["content"] for message in helper.asked[1].conversation[1:]] == ["first", "found first", "second"]
+    assert "was not started by the agent that asks to go on from it" in model.asked[3].conversation[-1]["content"]
 
 
 def test_names_that_clash_or_cannot_be_called_are_refused(app: Onward) -> None:

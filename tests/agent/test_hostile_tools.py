@@ -237,7 +237,7 @@ async def test_a_hostile_pattern_does_not_stop_a_worker(app: Onward, address: st
     async with app.worker():
         handle = await app.submit(agent, "work")
         assert await handle.result(timeout=60) == "done"
-    results = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
+    results = [part["content"] for part in model.asked[-1].conversation if part["role"] == "tool"]
     assert "does not match" in results[0]
     assert results[1] == "done"
     assert (await app.replay(handle.id)).agrees

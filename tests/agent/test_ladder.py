@@ -56,7 +56,7 @@ async def test_a_tool_of_any_length_does_not_push_it_past_its_time(lab: Lab, len
         return
     assert (task.state, task.result, task.partial) == (State.COMPLETED, "the best that I have", None), task.error
     assert not model.asked[-1].tools
-    assert "This is the last question" in str(model.asked[-1].messages[0]["content"])
+    assert "This is the last question" in str(model.asked[-1].messages[-1]["content"])
     assert all(request.tools for request in model.asked[:-1])
     replayed = await lab.app.replay(task.task_id)
     assert replayed.agrees, replayed.detail
@@ -119,7 +119,7 @@ async def test_the_deadline_holds_in_every_wait(lab: Lab, way: str) -> None:
         assert (task.state, task.partial) == (State.FAILED, "So far.")
         return
     assert (task.state, task.result) == (State.COMPLETED, "the end"), task.error
-    results = [str(message["content"]) for message in model.asked[-1].messages if message["role"] == "tool"]
+    results = [str(message["content"]) for message in model.asked[-1].conversation if message["role"] == "tool"]
     assert "most of the task's time" in results[0]
     assert "touched" not in results[0], "it has no approval"
     replayed = await lab.app.replay(task.task_id)
@@ -180,7 +180,7 @@ async def test_an_agent_answers_with_the_partial_results_of_its_agents(lab: Lab)
     lab.app.agent("boss", model=boss, tools=["digger"], deadline=DEADLINE_S)
     task = await lab.run("boss", "go")
     assert (task.state, task.result) == (State.COMPLETED, "We dug.")
-    (result,) = [str(message["content"]) for message in boss.asked[-1].messages if message["role"] == "tool"]
+    (result,) = [str(message["content"]) for message in boss.asked[-1].conversation if message["role"] == "tool"]
     assert "which is not finished" in result
     assert "Dug 3 m." in result
 

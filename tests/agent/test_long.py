@@ -80,7 +80,7 @@ class Talker:
         if self.turn in ASKS:
             self.resumed.append((self._reads.records, self._reads.bytes))
         self.turn += 1
-        self.largest = max(self.largest, sum(len(str(message)) for message in request.messages))
+        self.largest = max(self.largest, sum(len(str(message)) for message in request.conversation))
         if self.turn in MARKS:
             ((stored,),) = await sql(self._app.store, STORED)
             self.stored.append(int(stored))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -64,11 +65,11 @@ async def test_it_comes_to_its_answer(app: Onward) -> None:
     assert sorted(disk.looked) == ["/", "/var"]
     assert len(disk.cleaned) == 1
     assert [badly_paired(request.messages) for request in model.asked] == [[]] * 4
-    last = model.asked[-1].messages
-    assert last[0]["role"] == "system"
-    assert "Goal: I'm out of disk space. Fix it." in last[0]["content"]
-    assert "1. look" in last[0]["content"]
-    assert "os = linux (user)" in last[0]["content"]
+    last = model.asked[-1].conversation
+    assert last[0] == {"role": "system", "content": "You fix disks."}
+    assert "Goal: I'm out of disk space. Fix it." in model.asked[-1].state
+    assert "1. look" in model.asked[-1].state
+    assert "os = linux (user)" in model.asked[-1].state
     assert [message["role"] for message in last[1:]] == [
         "user",
         *["assistant", "tool", "tool"] * 2,
@@ -102,8 +103,10 @@ async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
     class Counting(ScriptedModel):
         async def ask(self, request: Any, emit: Any) -> Any:
             self.asked.append(request)
-            number = int(request.messages[-1]["content"].partition(":")[0].strip("/")) + 1 if len(self.asked) > 1 else 0
-            return await ScriptedModel([script()[number]]).ask(type(request)(request.messages[:1]), emit)
+            number = (
+                int(request.conversation[-1]["content"].partition(":")[0].strip("/")) + 1 if len(self.asked) > 1 else 0
+            )
+            return await ScriptedModel([script()[number]]).ask(type(request)(request.conversation[:1]), emit)
 
     from onward.testing import memory_app
 
@@ -118,7 +121,7 @@ async def test_a_long_conversation_goes_on_from_its_checkpoints() -> None:
         kinds = [record.kind for record in await app.service.journal(handle.id, limit=1000)]
     assert kinds.count(r.CHECKPOINT) == 2
     assert all(badly_paired(request.messages) == [] for request in model.asked)
-    assert len(model.asked[-1].messages) > 2 * turns
+    assert len(model.asked[-1].conversation) > 2 * turns
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ async def test_a_wrong_call_is_an_error_for_the_model(lab: Lab, call: Any, sente
     devops, model = agent(lab.app, Disk(), [[call], "sorry"])
     task = await lab.run(devops, "x")
     assert task.result == "sorry"
-    assert model.asked[-1].messages[-1]["content"].startswith(sentence)
+    assert model.asked[-1].conversation[-1]["content"].startswith(sentence)
 
 
 @pytest.mark.parametrize("id_", ["", "x"])
@@ -144,7 +147,7 @@ async def test_calls_of_one_id_get_a_result_each(lab: Lab, id_: str) -> None:
     devops, model = agent(lab.app, disk, [both, "done"])
     assert (await lab.run(devops, "look")).result == "done"
     assert badly_paired(model.asked[1].messages) == []
-    assert [message["content"] for message in model.asked[1].messages[-2:]] == ["/a: 93 %", "/b: 93 %"]
+    assert [message["content"] for message in model.asked[1].conversation[-2:]] == ["/a: 93 %", "/b: 93 %"]
 
 
 async def test_a_large_output_is_an_artifact_that_can_be_read(lab: Lab) -> None:
@@ -154,7 +157,7 @@ async def test_a_large_output_is_an_artifact_that_can_be_read(lab: Lab) -> None:
         return "\n".join(f"line {number} {'error' if number == 700 else 'ok'}" for number in range(1, 1001))
 
     def look(request: Any) -> Any:
-        shown = request.messages[-1]["content"]
+        shown = request.conversation[-1]["content"]
         assert len(shown) < 5000
         name = shown.partition("read_artifact('")[2].partition("'")[0]
         return [("read_artifact", {"artifact_id": name, "search": "error"})]
@@ -163,8 +166,8 @@ async def test_a_large_output_is_an_artifact_that_can_be_read(lab: Lab) -> None:
     lab.app.agent("reader", model=model, tools=[logs])
     task = await lab.run("reader", "What is wrong?")
     assert task.result == "found it"
-    assert model.asked[-1].messages[-1]["content"] == "700: line 700 error"
-    assert "tool_result.text" in model.asked[-1].messages[0]["content"]
+    assert model.asked[-1].conversation[-1]["content"] == "700: line 700 error"
+    assert "tool_result.text" in model.asked[-1].messages[-1]["content"]
 
 
 async def test_a_risky_tool_waits_for_a_person_and_a_no_is_read(app: Onward) -> None:
@@ -181,7 +184,7 @@ async def test_a_risky_tool_waits_for_a_person_and_a_no_is_read(app: Onward) -> 
         await app.decide(ask.id, "approve")
         assert await handle.result(timeout=60) == "as you wish"
     assert len(disk.cleaned) == 1
-    assert model.asked[1].messages[-1]["content"] == "denied: not that one"
+    assert model.asked[1].conversation[-1]["content"] == "denied: not that one"
 
 
 async def test_a_question_is_answered_and_kept_as_a_fact(app: Onward) -> None:
@@ -191,8 +194,8 @@ async def test_a_question_is_answered_and_kept_as_a_fact(app: Onward) -> None:
         ask = (await eventually(app.asks))[0]
         await app.answer(ask.id, "the second")
         assert await handle.result(timeout=60) == "thanks"
-    assert model.asked[-1].messages[-1]["content"] == "the second"
-    assert "Which disk? = the second (user)" in model.asked[-1].messages[0]["content"]
+    assert model.asked[-1].conversation[-1]["content"] == "the second"
+    assert "Which disk? = the second (user)" in model.asked[-1].messages[-1]["content"]
 
 
 async def test_an_answer_of_a_promised_form(lab: Lab) -> None:
@@ -203,7 +206,7 @@ async def test_an_answer_of_a_promised_form(lab: Lab) -> None:
     model = ScriptedModel(["it is /var", '{"path": "/var", "bytes": 7}'])
     lab.app.agent("finder", model=model, result=Found)
     assert (await lab.run("finder", "What is large?")).result == {"path": "/var", "bytes": 7}
-    assert "Your answer does not fit" in model.asked[1].messages[-1]["content"]
+    assert "Your answer does not fit" in model.asked[1].conversation[-1]["content"]
 
 
 async def test_a_busy_model_is_asked_again_when_it_says(lab: Lab) -> None:
@@ -282,7 +285,7 @@ async def test_the_verdict_of_a_person_on_an_effect_in_doubt_is_read(
     await lab.app.resolve(task_id, verdict, value)
     task = await lab.ended(task_id)
     assert (task.state, task.result) == (State.COMPLETED, "done"), task.error
-    assert [request.messages[3]["content"] for request in model.asked[1:]] == [read, read]
+    assert [request.conversation[3]["content"] for request in model.asked[1:]] == [read, read]
     assert len(did) == (2 if verdict == "not_happened" else 1)
 
 
@@ -291,3 +294,52 @@ async def test_a_model_is_asked_in_the_loop(lab: Lab) -> None:
     devops, _ = agent(lab.app, Disk(), [[("check_disk", {})], "done"])
     assert (await lab.run(devops, "x")).result == "done"
     assert lab.worker.threads._idle == [], "nothing here needs a thread"
+
+
+async def test_most_of_a_request_is_the_beginning_of_the_next_one(app: Onward) -> None:
+    """Providers charge less for a beginning that they have seen. Only the state changes, and it stands last."""
+
+    @tool
+    async def look(n: int) -> str:
+        """Look."""
+        return f"{n}: nothing"
+
+    turns = 50
+    script: list[Any] = [[("look", {"n": turn})] for turn in range(turns)]
+    script[::5] = [[("update_plan", {"plan": ["look", f"tell {turn}"]})] for turn in range(0, turns, 5)]
+    script[1::5] = [
+        [("record_fact", {"key": f"k{turn}", "value": turn, "source": "me"})] for turn in range(1, turns, 5)
+    ]
+    model = ScriptedModel([*script, "done"])
+    agent = app.agent("looker", model=model, tools=[look], instructions="Look.")
+    async with app.worker():
+        assert await (await app.submit(agent, "Look around.")).result(timeout=60) == "done"
+    assert len(model.asked) == turns + 1
+    same = total = 0
+    for before, after in itertools.pairwise(model.asked):
+        pairs = zip(before.messages, after.messages, strict=False)
+        same += sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        total += len(before.messages)
+    assert same / total >= 0.95, (same, total)
+    assert len({request.state for request in model.asked}) > 1, "the state changes"
+
+
+async def test_opaque_parts_of_a_reply_come_back_after_a_kill_anywhere() -> None:
+    thought = {"thinking_blocks": [{"type": "thinking", "thinking": "Hm.\u2028", "signature": "c2ln+/="}]}
+    signed = ToolCall("c1", "look", "{}", {"extra_content": {"google": {"thought_signature": "x"}}})
+
+    async for app in crashes():
+
+        @tool
+        async def look() -> str:
+            """Look."""
+            return "nothing"
+
+        model = ScriptedModel([Reply("", (signed,), finish="tool_calls", extra=thought), "done"])
+        agent = app.agent("looker", model=model, tools=[look])
+        handle = await app.submit(agent, "Look.")
+        await drain(app)
+        assert (await app.get(handle.id)).result == "done", app.killed_at
+        (reply,) = [message for message in model.asked[-1].messages if message["role"] == "assistant"]
+        assert reply["thinking_blocks"] == thought["thinking_blocks"]
+        assert reply["tool_calls"][0]["extra_content"] == signed.extra["extra_content"]

@@ -93,7 +93,7 @@ async def test_tools_of_a_server_are_called_as_recorded_steps(app: Onward, tmp_p
             await app.decide(ask.id, "approve")
             await eventually(lambda: _none(app))
         assert await handle.result(timeout=60) == "done"
-    results = [[part["content"] for part in request.messages if part["role"] == "tool"] for request in model.asked]
+    results = [[part["content"] for part in request.conversation if part["role"] == "tool"] for request in model.asked]
     assert results[1][0] == "the note a"
     assert "do not fit" in results[1][1]
     assert "'name' is a required property" in results[1][1]
@@ -131,7 +131,7 @@ async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt(app: Onward, tmp_
         assert log(tmp_path) == ["write a die"], "it is not repeated"
         await app.resolve(handle.id, "happened", "written, as I saw")
         assert await handle.result(timeout=60) == "done"
-    assert model.asked[-1].messages[-1]["content"] == "written, as I saw"
+    assert model.asked[-1].conversation[-1]["content"] == "written, as I saw"
     assert log(tmp_path) == ["write a die"]
 
 
@@ -161,7 +161,7 @@ async def test_a_tool_that_changes_under_a_task_is_refused(app: Onward, tmp_path
     async with app.worker():
         handle = await app.submit(agent, "write a note")
         assert await handle.result(timeout=60) == "done"
-        results = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
+        results = [part["content"] for part in model.asked[-1].conversation if part["role"] == "tool"]
         assert results[0] == "the note a"
         assert "ToolChanged" in results[1]
         assert "so it was not called" in results[1]
@@ -236,7 +236,7 @@ async def test_an_agent_uses_another_onward_over_http_across_its_checkpoints(app
     ]
     (saved,) = [record for record in journal if record.kind == r.CHECKPOINT]
     assert saved.value["value"]["servers"].keys() == {"far"}
-    results = [part["content"] for part in model.asked[-1].messages if part["role"] == "tool"]
+    results = [part["content"] for part in model.asked[-1].conversation if part["role"] == "tool"]
     assert results[-1] == str(2 * (turns - 1))
 
 

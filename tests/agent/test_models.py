@@ -43,7 +43,7 @@ async def test_a_script_goes_on_from_the_place_of_the_conversation() -> None:
 
 
 async def test_a_line_may_be_made_of_the_request() -> None:
-    model = ScriptedModel([lambda request: f"You said {request.messages[-1]['content']}"])
+    model = ScriptedModel([lambda request: f"You said {request.conversation[-1]['content']}"])
     assert (await model.ask(Request([ASK]), Words())).text == "You said What is the weather in Oslo?"
 
 

@@ -51,7 +51,7 @@ async def test_patches_that_are_sent_at_once_all_land_in_one_order(app: Onward) 
         assert await handle.result(timeout=60) == "done"
     state = await app.state(handle.id)
     assert noted(state) == noted(seen)
-    system = model.asked[-1].messages[0]["content"]
+    system = model.asked[-1].messages[-1]["content"]
     assert system.count("another agent") == 40
     records = [
         record for record in await app.service.journal(handle.id) if record.kind == r.PATCHED and "n" in record.value

@@ -38,7 +38,7 @@ async def clean(path: str) -> str:
 
 def user_texts(request: Any) -> list[str]:
     """The messages of people in a request."""
-    return [str(message["content"]) for message in request.messages if message["role"] == "user"]
+    return [str(message["content"]) for message in request.conversation if message["role"] == "user"]
 
 
 def message_counts(model: ScriptedModel, text: str = MESSAGE) -> list[int]:
@@ -58,7 +58,7 @@ class Speaking(ScriptedModel):
         self.app, self.words, self.task_id = app, words, ""
 
     async def ask(self, request: Any, emit: Any) -> Any:
-        turn = sum(message["role"] == "assistant" for message in request.messages)
+        turn = sum(message["role"] == "assistant" for message in request.conversation)
         if turn in self.words:
             await self.app.message(self.task_id, self.words[turn], id=f"word {turn}")
         return await super().ask(request, emit)
@@ -75,7 +75,7 @@ async def test_it_is_read_at_the_next_turn_between_whole_turns(app: Onward) -> N
     async with app.worker():
         assert await handle.result(timeout=60) == "as you wish"
     assert message_counts(model) == [0, 1]
-    roles = [message["role"] for message in model.asked[1].messages]
+    roles = [message["role"] for message in model.asked[1].conversation]
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
     assert all(badly_paired(request.messages) == [] for request in model.asked)
     assert [record_value["value"] for record_value in await records(app, handle.id, r.MESSAGE)] == [MESSAGE]
@@ -101,7 +101,7 @@ async def test_an_agent_that_was_about_to_answer_goes_on_with_it(app: Onward) ->
     model.task_id = handle.id
     async with app.worker():
         assert await handle.result(timeout=60) == "no, one more thing"
-    last = model.asked[1].messages
+    last = model.asked[1].conversation
     assert [(message["role"], message["content"]) for message in last[1:]] == [
         ("user", "Clean up."),
         ("assistant", "all done"),
@@ -257,7 +257,7 @@ async def test_killed_anywhere_each_message_is_read_once_and_in_its_place(option
         task, model = await spoken_to(app, **options)
         assert task.result == "really done" or (task.result == "done" and app.killed_at), app.killed_at
         assert user_texts(model.asked[-1]) == ["Clean up.", "zero", "one", "two", "three"], app.killed_at
-        roles = "".join(message["role"][0] for message in model.asked[-1].messages)
+        roles = "".join(message["role"][0] for message in model.asked[-1].conversation)
         assert roles == "suuattuatuau" or app.killed_at, "a repeated turn has the messages that came meanwhile"
         assert roles.replace("u", "").startswith("sattat"), app.killed_at
         assert all(badly_paired(request.messages) == [] for request in model.asked), app.killed_at

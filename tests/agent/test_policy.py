@@ -79,8 +79,8 @@ async def test_a_model_with_useless_replies_is_asked_again_and_given_up(lab: Lab
     model = Lines(Reply("", finish=finish), Reply("fine"))
     lab.app.agent("one", model=model)
     assert (await lab.run("one", "x")).result == "fine"
-    assert [message["role"] for message in model.asked[1].messages[1:]] == ["user", "assistant", "user"]
-    assert model.asked[1].messages[2]["content"], "a message with nothing in it is refused by some providers"
+    assert [message["role"] for message in model.asked[1].conversation[1:]] == ["user", "assistant", "user"]
+    assert model.asked[1].conversation[2]["content"], "a message with nothing in it is refused by some providers"
     lab.app.agent("two", model=(silent := Lines(Reply("", finish=finish))))
     task = await lab.run("two", "x")
     assert (task.state, (task.error or {})["type"]) == (State.FAILED, "NoAnswer")
@@ -103,7 +103,7 @@ async def test_a_call_that_was_cut_off_is_not_done(lab: Lab) -> None:
     assert (await lab.run("cleaner", "x")).result == "better not"
     assert done == []
     assert badly_paired(model.asked[1].messages) == []
-    assert [message["content"] for message in model.asked[1].messages[-2:-1]] == ["not done"]
+    assert [message["content"] for message in model.asked[1].conversation[-2:-1]] == ["not done"]
 
 
 async def test_an_answer_that_never_has_the_promised_form_ends(lab: Lab) -> None:
@@ -125,7 +125,7 @@ async def test_the_same_calls_again_and_again_get_a_hint(lab: Lab) -> None:
     script: Any = [[("look", {})]] * 5 + ["enough"]
     lab.app.agent("looker", model=(model := ScriptedModel(script)), tools=[look])
     assert (await lab.run("looker", "x")).result == "enough"
-    hinted = ["very same calls" in str(request.messages[-1]["content"]) for request in model.asked]
+    hinted = ["very same calls" in str(request.conversation[-1]["content"]) for request in model.asked]
     assert hinted == [False, False, False, True, False, False]
     assert all(badly_paired(request.messages) == [] for request in model.asked)
 
@@ -152,7 +152,7 @@ async def test_a_checkpoint_keeps_the_memory_of_the_policy(lab: Lab, monkeypatch
     calls = [Reply("", (ToolCall(f"c{n}", "look", "{}"),)) for n in range(3)]
     lab.app.agent("looker", model=(looker := Leaving(*calls, Reply("enough"))), tools=[look])
     assert (await lab.run("looker", "x")).result == "enough"
-    assert "very same calls 3 times" in looker.asked[-1].messages[-1]["content"]
+    assert "very same calls 3 times" in looker.asked[-1].conversation[-1]["content"]
     lab.app.agent("silent", model=(silent := Leaving(Reply(""))))
     assert ((await lab.run("silent", "x")).error or {})["type"] == "NoAnswer"
     assert len(silent.asked) == MAX_USELESS_REPLIES
@@ -180,7 +180,7 @@ async def test_an_own_policy_acts_without_the_model_and_is_replayed() -> None:
         await drain(app)
         assert await handle.result(timeout=1) == ["It is full.", "/: 93 %"], app.killed_at
         assert badly_paired(model.asked[0].messages) == []
-        assert "disk = /: 93 % (df)" in model.asked[0].messages[0]["content"]
+        assert "disk = /: 93 % (df)" in model.asked[0].messages[-1]["content"]
         assert app.killed_at or (await app.replay(handle.id)).agrees
 
 
@@ -201,7 +201,7 @@ async def test_calls_that_a_policy_leaves_out_are_not_done(lab: Lab) -> None:
     lab.app.agent("looker", model=model, tools=[look], policy=only_first)
     assert (await lab.run("looker", "x")).result == "ok"
     assert done == ["a"]
-    assert [message["content"] for message in model.asked[1].messages[-2:]] == ["a", "not done"]
+    assert [message["content"] for message in model.asked[1].conversation[-2:]] == ["a", "not done"]
 
 
 async def test_a_normaliser_that_fails_is_flagged_and_the_tool_is_done_once(lab: Lab) -> None:
@@ -217,7 +217,7 @@ async def test_a_normaliser_that_fails_is_flagged_and_the_tool_is_done_once(lab:
     task = await lab.run("writer", "x")
     assert (task.result, done) == ("ok", [1])
     assert (await lab.app.state(task.task_id)).risk_flags == ("the output of write was not understood: 'no such part'",)
-    assert model.asked[1].messages[-1]["content"] == '{"written":1}'
+    assert model.asked[1].conversation[-1]["content"] == '{"written":1}'
 
 
 async def test_a_tool_that_was_reconciled_is_normalised_too() -> None:
@@ -267,7 +267,7 @@ async def test_an_agent_that_is_short_of_budget_or_time_gets_a_hint(lab: Lab) ->
     model = Slow(*calls, Reply("ok"))
     lab.app.agent("late", model=model, tools=[look, spend], deadline=10)
     assert (await lab.run("late", "x")).result == "ok"
-    hurried = [request.messages[0]["content"].splitlines()[-1] for request in model.asked]
+    hurried = [request.messages[-1]["content"].splitlines()[-1] for request in model.asked]
     assert [line.startswith("Your ") for line in hurried] == [False, False, True, True]
     assert "Your time is nearly over" in hurried[2]
     assert "Your budget is nearly over" in hurried[3]

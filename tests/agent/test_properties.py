@@ -71,7 +71,7 @@ class Counting(ScriptedModel):
         self.asked.append(request)
         if len(self.asked) > 2 * len(self._script):
             raise ModelRefused(self.name, "the conversation goes round in circles")
-        ids = [call["id"] for message in request.messages for call in message.get("tool_calls", ())]
+        ids = [call["id"] for message in request.conversation for call in message.get("tool_calls", ())]
         turn = int(ids[-1].split("_")[1]) + 1 if ids else 0
         reply = await ScriptedModel([self._script[turn]]).ask(Request([]), emit)
         calls = tuple(
@@ -132,9 +132,9 @@ def _requests(script: Any, kill: int) -> None:
     assert len(straight) == len(script) + 1
     for request in straight:
         assert not badly_paired(request.messages)
-        assert len(str(request.messages[0]["content"]).encode()) <= STATE_BYTES + 200
-        sizes = [len(wire.encode(dict(message))) for message in request.messages[1:]]
-        last = max(at for at, message in enumerate(request.messages[1:]) if message["role"] != "tool")
+        assert len(str(request.messages[-1]["content"]).encode()) <= STATE_BYTES + 200
+        sizes = [len(wire.encode(dict(message))) for message in request.conversation[1:]]
+        last = max(at for at, message in enumerate(request.conversation[1:]) if message["role"] != "tool")
         assert sum(sizes) <= max(ROOM_BYTES, sum(sizes[last:]))
     shown = [list(request.messages) for request in killed]
     once = [messages for at, messages in enumerate(shown) if not at or messages != shown[at - 1]]
@@ -226,7 +226,7 @@ async def forget_a_turn(self: Any) -> None:
 
 
 def never_the_same(*args: Any, **kwargs: Any) -> str:
-    return f"{SYSTEM(*args, **kwargs)} {next(COUNT)}"
+    return f"{STATE(*args, **kwargs)} {next(COUNT)}"
 
 
 def lose_a_flag(self: AgentState, *args: Any, **kwargs: Any) -> Any:
@@ -235,7 +235,7 @@ def lose_a_flag(self: AgentState, *args: Any, **kwargs: Any) -> Any:
     return dumped
 
 
-WHOLE, READ, SYSTEM = Conversation.shown, loop._Run._read_pages, loop._system
+WHOLE, READ, STATE = Conversation.shown, loop._Run._read_pages, loop._state_text
 DUMP, JSON, COUNT = AgentState.model_dump, AgentState.model_dump_json, itertools.count()
 CONVERSATION = test_every_request_fits_is_paired_and_is_the_same_after_a_kill
 PLANTED: dict[str, tuple[Any, str, Any, Any]] = {
@@ -243,7 +243,7 @@ PLANTED: dict[str, tuple[Any, str, Any, Any]] = {
     "a turn too many": (conversation, "conversation_slice", one_turn_too_many, CONVERSATION),
     "a result is dropped": (Conversation, "shown", drop_a_result, CONVERSATION),
     "a turn is forgotten": (loop._Run, "_read_pages", forget_a_turn, CONVERSATION),
-    "a slice that changes": (loop, "_system", never_the_same, CONVERSATION),
+    "a slice that changes": (loop, "_state_text", never_the_same, CONVERSATION),
     "a snapshot without flags": (
         *(AgentState, "model_dump", lose_a_flag),
         test_patches_commute_with_the_snapshots_of_a_task,

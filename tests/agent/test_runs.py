@@ -255,3 +255,31 @@ async def test_a_history_with_something_unpaired_is_refused(
     assert ("must be followed by tool messages" in why) or ("no results" in why) or ("must be a response" in why)
     assert why in (task.error or {})["message"]
     door.forget()
+
+
+async def test_thoughts_and_signatures_come_back_as_they_were(
+    app: Onward, door: Strict, openai_server: AIMock, world: World
+) -> None:
+    openai_server.script([{"match": {"hasToolResult": True}, "response": {"content": "I see."}}])
+    thought = {"type": "reasoning.encrypted", "data": "Zm9v/+==\u2028\U0001f600", "index": 0}
+    signature = {"google": {"thought_signature": "c2ln"}}
+    call = part(0, "call_1", "get_weather", '{"city":')
+    call["tool_calls"][0]["extra_content"] = signature
+    door.say(
+        events(
+            piece({"reasoning_details": [thought], "reasoning_content": "hm"}),
+            piece({"reasoning_details": [{"type": "reasoning.text", "text": "more"}], "unknown": 1}),
+            piece(call),
+            piece(part(0, None, None, '"Oslo"}')),
+            piece({}, "tool_calls"),
+        )
+    )
+    model = OpenAIModel("gpt-5-mini", base_url=door.url, api_key="k")
+    agent = app.agent("weatherman", model=model, tools=world.tools(), retry=1)
+    async with app.worker():
+        handle = await app.submit(agent, GOAL)
+        assert await handle.result(timeout=60) == "I see."
+    (reply,) = [message for message in door.seen[-1]["messages"] if message["role"] == "assistant"]
+    assert reply["reasoning_details"] == [thought, {"type": "reasoning.text", "text": "more"}]
+    assert reply["tool_calls"][0]["extra_content"] == signature
+    assert {"reasoning_content", "unknown"}.isdisjoint(reply)

@@ -67,7 +67,7 @@ class World:
 
         class Model(ScriptedModel):
             async def ask(self, request: Any, emit: Any) -> Any:
-                await did(f"model {sum(message['role'] == 'assistant' for message in request.messages)}")
+                await did(f"model {sum(message['role'] == 'assistant' for message in request.conversation)}")
                 return await super().ask(request, emit)
 
         model = Model(self.SCRIPT)

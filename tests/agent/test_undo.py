@@ -168,7 +168,7 @@ async def test_a_message_at_the_last_moment_is_read_before_it_completes(lab: Lab
     app.store.save = late  # type: ignore[method-assign]
     task = await lab.run("trip", "go")
     assert task.result == "really done"
-    assert "one more thing" in str(model.asked[-1].messages)
+    assert "one more thing" in str(model.asked[-1].conversation)
 
 
 @pytest.mark.slow

@@ -25,13 +25,13 @@ HARD = {
 
 
 def shown(model: ScriptedModel, turn: int = -1) -> str:
-    return str(model.asked[turn].messages[-1]["content"])
+    return str(model.asked[turn].conversation[-1]["content"])
 
 
 def ask_for(name: str, **more: Any) -> Any:
     """The model reads the artifact that the last message names."""
     return lambda request: [
-        (name, {"artifact_id": request.messages[-1]["content"].partition("('")[2].partition("'")[0], **more})
+        (name, {"artifact_id": request.conversation[-1]["content"].partition("('")[2].partition("'")[0], **more})
     ]
 
 
@@ -59,7 +59,7 @@ async def test_a_model_reads_more_of_what_it_saw_an_excerpt_of(app: Onward) -> N
         "step": "logs",
     }
     assert await app.artifact(task.id, ref.artifact_id) == logs().encode()
-    assert f"[{ref.artifact_id}] tool_result.text, {len(logs()):,} bytes" in model.asked[-1].messages[0]["content"]
+    assert f"[{ref.artifact_id}] tool_result.text, {len(logs()):,} bytes" in model.asked[-1].state
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ async def test_what_a_tool_leaves_behind_by_itself_is_in_the_state(app: Onward) 
         return str(ctx.artifact("a text\nof two lines", summary="the text").artifact_id)
 
     def read(request: Any) -> Any:
-        return [("read_artifact", {"artifact_id": request.messages[-1]["content"], "start": 2})]
+        return [("read_artifact", {"artifact_id": request.conversation[-1]["content"], "start": 2})]
 
     model = ScriptedModel([[("draw", {}), ("write", {})], read, "done"])
     app.agent("artist", model=model, tools=[draw, write])
@@ -214,8 +214,8 @@ async def test_what_a_tool_leaves_behind_by_itself_is_in_the_state(app: Onward) 
     told = {one.summary: one for one in await app.artifacts(task.id)}
     assert told.keys() == {"the picture", "the text"}
     assert told["the picture"].type == "image/svg+xml"
-    system = model.asked[-1].messages[0]["content"]
-    assert all(f"[{one.artifact_id}]" in system for one in told.values())
+    state = model.asked[-1].state
+    assert all(f"[{one.artifact_id}]" in state for one in told.values())
 
 
 @in_one_database

@@ -123,12 +123,14 @@ def erase(path: str) -> str:
 
 def _calls_of_the_goal(request: Any) -> Any:
     """A call for each word of the goal."""
-    return [("erase", {"path": path}) for path in request.messages[1]["content"].split("|")]
+    return [("erase", {"path": path}) for path in request.conversation[1]["content"].split("|")]
 
 
 app.agent(
     "janitor",
-    model=ScriptedModel([_calls_of_the_goal, lambda request: "; ".join(m["content"] for m in request.messages[3:])]),
+    model=ScriptedModel(
+        [_calls_of_the_goal, lambda request: "; ".join(m["content"] for m in request.conversation[3:])]
+    ),
     tools=[erase],
     approve=["write_local"],
     approval_timeout="1h",

@@ -43,7 +43,9 @@ def test_the_messages_of_a_turn(onward: Run, done: tuple[str, str, ScriptedModel
     url, task_id, model = done
     for number, request in enumerate(model.asked, 1):
         document = onward("show", task_id, "--turn", str(number), "--json", "--db", url).json
-        assert document["messages"] == [dict(message) for message in request.messages]
+        *conversation, state = document["messages"]
+        assert conversation == [dict(message) for message in request.conversation]
+        assert state == {"role": "system", "content": request.state.strip()}
     assert document["reply"] == {"role": "assistant", "content": "It is full."}
     output = onward("show", task_id, "--turn", "1", "--db", url)
     assert output.status == 0

@@ -87,7 +87,7 @@ async def test_a_task_begins_with_that_state_and_goes_on_with_it_whatever_is_kil
 SCRIPT: Any = [
     [("check_disk", {})],
     [("clean_logs", {"keep": 1})],
-    lambda request: f"Done: {request.messages[-1]['content']}.",
+    lambda request: f"Done: {request.conversation[-1]['content']}.",
 ]
 
 

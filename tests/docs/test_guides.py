@@ -261,7 +261,7 @@ async def test_approvals() -> None:
         await drain(app)
         assert await task.result() == "done"
     assert names["refunded"] == [(6, 100), (7, 100)]
-    results = [message["content"] for message in model.asked[-1].messages if message["role"] == "tool"]
+    results = [message["content"] for message in model.asked[-1].conversation if message["role"] == "tool"]
     assert results[1].startswith('(a person approved this with other arguments, {"order": 7, "cents": 100})')
     assert results[2:] == ["denied: that was a gift", "noted"], "the note had no decision for ten minutes"
 

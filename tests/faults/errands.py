@@ -71,7 +71,7 @@ def read_goal(text: str) -> tuple[str, str, int]:
 
 def script(errand: str) -> list[Any]:
     def read_more(request: Request) -> Any:
-        name = str(request.messages[-1]["content"]).partition("read_artifact('")[2].partition("'")[0]
+        name = str(request.conversation[-1]["content"]).partition("read_artifact('")[2].partition("'")[0]
         return [("read_artifact", {"artifact_id": name, "search": "line 900 "})]
 
     return [
@@ -94,7 +94,7 @@ def script(errand: str) -> list[Any]:
             ("deposit", {"effect": f"{errand} deposit b"}),
             ("pay", {"effect": f"{errand} pay b"}),
         ],
-        lambda request: digest(request.messages, errand),
+        lambda request: digest(request.conversation, errand),
     ]
 
 
@@ -205,7 +205,7 @@ class Errands(ScriptedModel):
         self._connection: Any = None
 
     async def ask(self, request: Request, emit: Any) -> Any:
-        errand, _, _ = read_goal(str(request.messages[0]["content"]))
+        errand, _, _ = read_goal(request.state)
         task = self._fate.task_of(errand)
         turn = sum(message["role"] == "assistant" for message in request.messages)
         self._fate.passes(task, "model.before")

@@ -75,7 +75,7 @@ def build(db: str, ledger: str, **settings: Any) -> Onward:
 
     class Model(ScriptedModel):
         async def ask(self, request: Any, emit: Any) -> Any:
-            label = str(request.messages[1]["content"])
+            label = str(request.conversation[1]["content"])
             turn = sum(message["role"] == "assistant" for message in request.messages)
             await note("model", label, turn, 0)
             return await ScriptedModel([*map(calls_of(label), range(len(PLANS))), f"{label} done"]).ask(request, emit)

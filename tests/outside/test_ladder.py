@@ -35,7 +35,7 @@ class Worker:
 
     async def ask(self, request: Request, emit: Any) -> Reply:
         """One answer."""
-        self.prompts.append(str(request.messages[0]["content"]))
+        self.prompts.append(request.state)
         turn = sum(message["role"] == "assistant" for message in request.messages)
         if not request.tools:
             return Reply(f"answer after {turn} turns")

@@ -65,7 +65,7 @@ async def test_a_model_sees_and_writes_only_the_name() -> None:
             [("charge", {"amount": 4, "token": REF, "own": REF})],
             [("mail", {"to": "thief@example.com", "body": REF})],
             [("note", {"what": {"list": [REF]}})],
-            lambda request: str(request.messages[-1]["content"]),
+            lambda request: str(request.conversation[-1]["content"]),
         ]
     )
     app.agent("agent", model=model, tools=[charge, mail, note], secrets=[key])

@@ -78,7 +78,7 @@ async def test_a_message_to_an_agent_and_its_usage(app: Onward, client: Client, 
     async with app.worker():
         held = await client.get(f"/api/tasks/{task_id}", headers={"Prefer": "wait=20"})
     assert (held.headers["preference-applied"], held.json()["state"]) == ("wait=20", "completed")
-    assert [message["content"] for message in model.asked[0].messages[1:]] == ["go", "quickly"]
+    assert [message["content"] for message in model.asked[0].conversation[1:]] == ["go", "quickly"]
     late = await client.post(f"/api/tasks/{task_id}/message", json={"text": "hi"})
     assert (late.status_code, late.json()["code"]) == (409, "state_conflict")
     assert "after=" in late.json()["detail"]

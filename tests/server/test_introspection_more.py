@@ -223,8 +223,9 @@ async def test_turns_over_http(app: Onward, client: Client, ends: Ends) -> None:
     rest = (await client.get(f"/api/tasks/{task.id}/turns", params={"after": 1, "limit": 1})).json()
     assert [(turn["turn"]) for turn in rest["turns"]] == [2]
     second = (await client.get(f"/api/tasks/{task.id}/turns/2")).json()
-    assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "tool"]
-    assert second["messages"][-1]["content"] == "nothing in /tmp"
+    assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "tool", "system"]
+    assert second["messages"][-2]["content"] == "nothing in /tmp"
+    assert second["messages"][-1]["content"].endswith("Goal: look around"), "the state"
     assert second["reply"]["content"] == "all is well"
     missing = await client.get(f"/api/tasks/{task.id}/turns/9")
     assert (missing.status_code, missing.json()["detail"]) == (404, f"task {task.id} has 2 turns; there is no turn 9")

@@ -46,7 +46,7 @@ class Caller:
     name, prices = "caller", None
 
     async def ask(self, request: Any, emit: Any) -> Reply:
-        if request.messages[-1]["role"] == "tool" or not request.tools:
+        if request.conversation[-1]["role"] == "tool" or not request.tools:
             return Reply("done", (), Usage(1, 1, None), "stop", "caller")
         text = json.dumps({"text": "a" * 60 + "!"})
         return Reply("", (ToolCall("c1", "evil_work", text),), Usage(1, 1, None), "tool_calls", "caller")

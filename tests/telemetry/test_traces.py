@@ -464,9 +464,9 @@ async def test_messages_are_exported_only_where_that_is_allowed(
     await lab.start()
     await lab.ended(await lab.submit("janitor", "clean up"))
     first, second = spans.named("chat scripted")
-    assert json.loads(first.attributes["gen_ai.input.messages"]) == [
-        {"role": "user", "parts": [{"type": "text", "content": "clean up"}]}
-    ]
+    (message,) = json.loads(first.attributes["gen_ai.input.messages"])
+    assert message["role"] == "user"
+    assert message["parts"][0]["content"].startswith("clean up\n\n"), "the state follows"
     assert "be kind" in first.attributes["gen_ai.system_instructions"]
     assert json.loads(second.attributes["gen_ai.output.messages"]) == [
         {"role": "assistant", "parts": [{"type": "text", "content": "done"}], "finish_reason": "stop"}

@@ -55,6 +55,8 @@ MODEL_RETRY = Retry(attempts=6, first=1.0, cap=60.0)
 """For a provider that is busy or away. A time that the provider names takes precedence."""
 
 HURRY_MESSAGE = "Your {resource} is nearly over: finish what is open, and come to an answer with what you have."
+NO_INSTRUCTIONS = "You are {name}, an agent that works towards a goal with its tools."
+STATE_HEADING = "(The runtime adds the state of your task to the end of each request:)"
 LAST_MESSAGE = (
     "Your time is over. This is the last question, and you have no tools any more: answer now, with what you have."
 )
@@ -355,20 +357,24 @@ class _Run:
     async def _request_action(self, shown: Sequence[Ref], left_out: int) -> dict[str, Any]:
         """Inside a step: request the next action from the agent's model."""
         hurried, last = (self._ctx.host.time_left(part) <= 0 for part in (HURRY_SHARE, LAST_ANSWER_SHARE))
-        system = _system(self._agent.instructions, self._state, left_out, hurried=hurried, last=last)
-        refs = [self._write({"role": "system", "content": system}), *shown]
+        state = _state_text(self._state, left_out, hurried=hurried, last=last)
+        stored_state = self._write({"role": "system", "content": state.strip()})
+        instructions = self._agent.instructions.strip() or NO_INSTRUCTIONS.format(name=self._agent.name)
+        system = self._write({"role": "system", "content": instructions})
         self._specs = self._specs or self._tool_specs()
-        request = Request(await self._messages(refs), () if last else self._specs, result=self._agent.result)
+        messages, tools = await self._messages([system, *shown]), () if last else self._specs
+        request = Request.with_state(messages, state, tools=tools, result=self._agent.result)
+        asked = {"system": system.id, "shown": [ref.id for ref in shown], "state": stored_state.id}
         live = LiveText(self._ctx, self._steps)
         try:
-            _, result = await self._send(self._agent.model, request, refs, live)
+            _, result = await self._send(self._agent.model, request, asked, live)
             return {**result, "last": True} if last else result
         except Exception:
             live.withdraw()
             raise
 
     async def _send(
-        self, make_model: Callable[[], Model], request: Request, shown: Sequence[Ref], emit: Emit
+        self, make_model: Callable[[], Model], request: Request, asked: Mapping[str, Any], emit: Emit
     ) -> tuple[Reply, dict[str, Any]]:
         """Send a request to a model; return its reply, and the result that the step records. Only this method calls a model and pays."""
         model = make_model()
@@ -376,7 +382,7 @@ class _Run:
         message = wire.encode(reply.message)
         return reply, {
             "turn": self._steps,
-            "asked": {"system": shown[0].id, "shown": [ref.id for ref in shown[1:]], "model": model.name},
+            "asked": {**asked, "model": model.name},
             "id": self._ctx.keep(message),
             "bytes": len(message),
             "finish": reply.finish,
@@ -438,8 +444,9 @@ class _Run:
         artifact = await save_artifact(self._ctx, text, {"type": "transcript", "summary": f"{len(old)} earlier turns"})
         goal = f"{compaction.SUMMARISE}\n\nThe goal: {cut(self._state.goal, STATE_BYTES)}"
         transcript = {"role": "user", "content": excerpt(text, max_bytes)}  # both ends of it, where it is too long
-        refs = [self._write({"role": "system", "content": goal}), self._write(transcript)]
-        reply, result = await self._send(make_model, Request(await self._messages(refs)), refs, lambda _piece: None)
+        system, shown = self._write({"role": "system", "content": goal}), self._write(transcript)
+        request, asked = Request(await self._messages([system, shown])), {"system": system.id, "shown": [shown.id]}
+        reply, result = await self._send(make_model, request, asked, lambda _piece: None)
         if not reply.text.strip():
             return {**result, "replaced": None}
         summary = self._write(compaction.summary_message(reply.text, max_bytes // 4, len(old), artifact.artifact_id))
@@ -496,11 +503,14 @@ class _Run:
             self._conversation.add_result(call, self._write(result_message(call, why)))
 
 
-def _system(instructions: str, state: AgentState, left_out: int, *, hurried: bool, last: bool) -> str:
+def _state_text(state: AgentState, left_out: int, *, hurried: bool, last: bool) -> str:
+    """The end of the last message of a request. What changes from turn to turn stands here, so that all messages before it are the same as
+    in the request before."""
     note = f"\n({left_out} earlier turns of this conversation are not shown.)" if left_out else ""
     resource = "budget" if BUDGET_PRESSURE in state.risk_flags else "time" if hurried else ""
     hurry = f"\n{LAST_MESSAGE}" if last else f"\n{HURRY_MESSAGE.format(resource=resource)}" if resource else ""
-    return f"{instructions}\n\n{state_slice(state, STATE_BYTES, step=_step(state)).text}{note}{hurry}".strip()
+    text = state_slice(state, STATE_BYTES, step=_step(state)).text
+    return f"\n\n{STATE_HEADING}\n{text}{note}{hurry}"
 
 
 def _step(state: AgentState) -> str | None:

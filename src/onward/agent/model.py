@@ -41,6 +41,24 @@ class Request:
     temperature: float | None = None
     result: type[BaseModel] | None = None
     """The form that a final answer must have, where the agent has a `result`."""
+    state: str = ""
+    """The state of the task, with which the last message ends. An agent shows it with every request. It stands last because it changes:
+    a provider charges less for messages that are the same as in the request before."""
+
+    @property
+    def conversation(self) -> Sequence[Message]:
+        """The messages without the state: the instructions, and the turns so far."""
+        if not self.state:
+            return self.messages
+        last = self.messages[-1]
+        return [*self.messages[:-1], {**last, "content": str(last["content"]).removesuffix(self.state)}]
+
+    @classmethod
+    def with_state(cls, messages: Sequence[Message], state: str, **options: Any) -> Request:
+        """A request whose last message ends with the state. A message of its own would be refused by some providers after the result of a
+        tool, and others would take it for a new question and forget what the model thought before."""
+        *before, last = messages
+        return cls([*before, {**last, "content": f"{last['content']}{state}"}], state=state, **options)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +68,8 @@ class ToolCall:
     id: str
     name: str
     arguments: str
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the call that the provider wants back as they are, such as a signature of its thoughts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,6 +97,9 @@ class Reply:
     usage: Usage = Usage()
     finish: str = "stop"
     model: str = ""
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the message that the provider wants back as they are: thoughts and their signatures. The agent keeps them with the message,
+    and sends them with every later request."""
 
     def __post_init__(self) -> None:
         """Replace empty and repeated ids of calls: results are matched to calls by their ids."""
@@ -92,10 +115,15 @@ class Reply:
     @property
     def message(self) -> dict[str, Any]:
         """The reply as a message of the conversation."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        message: dict[str, Any] = {**self.extra, "role": "assistant", "content": self.text}
         if self.calls:
             message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                {
+                    **call.extra,
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
                 for call in self.calls
             ]
         return message

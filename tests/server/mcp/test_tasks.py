@@ -241,7 +241,7 @@ async def take_over() -> str:
     return ", ".join(known["state"]["plan"][1:])
 
 def goes_on(request):
-    return "I go on with: " + request.messages[-1]["content"]
+    return "I go on with: " + request.conversation[-1]["content"]
 
 builder = app.agent("builder", model=ScriptedModel([[("take_over", {})], goes_on]), tools=[take_over])
 

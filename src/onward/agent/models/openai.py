@@ -63,6 +63,10 @@ QUOTA_CODES = frozenset({"insufficient_quota", "rate_limit_exceeded"})
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 """Errors of the SDK's own HTTP client when there was no connection."""
 
+SENT_BACK = ("reasoning_details", "thinking_blocks", "provider_specific_fields", "extra_content")
+"""Fields of messages and calls that providers want back as they are: of OpenRouter, LiteLLM and Gemini. (`reasoning_content` is not among them:
+some providers want it back, and others refuse a request that has it.)"""
+
 OPENAI = "https://api.openai.com/v1"
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -81,11 +85,14 @@ class OpenAIModel:
         first: Duration = FIRST_WORD_TIMEOUT_S,
         silence: Duration = SILENCE_TIMEOUT_S,
         max_tokens_as: str | None = None,
+        send_back: Iterable[str] = SENT_BACK,
     ) -> None:
-        """`max_tokens_as` is the field for the most tokens of a reply, where the base URL does not determine it: OpenAI accepts only
+        """`send_back` names the fields of a reply that the next requests contain as they came, where OpenAI's API has no such fields: thoughts
+        of the model and their signatures. `max_tokens_as` is the field for the most tokens of a reply, where the base URL does not determine it: OpenAI accepts only
         `max_completion_tokens`, most other servers only `max_tokens`."""
         self.name: str = name
         self.prices: Prices | None = prices
+        self._send_back = frozenset(send_back)
         self._own_server = base_url or os.environ.get("OPENAI_BASE_URL") or None
         self.base_url: str = self._own_server or OPENAI
         self._key = api_key
@@ -209,6 +216,7 @@ class OpenAIModel:
         refusal: list[str] = []
         calls: list[_PartialCall] = []
         latest: dict[int | None, _PartialCall] = {}
+        extra: dict[str, Any] = {}
         usage, finish, model = Usage(), "", ""
         async for chunk in chunks:
             model = chunk.model or model
@@ -224,12 +232,38 @@ class OpenAIModel:
                     emit(delta.content)
                 if delta.refusal:
                     refusal.append(delta.refusal)
-                _add_pieces(calls, latest, delta.tool_calls or ())
+                self._add_extra(extra, delta)
+                self._add_pieces(calls, latest, delta.tool_calls or ())
         if not finish:
             raise ModelUnavailable(self.name, "its answer broke off")
         if refusal and not text:
             text, finish = refusal, "refusal"
-        return Reply("".join(text), _tool_calls(calls), usage, finish, model)
+        return Reply("".join(text), _tool_calls(calls), usage, finish, model, extra)
+
+    def _add_extra(self, extra: dict[str, Any], piece: Any) -> None:
+        """Add the fields of a piece that are sent back, as far as the SDK does not know them."""
+        for name, value in (getattr(piece, "model_extra", None) or {}).items():
+            if name in self._send_back and value is not None:
+                extra[name] = _join(extra[name], value) if name in extra else value
+
+    def _add_pieces(
+        self, calls: list[_PartialCall], latest: dict[int | None, _PartialCall], deltas: Iterable[Any]
+    ) -> None:
+        """Add pieces to their calls, by the number in each piece. Some servers send no numbers, or always 0: there, another id begins
+        another call. `latest` has the last call of each number."""
+        for delta in deltas:
+            index, id_ = getattr(delta, "index", None), delta.id or ""
+            call = latest.get(index)
+            if call is None or (id_ and call.id and id_ != call.id):
+                latest[index] = call = _PartialCall(index, id_)
+                calls.append(call)
+                if len(calls) > MAX_CALLS:
+                    raise http_limits.Oversized(f"its answer has more than {MAX_CALLS:,} calls of tools")
+            call.id = call.id or id_
+            self._add_extra(call.extra, delta)
+            if delta.function is not None:
+                call.names.append(delta.function.name or "")
+                call.arguments.append(delta.function.arguments or "")
 
     def _silence_error(self, timeout_s: float) -> ModelUnavailable:
         return ModelUnavailable(self.name, f"it was silent for {timeout_s:g} s")
@@ -290,28 +324,26 @@ class _PartialCall:
         self.index, self.id = index, id_
         self.names: list[str] = []
         self.arguments: list[str] = []
+        self.extra: dict[str, Any] = {}
 
 
-def _add_pieces(calls: list[_PartialCall], latest: dict[int | None, _PartialCall], deltas: Iterable[Any]) -> None:
-    """Add pieces to their calls, by the number in each piece. Some servers send no numbers, or always 0: there, another id begins
-    another call. `latest` has the last call of each number."""
-    for delta in deltas:
-        index, id_ = getattr(delta, "index", None), delta.id or ""
-        call = latest.get(index)
-        if call is None or (id_ and call.id and id_ != call.id):
-            latest[index] = call = _PartialCall(index, id_)
-            calls.append(call)
-            if len(calls) > MAX_CALLS:
-                raise http_limits.Oversized(f"its answer has more than {MAX_CALLS:,} calls of tools")
-        call.id = call.id or id_
-        if delta.function is not None:
-            call.names.append(delta.function.name or "")
-            call.arguments.append(delta.function.arguments or "")
+def _join(before: Any, piece: Any) -> Any:
+    """The value of a field that comes in pieces."""
+    if isinstance(before, str) and isinstance(piece, str):
+        return before + piece
+    if isinstance(before, list) and isinstance(piece, list):
+        return before + piece
+    if isinstance(before, dict) and isinstance(piece, dict):
+        return {
+            **before,
+            **{name: _join(before[name], value) if name in before else value for name, value in piece.items()},
+        }
+    return piece
 
 
 def _tool_calls(calls: list[_PartialCall]) -> tuple[ToolCall, ...]:
     """The calls in the order of their numbers."""
     return tuple(
-        ToolCall(call.id, "".join(call.names), "".join(call.arguments))
+        ToolCall(call.id, "".join(call.names), "".join(call.arguments), call.extra)
         for call in sorted(calls, key=lambda call: call.index or 0)
     )

@@ -87,8 +87,9 @@ def missing_turn(task_id: str, calls: CallReader, number: int) -> str:
 
 
 def content_ids(call: dict[str, Any]) -> list[str]:
-    """The ids of the messages of a model call: those that the model got, in order, and last its reply."""
-    return [call["asked"]["system"], *call["asked"]["shown"], call["id"]]
+    """The ids of the messages of a model call: those that the model got, in order, the state with which they ended, and the reply."""
+    asked = call["asked"]
+    return [asked["system"], *asked["shown"], *([asked["state"]] if "state" in asked else []), call["id"]]
 
 
 def messages_of(call: dict[str, Any], contents: Mapping[str, bytes]) -> list[dict[str, Any]]:
