@@ -178,6 +178,8 @@ def test_import_onward_imports_nothing_heavy(what: str) -> None:
 
 def test_every_module_can_be_imported_alone() -> None:
     for module in pkgutil.walk_packages(onward.__path__, "onward."):
+        if module.name.startswith("onward.engines.cadence.") and sys.version_info >= (3, 14):
+            continue  # the client of Cadence has no release for it
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
 

@@ -27,6 +27,7 @@ USERS = (
     "kafka",
     "temporal",
     "langgraph",
+    "cadence",
     "metrics",
     "otel",
 )

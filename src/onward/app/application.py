@@ -80,6 +80,8 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
     management service, in place of the setting `encryption_keys`. `brokers` names brokers by their URLs, for `intake` and `publish`.
     """
 
+    _version = VERSION
+
     def __init__(
         self,
         db: str | None = None,
@@ -132,14 +134,17 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
             coordinator=self._coordinator,
             broker_checks=self._check_brokers,
             engine=self._engine,
+            await_end=self._await_end(),
         )
+        if self._temporal is not None:
+            self._temporal.use_artifacts(self.service.artifacts)
 
     def move(self, db: str) -> None:
         """Use another database. Raises UsageError while the app is open."""
         if self._users:
             raise UsageError("an app that is open cannot move to another database; close it first")
         self.settings = dataclasses.replace(self.settings, db=db)
-        self._join(open_store(db, self._clock, self.settings.connections))
+        self._join(open_store(store_url(self.settings), self._clock, self.settings.connections))
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,6 +162,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
         await self._close_cache()
         if self._coordinator is not None:
             await self._coordinator.close()
+        await self._close_engine()
         await self.store.close()
 
     async def __aenter__(self) -> Self:

@@ -100,6 +100,9 @@ class Store(Protocol):
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
 
+    mirror: bool
+    """True when the database is the mirror of the tasks of another engine. Set before `open`, which raises UsageError when it is not so."""
+
     bell: Bell | None
     """Carries nudges between processes where the database cannot: behind a pooler. SQLite needs none."""
 

@@ -1593,6 +1593,19 @@ SELECT tenant, name, owner, label FROM onward_locks
 WHERE outside <> '' AND token IS NOT NULL AND task_id IS NOT NULL AND (tenant > :after_tenant OR (tenant = :after_tenant AND name > :after_name))
 ORDER BY tenant, name LIMIT :limit
 
+-- name: mark_mirror
+-- Note that a database is the mirror of another engine, unless it has tasks.
+INSERT INTO onward_schema (name, value) SELECT 'mirror', 1 WHERE NOT EXISTS (SELECT 1 FROM onward_tasks)
+ON CONFLICT (name) DO UPDATE SET value = 1 RETURNING name
+
+-- name: copy_progress
+-- How much of a task a copy has: its last record, its last message, how many contents, and its outcome. Of a pruned task some records stay.
+SELECT COALESCE((SELECT j.seq FROM onward_journal j WHERE j.task_id = :id ORDER BY j.seq DESC LIMIT 1), 0) AS head,
+       COALESCE((SELECT max(i.number) FROM onward_inbox i WHERE i.task_id = :id), 0) AS messages,
+       (SELECT count(*) FROM onward_contents c WHERE c.task_id = :id) AS contents,
+       (SELECT o.state FROM onward_outcomes o WHERE o.task_id = :id) AS state,
+       EXISTS (SELECT 1 FROM onward_tasks t WHERE t.id = :id) AS known
+
 -- name: copy_task
 -- A task of another engine, in a copy for readers.
 INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
@@ -1600,8 +1613,10 @@ VALUES (:id, :task, :queue, :priority, :created_at, :key, :fingerprint, :input, 
 
 -- name: copy_queue
 -- Its row while it has not ended.
-INSERT INTO onward_queue (task_id, queue, task, priority, attempt, reason, due_at, worker, parent, grp, inbox)
-VALUES (:id, :queue, :task, :priority, :attempt, :reason, :due_at, :worker, :parent, :grp, :inbox)
+INSERT INTO onward_queue (task_id, queue, task, priority, attempt, reason, due_at, worker, parent, grp, turn_group, inbox)
+VALUES (:id, :queue, :task, :priority, :attempt, :reason, :due_at, :worker, :parent, :grp, :tenant, :inbox)
+ON CONFLICT (task_id) DO UPDATE SET attempt = excluded.attempt, reason = excluded.reason, due_at = excluded.due_at, worker = excluded.worker,
+    inbox = excluded.inbox
 
 -- name: copy_record
 -- A record of it, with the number and the time that it has there.
@@ -1611,6 +1626,10 @@ INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:i
 -- A message to it.
 INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES (:id, :number, :message, :kind, :name, :ref, :data, onward_now())
 ON CONFLICT DO NOTHING
+
+-- name: copy_content
+-- A content of it.
+INSERT INTO onward_contents (task_id, id, data) VALUES (:id, :name, :data) ON CONFLICT DO NOTHING
 
 -- name: copy_outcome
 -- How it ended, at the time of its last record.
