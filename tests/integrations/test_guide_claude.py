@@ -13,6 +13,9 @@ from tests.docs.test_guides import GUIDES
 from tests.integrations.test_claude import sdk as sdk
 from tests.integrations.test_claude import turns
 
+# The SDK is in no folder that pytest-xdist imports from: a warning of its own class would stop the whole run.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
 
 @pytest.mark.slow
 async def test_the_fixer(openai_server: AIMock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
