@@ -12,7 +12,10 @@ from onward.store.shared import documents
 from onward.store.shared.documents import MAX_DOCUMENT_BYTES, PAGE_DOCUMENTS, Span, key, parts_of, span
 from tests.kit import encrypt, sql
 
-PARTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), min_size=1, max_size=4)
+LETTERS = "ab \x00\x1e\x1f\x20\x7fäA^_"
+"""Few, so that keys often share their beginnings; with those that keys escape, and those beside them."""
+
+PARTS = st.lists(st.text(LETTERS, max_size=3), min_size=1, max_size=3)
 
 
 @given(PARTS, PARTS)
