@@ -48,7 +48,17 @@ import (
 // How often a queue of tasks is read where no notice of a new task came. The defaults are minutes, for which a test does not wait.
 const pollInterval = 2 * time.Second
 
+// Cadence writes times to SQLite as strings without trailing zeros, and compares them as strings: 12:00:21.5 is before 12:00:21 then. A queue of
+// timers that was read up to 12:00:21 passes over the timers of that second for ever. The collation TIME, which the driver of SQLite has,
+// compares such strings as times, where all are in UTC. The tables are empty, so no index has another order yet.
+var compareTimes = []string{
+	"PRAGMA writable_schema = ON",
+	"UPDATE sqlite_master SET sql = replace(sql, 'DATETIME(6)', 'DATETIME(6) COLLATE TIME') WHERE type = 'table'",
+	"PRAGMA writable_schema = OFF",
+}
+
 func main() {
+	time.Local = time.UTC
 	var cfg config.Config
 	check(config.Load("rig", os.Args[1], "", &cfg))
 	check(cfg.ValidateAndFillDefaults())
@@ -114,6 +124,11 @@ func makeTables(cfg config.Config, store string, folder string) error {
 	}
 	if err := schema.UpdateFromConfig(&schema.UpdateConfig{SchemaFS: statements}, connection); err != nil {
 		return fmt.Errorf("update of %s: %w", store, err)
+	}
+	for _, statement := range compareTimes {
+		if err := connection.ExecDDLQuery(statement); err != nil {
+			return fmt.Errorf("collation of %s: %w", store, err)
+		}
 	}
 	connection.Close()
 	return os.Rename(making.DatabaseName, settings.DatabaseName)
