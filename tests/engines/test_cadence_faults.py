@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import uuid
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import pytest
 
 from onward import Onward
 from onward.core import record as r
+from onward.errors import StoreUnavailable
 from rig.cadence import Cadence
 from rig.ledger import Ledger
 from rig.processes import Child
+from tests.engines.cadence_histories import last_events
 from tests.engines.cadence_worker import STEPS, make_app
 from tests.kit import eventually
 
@@ -23,6 +27,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cadence")]
 
 KILLS = 10
 WITHIN_S = 240.0
+EVENTS_SHOWN = 30
+ERRORS_SHOWN = 40
+"""Lines of a failure about the history of the workflow, and about the errors of the worker."""
 
 RUN = uuid.uuid4().hex[:8]
 """Names the task lists of this run: $ONWARD_CADENCE may name a server that has older ones."""
@@ -36,38 +43,48 @@ async def _start(url: str, ledger: Ledger, fault: str) -> Child:
     return child
 
 
-async def _grown(ledger: Ledger, length: int) -> None:
-    """Wait until the ledger has so many lines."""
-
-    async def enough() -> bool:
-        return len(ledger.read()) >= length
-
-    await eventually(enough, WITHIN_S)
+async def _grown(ledger: Ledger, length: int) -> bool:
+    """Whether the ledger has so many lines."""
+    return len(ledger.read()) >= length
 
 
-async def _charging(ledger: Ledger) -> None:
-    """Wait until a charge has begun."""
-
-    async def charges() -> bool:
-        return any(line[0] == "charge" for line in ledger.read())
-
-    await eventually(charges, WITHIN_S)
+async def _charging(ledger: Ledger) -> bool:
+    """Whether a charge has begun."""
+    return any(line[0] == "charge" for line in ledger.read())
 
 
-async def _all_ended(app: Onward, ledger: Ledger, handles: list[Any]) -> None:
-    """Wait until all tasks have ended. A person looks into the ledger, and decides about charges in doubt and tasks that crashed often."""
-    for handle in handles:
+async def _ended(app: Onward, ledger: Ledger, handle: Any) -> bool:
+    """Whether the task has ended. A person looks into the ledger, and decides about charges in doubt and tasks that crashed often."""
+    try:
+        task = await handle.get()
+        if task.reason == "in_doubt":
+            charged = ["charge", handle.id] in ledger.read()
+            await app.resolve(handle.id, "happened" if charged else "not_happened", "charged")
+        elif task.reason == "quarantined":
+            await app.resume(handle.id)
+    except StoreUnavailable:  # the worker of a busy machine did not answer in time: the test asks again
+        return False
+    return bool(task.ended)
 
-        async def ended(handle: Any = handle) -> bool:
-            task = await handle.get()
-            if task.reason == "in_doubt":
-                charged = ["charge", handle.id] in ledger.read()
-                await app.resolve(handle.id, "happened" if charged else "not_happened", "charged")
-            elif task.reason == "quarantined":
-                await app.resume(handle.id)
-            return bool(task.ended)
 
-        await eventually(ended, WITHIN_S)
+async def _until(check: Callable[[], Awaitable[bool]], app: Onward, handle: Any, child: Child) -> None:
+    """Wait for something about this task; the failure tells where the task, its workflow and the worker are."""
+    try:
+        await eventually(check, WITHIN_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{await _account(app, handle, child)}") from error
+
+
+async def _account(app: Onward, handle: Any, child: Child) -> str:
+    """The task, the end of the history of its workflow, its open activities, and the errors of the worker."""
+    try:
+        task = await handle.get()
+        state = f"state {task.state}, reason {task.reason}, attempt {task.attempt}"
+    except StoreUnavailable as error:
+        state = str(error)
+    history = "\n".join(await last_events(app, handle.id, EVENTS_SHOWN))
+    errors = "\n".join(child.errors[-ERRORS_SHOWN:])
+    return f"task {handle.id}: {state}\n{history}\nthe worker {'runs' if child.running else 'has ended'}; its errors:\n{errors}"
 
 
 async def _check(app: Onward, ledger: Ledger, handles: list[Any]) -> None:
@@ -95,14 +112,13 @@ async def _kill_workers(cadence: Cadence, folder: Path, kills: int, fault: str =
         try:
             for number in range(kills):
                 handles.append(await app.submit("work"))
-                if number == 0:
-                    await _charging(ledger)
-                else:
-                    await _grown(ledger, len(ledger.read()) + 1 + number % 6)
+                enough = partial(_grown, ledger, len(ledger.read()) + 1 + number % 6)
+                await _until(enough if number else partial(_charging, ledger), app, handles[-1], child)
                 child.kill9()
                 child.close()
                 child = await _start(url, ledger, fault)
-            await _all_ended(app, ledger, handles)
+            for handle in handles:
+                await _until(partial(_ended, app, ledger, handle), app, handle, child)
             await _check(app, ledger, handles)
         finally:
             child.close()
