@@ -43,7 +43,7 @@ from onward.engine import background
 from onward.engine.background import Spawn
 from onward.engine.check.deploy_check import HANDLER_TIMEOUT_S, Checker, Finding, Progress, Replayed, show_no_progress
 from onward.engine.context.secrets import Source
-from onward.engine.context.signatures import JsonObject, SubmitManyOptions, SubmitOptions, T_co, Untyped
+from onward.engine.context.signatures import SubmitManyOptions, SubmitOptions, T_co
 from onward.engine.worker.ticker import Ticker
 from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
@@ -336,7 +336,8 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
         `asker` names the caller for whom your program submits the task (`person:ID` or `key:ID`): approval rules keep it from deciding.
 
         With the handler itself (and not its name) type checkers know the input and the result. The input is the handler's one
-        argument, or a mapping of its arguments by name. The result is JSON: of a dataclass or a pydantic model it is a dict.
+        argument, or a mapping of its arguments by name.
+        The result has the type that the handler's annotation names, where this app has the handler; elsewhere it is JSON.
         """
         more: dict[str, Any] = {"group": group, "budget": budget, "webhook": webhook, "askers": _askers(asker)}
         request = SubmitRequest(
@@ -345,7 +346,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
         if after is not None:
             request = await self.service.agent_states.after(after, request)
         (task_id,) = await self.service.submit([request], connection=connection)
-        return Handle(self, task_id)
+        return Handle(self, task_id, request.task)
 
     # fmt: off
     # as for submit
@@ -373,7 +374,7 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
         ids = await self.service.submit(
             [SubmitRequest(name, value, **options) for value in inputs], connection=connection
         )
-        return [Handle(self, task_id) for task_id in ids]
+        return [Handle(self, task_id, name) for task_id in ids]
 
     def handle(self, task_id: str) -> Handle[Any]:
         """A handle for a task by its id. Does not look the task up."""
@@ -543,27 +544,29 @@ class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherE
 class Handle(Generic[T_co]):
     """A submitted task."""
 
-    def __init__(self, app: Onward, task_id: str) -> None:
+    def __init__(self, app: Onward, task_id: str, task: str | None = None) -> None:
         self._app = app
         self.id: str = task_id
+        self._task = task
 
     def __repr__(self) -> str:
         return f"<task {self.id}>"
 
-    @overload
-    async def result(self: Handle[Untyped], timeout: Duration | None = None, *, partial: bool = False) -> Any: ...
-    @overload
-    async def result(
-        self: Handle[JsonObject], timeout: Duration | None = None, *, partial: bool = False
-    ) -> dict[str, Any]: ...
-    @overload
-    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co: ...
-    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
+    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co:
         """Wait for the result and return it. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on after a timeout.
         Raises TaskParked (a ResultTimeout) at once when the task waits for a person to resume it. With `partial`, a failed task
         gives its best result so far, where it has one: an agent that ran out of time."""
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
-        return await self._app.service.result(self.id, timeout_s, partial=partial)
+        result: T_co = await self._app.service.result(self.id, timeout_s, partial=partial)
+        if not any(handler.result_type for handler in self._app.handlers.values()):
+            return result
+        if self._task is None or partial:
+            task = await self._app.get(self.id)
+            if task.state != "completed":
+                return result  # the best result so far of a task that failed
+            self._task = task.task
+        handler = self._app.handlers.get(self._task)
+        return result if handler is None else handler.load_result(result)  # type: ignore[no-any-return]
 
     async def get(self) -> Task:
         """The task as it is now."""

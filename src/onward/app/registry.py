@@ -15,6 +15,7 @@ from onward.core.limit import Limit
 from onward.core.retry import Retry, as_retry
 from onward.core.schedule import MISSED, Rhythm
 from onward.core.secret import Secret
+from onward.engine.context.results import check_result_type
 from onward.engine.context.secrets import Secrets
 from onward.engine.handlers import DEFAULT_RETRY, Handler
 from onward.errors import BadSetting, UsageError
@@ -123,6 +124,7 @@ class Registry:
                 siblings=self.handlers,
             )
             handler.takes  # noqa: B018 -- refuses a handler without a context here, and not at its first task
+            check_result_type(function, f"the handler {task_name!r}")
             spec = HandlerSpec(
                 handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets
             )
