@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
 import re
 import shlex
 import sys
@@ -77,6 +79,17 @@ def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
         words = shlex.split(command.replace("--turn N", "--turn 3"), comments=True)[1:]
         assert "--help" in words or parse(words).command == words[0]
     assert commands
+
+
+async def test_values() -> None:
+    names = code_of("values.md", "invoices.py")
+    async with memory_app(names["app"]) as app:
+        task = await app.submit("month", ["a", "b"])
+        await drain(app)
+        ((day, invoices),) = (await task.result()).items()
+    assert day == datetime.date(2026, 12, 1)
+    assert [type(invoice) for invoice in invoices] == [names["Invoice"]] * 2
+    assert invoices[0].total == decimal.Decimal("19.90")
 
 
 async def test_effects() -> None:

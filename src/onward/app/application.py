@@ -566,7 +566,7 @@ class Handle(Generic[T_co]):
                 return result  # the best result so far of a task that failed
             self._task = task.task
         handler = self._app.handlers.get(self._task)
-        return result if handler is None else handler.load_result(result)  # type: ignore[no-any-return]
+        return result if handler is None else handler.load_result(result)
 
     async def get(self) -> Task:
         """The task as it is now."""

@@ -12,10 +12,10 @@ from onward.core.hook import Event as HookEvent
 from onward.core.hook import Hook, hook
 from onward.core.journal.checkpoint import Checkpoints, checkpoints
 from onward.core.limit import Limit
+from onward.core.result_types import check_result_type
 from onward.core.retry import Retry, as_retry
 from onward.core.schedule import MISSED, Rhythm
 from onward.core.secret import Secret
-from onward.engine.context.results import check_result_type
 from onward.engine.context.secrets import Secrets
 from onward.engine.handlers import DEFAULT_RETRY, Handler
 from onward.errors import BadSetting, UsageError

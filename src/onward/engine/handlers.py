@@ -10,9 +10,9 @@ from typing import Any
 
 from onward.core.journal.checkpoint import DEFAULT, Checkpoints
 from onward.core.limit import Limit
+from onward.core.result_types import ResultType, result_type
 from onward.core.retry import Retry
 from onward.engine.context.arguments import Arguments, with_placeholders
-from onward.engine.context.results import ResultType, result_type
 from onward.errors import InvalidInput, UsageError
 
 DEFAULT_RETRY = Retry(attempts=4)

@@ -6,46 +6,16 @@ Handlers and tools are called this way.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import typing
 from collections.abc import Callable
 from typing import Any
 
 from onward.core import call, mask, secret
+from onward.core.annotations import adapter, bears_secrets, secret_str, secret_str_type
 from onward.errors import InvalidInput
 
 _UNCHECKED = (inspect.Parameter.empty, Any, object)
-
-
-@functools.lru_cache(maxsize=2048)
-def adapter(annotation: Any) -> Any:
-    """Pydantic's checker for a type. Imported here because it takes as long as all the rest of Onward to load, and a
-    process that only submits plain values never needs it."""
-    from pydantic import ConfigDict, PydanticUserError, TypeAdapter  # noqa: PLC0415
-
-    try:  # bytes as base64: as UTF-8, which is pydantic's usual way, most bytes could not be written
-        return TypeAdapter(annotation, config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64"))
-    except PydanticUserError as error:
-        if error.code != "type-adapter-config-unused":
-            raise
-    return TypeAdapter(annotation)  # a model, a dataclass or a TypedDict has a configuration of its own
-
-
-@functools.cache
-def _secret_str_type() -> Any:
-    from pydantic import SecretStr  # noqa: PLC0415 -- as above
-
-    class Resolved(SecretStr):
-        """A SecretStr that stands for a reference to a secret, and not for clear text. Pydantic leaves it as it is."""
-
-    Resolved.__name__ = "SecretStr"
-    return Resolved
-
-
-def secret_str(value: str) -> Any:
-    """The value of a secret as functions get it: a SecretStr."""
-    return _secret_str_type()(value)
 
 
 def with_placeholders(value: Any) -> Any:
@@ -55,16 +25,10 @@ def with_placeholders(value: Any) -> Any:
     )
 
 
-@functools.lru_cache(maxsize=2048)
-def bears_secrets(annotation: Any) -> bool:
-    """Whether values of this type may have secrets in them."""
-    return "Secret" in repr(adapter(annotation).core_schema)
-
-
 def _has_clear_text(value: Any) -> bool:
     """Whether the value has a secret that was given as clear text and not as a reference."""
     if hasattr(value, "get_secret_value"):
-        return not isinstance(value, (_secret_str_type(), secret.Secret))
+        return not isinstance(value, (secret_str_type(), secret.Secret))
     if isinstance(value, list | tuple | set | frozenset):
         return any(_has_clear_text(item) for item in value)
     fields = value if isinstance(value, dict) else getattr(value, "__dict__", None)

@@ -18,11 +18,11 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Control, Doubt, Fenced, NotNow, Park
 from onward.core.crash import crashpoint
+from onward.core.result_types import result_type
 from onward.core.retry import HOPELESS
 from onward.core.task import NEVER, Reason
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
-from onward.engine.context.results import result_type
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.ports import StepWriter
 from onward.engine.shift.replay import STEPS, Known, failure_of

@@ -18,9 +18,9 @@ from onward.core import record as r
 from onward.core.control import Control, Fenced
 from onward.core.crash import crashpoint
 from onward.core.record import Entry
+from onward.core.result_types import result_type
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
-from onward.engine.context.results import result_type
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import Known
 from onward.engine.shift.scope import SCOPE, Scope

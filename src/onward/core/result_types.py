@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from onward.core import secret, wire
-from onward.engine.context.arguments import adapter, bears_secrets, secret_str
+from onward.core.annotations import adapter, bears_secrets, secret_str
 from onward.errors import InvalidInput, UsageError
 
 _SCALARS = frozenset({type(None), None, bool, int, float, str})
@@ -89,6 +89,9 @@ _types: weakref.WeakKeyDictionary[Any, ResultType | None] = weakref.WeakKeyDicti
 """Weak, because a step is often a closure for one call: a strong reference would keep alive all that it captured."""
 
 
+_NEW: Any = object()
+
+
 def result_type(function: Callable[..., Any]) -> ResultType | None:
     """The result type of a function; None when its results are plain JSON, or when its annotation says nothing of them."""
     if type(function) is not types.FunctionType:
@@ -96,9 +99,10 @@ def result_type(function: Callable[..., Any]) -> ResultType | None:
     if not isinstance(function, type) and "return" not in getattr(function, "__annotations__", ()):
         return None
     try:
-        if function not in _types:
-            _types[function] = _result_type(function)
-        return _types[function]
+        known = _types.get(function, _NEW)
+        if known is _NEW:
+            known = _types[function] = _result_type(function)
+        return known
     except TypeError:  # not hashable, or without weak references
         return _result_type(function)
 
@@ -259,10 +263,10 @@ def _json_kind(annotation: Any) -> str:
     origin, items = _parts(annotation)
     if origin is typing.Literal:
         return _json_kind(type(items[0]))
+    if origin in _UNIONS:
+        kinds = {_json_kind(item) for item in items}
+        return kinds.pop() if len(kinds) == 1 else "union"
     if not isinstance(origin, type):
-        if origin in _UNIONS:
-            kinds = {_json_kind(item) for item in items}
-            return kinds.pop() if len(kinds) == 1 else "union"
         return "object" if origin in _OBJECTS else "value"
     if issubclass(origin, enum.Enum):
         return _json_kind(type(next(iter(origin)).value)) if len(origin) else "value"
@@ -291,4 +295,4 @@ def _first(reasons: collections.abc.Iterable[str | None]) -> str | None:
 
 
 def _name(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
