@@ -99,7 +99,7 @@ def result_type(function: Callable[..., Any]) -> ResultType | None:
     if not isinstance(function, type) and "return" not in getattr(function, "__annotations__", ()):
         return None
     try:
-        known = _types.get(function, _NEW)
+        known: ResultType | None = _types.get(function, _NEW)
         if known is _NEW:
             known = _types[function] = _result_type(function)
         return known
