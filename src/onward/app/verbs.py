@@ -15,6 +15,7 @@ from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import Ask, Doubt, Schedule, Spent, Timeline
 from onward.engine.check.deploy_check import HANDLER_TIMEOUT_S, Checker, Finding, Progress, Replayed, show_no_progress
+from onward.engine.context.options import refuse_unknown
 from onward.engine.context.signatures import SubmitManyOptions, SubmitOptions, T_co
 from onward.engine.handlers import Handler
 from onward.service.audit import Entries
@@ -82,6 +83,7 @@ class Verbs(Queries):
         webhook: str | None = None,
         asker: str | None = None,
         connection: Any = None,
+        **unknown: Any,
     ) -> Handle[Any]:
         """Submit a task, and return its handle after the commit.
 
@@ -96,6 +98,7 @@ class Verbs(Queries):
         argument, or a mapping of its arguments by name.
         The result has the type that the handler's annotation names, where this app has the handler; elsewhere it is JSON.
         """
+        refuse_unknown("app.submit", unknown, SubmitOptions.__optional_keys__)
         more: dict[str, Any] = {"group": group, "budget": budget, "webhook": webhook, "askers": _askers(asker)}
         request = SubmitRequest(
             self.name_of(handler), input, key, priority, queue, deadline, delay, expires, labels, **more
@@ -126,6 +129,7 @@ class Verbs(Queries):
         self, handler: Callable[..., Any] | str, inputs: Sequence[Any], **options: Any
     ) -> list[Handle[Any]]:
         """Submit one task for each input, in one commit: all or none. Options as for `submit`, except `key`."""
+        refuse_unknown("app.submit_many", options, SubmitManyOptions.__optional_keys__)
         name = self.name_of(handler)
         connection, options["askers"] = options.pop("connection", None), _askers(options.pop("asker", None))
         ids = await self.service.submit(

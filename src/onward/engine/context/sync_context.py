@@ -13,6 +13,7 @@ from onward.engine.context.child import Child
 from onward.engine.context.context import RAISE, Context
 from onward.engine.context.signatures import T_co
 from onward.engine.shift.scope import SCOPE
+from onward.errors import UsageError
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
@@ -141,6 +142,11 @@ class SyncContext:
 
             @functools.wraps(attribute)
             def call(*args: Any, **kwargs: Any) -> Any:
+                if SCOPE.get(None) is None:
+                    raise UsageError(
+                        f"ctx.{name} was called in a thread that the handler has started; call it in the thread of the handler, and use "
+                        "ctx.gather or ctx.map to do several things at once"
+                    )
                 value = attribute(*args, **kwargs)
                 if hasattr(value, "__aenter__"):
                     return _SyncBlock(value, self._loop)

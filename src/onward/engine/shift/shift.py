@@ -306,6 +306,8 @@ class Shift(TaskResources):
                 return journal.interruption
             if journal.task is not None and journal.task.cancelling():
                 raise error
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # of a TaskGroup in the handler
+            error = error.exceptions[0]
         return error
 
     # ── endings ──────────────────────────────────────────────────────────────────────────────────────────────────
