@@ -10,7 +10,8 @@ from onward.lazy import lazy
 if TYPE_CHECKING:
     from onward.agent.tools import tool
     from onward.app.application import VERSION as __version__
-    from onward.app.application import Handle, Onward
+    from onward.app.application import Onward
+    from onward.app.verbs import Handle
     from onward.client.client import Client, SyncClient
     from onward.core.approval import ApprovalRule
     from onward.core.budget import Budget
@@ -34,7 +35,7 @@ else:
             "Context": "onward.engine.context.context",
             "Denied": "onward.errors",
             "Fatal": "onward.errors",
-            "Handle": "onward.app.application",
+            "Handle": "onward.app.verbs",
             "JsonLines": "onward.logging",
             "Limit": "onward.core.limit",
             "LogContext": "onward.logging",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import datetime
+import decimal
 import re
 import shlex
 import sys
@@ -16,7 +19,7 @@ from onward import Budget, Onward
 from onward.agent.models.scripted import ScriptedModel
 from onward.cli.args.parser import parse
 from onward.core.task import State
-from onward.errors import Fatal
+from onward.errors import Fatal, TaskCancelled
 from onward.service.submission import SubmitRequest
 from onward.testing import crashes, drain, memory_app
 from tests.kit import sql
@@ -77,6 +80,40 @@ def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
         words = shlex.split(command.replace("--turn N", "--turn 3"), comments=True)[1:]
         assert "--help" in words or parse(words).command == words[0]
     assert commands
+
+
+async def test_values() -> None:
+    names = code_of("values.md", "invoices.py")
+    async with memory_app(names["app"]) as app:
+        task = await app.submit("month", ["a", "b"])
+        await drain(app)
+        ((day, invoices),) = (await task.result()).items()
+    assert day == datetime.date(2026, 12, 1)
+    assert [type(invoice) for invoice in invoices] == [names["Invoice"]] * 2
+    assert invoices[0].total == decimal.Decimal("19.90")
+
+
+async def test_plain_functions(url: str) -> None:
+    names = code_of("sync.md", "shop.py")
+    names["app"].move(url)
+    async with memory_app(names["app"]) as app:
+        task = await app.submit("pay", {"order": "7", "cents": 500})
+        await drain(app)
+        (approval,) = await app.approvals()
+        await app.decide(approval.id, "approve", by="ada")
+        await drain(app)
+        assert await task.result() == "charged 500 for 7, shipped by ada"
+
+    def program() -> None:
+        task_id = names["view"]("8")["task"]
+        assert names["view"]("8")["task"] == task_id, "the same key is the same task"
+        assert names["approve_all"]("ada") == 0
+        names["app"].sync.cancel(task_id)
+        with pytest.raises(TaskCancelled):
+            names["wait"](task_id)
+        names["app"].sync.close()
+
+    await asyncio.to_thread(program)
 
 
 async def test_effects() -> None:

@@ -494,7 +494,7 @@ async def test_a_child_by_its_function_has_the_name_of_its_handler(lab: Lab) -> 
             "ctx.submit takes no key=: a child has a key of its own, made of the task and the place in its code",
         ),
         ({"connection": object()}, "ctx.submit takes no connection=.*app.submit"),
-        ({"queu": "slow"}, "ctx.submit has no option 'queu'; it takes after, budget"),
+        ({"queu": "slow"}, "ctx.submit has no option 'queu'; perhaps you meant 'queue'"),
         ({"tenant": "other"}, "ctx.submit has no option 'tenant'"),
     ],
     ids=["key", "connection", "typo", "internal"],
@@ -645,3 +645,45 @@ async def test_callables_of_every_kind(lab: Lab) -> None:
     assert task.result == [2, 3, 4, 5, 3, 3, 1]
     keys = [x.key for x in await lab.store.journal(task.task_id) if x.kind == r.STEP_DONE]
     assert keys == ["Tool", "method", "static", "Later", "gives_a_coroutine", "method#2", "abs"]
+
+
+# ── errors in groups and threads ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_error_inside_of_a_task_group_is_the_error_of_the_task(lab: Lab) -> None:
+    async def fail(message: str) -> None:
+        raise ValueError(message)
+
+    @lab.app.task(retry=1)
+    async def grouped(ctx: Any, messages: list[str]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for message in messages:
+                group.create_task(fail(message))
+
+    single = await lab.run(grouped, ["no disk"])
+    assert single.error is not None
+    assert (single.error["type"], single.error["message"]) == ("ValueError", "no disk")
+    several = await lab.run(grouped, ["no disk", "no net"])
+    assert several.error is not None
+    assert "ValueError: no disk; ValueError: no net" in several.error["message"]
+
+
+async def test_a_context_in_a_thread_that_the_handler_started_says_so(app: Onward) -> None:
+    @app.task
+    def threads(ctx: Any) -> list[str]:
+        errors: list[str] = []
+
+        def work() -> None:
+            try:
+                ctx.step(lambda: 1, name="x")
+            except UsageError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return errors
+
+    async with app.worker():
+        (error,) = await (await app.submit(threads)).result(timeout=60)
+    assert "ctx.step was called in a thread that the handler has started" in error

@@ -244,7 +244,7 @@ class Calls:
         work = self._tool_step(allowed)
         options["timeout"] = self._limit_time(tool, work)
         if tool.undo is not None:
-            options["undo"] = _undo_by_name(self._reveal_secrets(tool.undo, allowed.arguments))
+            options["undo"] = _undo_by_name(tool, self._reveal_secrets(tool.undo, allowed.arguments))
         if tool.reconcile is not None:
             options["reconcile"] = self._reconcile_step(tool, tool.reconcile, allowed)
         recorded = await ctx.step(work, allowed.arguments, **options)
@@ -305,9 +305,9 @@ class Calls:
                 output = await tool.function(*args, **kwargs)
             else:
                 output = await asyncio.to_thread(tool.function, *args, **kwargs)
-            await cache.put(tool, arguments, tenant, output)
+            await cache.put(tool, arguments, tenant, tool.dump(output))
         else:
-            output = cached.output
+            output = tool.load(cached.output)
         tracing.record_output(span, output)
         recorded = await record(tool.observed(output))
         return recorded if cached is None else {**recorded, "cached": {"in": cache.name, "at": cached.at}}
@@ -451,14 +451,14 @@ def _has_secrets(arguments: dict[str, Any]) -> bool:
     return any(secret.names(arguments))
 
 
-def _undo_by_name(undo: Callable[..., Any]) -> Callable[..., Any]:
+def _undo_by_name(tool: Tool, undo: Callable[..., Any]) -> Callable[..., Any]:
     """An undo for a step, from an undo that takes the tool's own arguments by name."""
 
     @functools.wraps(undo)
     def undo_call(arguments: dict[str, Any], **result: Any) -> Any:
         recorded: Any = result.get("result")
         if is_output(recorded) and "output" in recorded:
-            result = {"result": recorded["output"]}
+            result = {"result": tool.load(recorded["output"])}
         return undo(**arguments, **result)
 
     return undo_call

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 
 from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
+from onward.core.result_types import check_result_type, result_type
 from onward.core.retry import Retry
 from onward.core.secret import check_name
 from onward.core.state import StatePatch
@@ -74,6 +75,7 @@ class Tool:
                 f"tool {self.name!r} cannot be cached: only a tool that reads can be (risk='read'), without `makes`, and without `ctx`, "
                 "which is another one in each task"
             )
+        check_result_type(self.function, f"tool {self.name!r}")
         self.__dict__.update(__doc__=self.description, __name__=self.name, __wrapped__=self.function)
 
     def _check_makes_secret(self, name: str) -> None:
@@ -107,13 +109,26 @@ class Tool:
         """An output, with the patch that `normalize` makes of it. A `normalize` that fails only sets a risk flag: the tool has
         already run."""
         if self.normalize is None:
-            return output
+            return self.dump(output)
         try:
             patch = self.normalize(output)
-            return output if patch is None else (StatePatch.model_validate(patch), output)
+            return self.dump(output) if patch is None else (StatePatch.model_validate(patch), self.dump(output))
         except Exception as error:
             why = f"the output of {self.name} was not understood: {wire.error_value(error)['message']}"
-            return StatePatch(flag_risks=(why,)), output
+            return StatePatch(flag_risks=(why,)), self.dump(output)
+
+    def dump(self, output: Any) -> Any:
+        """An output as JSON. A string and bytes stay as they are: the model is shown them, or an artifact keeps them."""
+        declared = result_type(self.function)
+        return output if declared is None or isinstance(output, str | bytes) else declared.dump(output)
+
+    def load(self, value: Any) -> Any:
+        """An output from its JSON, in the type that the function returns; the JSON itself where it does not fit."""
+        declared = result_type(self.function)
+        try:
+            return value if declared is None else declared.load(value)
+        except ValueError:
+            return value
 
     def spec(self, secrets: Iterable[str] = ()) -> dict[str, Any]:
         """The description of the tool for a model, with the secrets that the model may name."""

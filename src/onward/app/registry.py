@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -12,9 +13,11 @@ from onward.core.hook import Event as HookEvent
 from onward.core.hook import Hook, hook
 from onward.core.journal.checkpoint import Checkpoints, checkpoints
 from onward.core.limit import Limit
+from onward.core.result_types import check_result_type
 from onward.core.retry import Retry, as_retry
 from onward.core.schedule import MISSED, Rhythm
 from onward.core.secret import Secret
+from onward.engine.context.options import refuse_unknown
 from onward.engine.context.secrets import Secrets
 from onward.engine.handlers import DEFAULT_RETRY, Handler
 from onward.errors import BadSetting, UsageError
@@ -91,6 +94,7 @@ class Registry:
         group: str | None = None,
         limit: Limit | None = None,
         checkpoint: str | Checkpoints | None = None,
+        **unknown: Any,
     ) -> Any:
         """Register a function as the handler of tasks of its name. The function itself is returned unchanged.
 
@@ -100,6 +104,7 @@ class Registry:
         is for each group, or for all tasks of this name where they have none. `checkpoint` sets when the results of reads
         are written, and which checkpoints are kept (see `Checkpoints`).
         """
+        refuse_unknown("app.task", unknown, _TASK_OPTIONS)
 
         def register(function: F) -> F:
             task_name = name or function.__name__
@@ -123,6 +128,7 @@ class Registry:
                 siblings=self.handlers,
             )
             handler.takes  # noqa: B018 -- refuses a handler without a context here, and not at its first task
+            check_result_type(function, f"the handler {task_name!r}")
             spec = HandlerSpec(
                 handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets
             )
@@ -155,7 +161,10 @@ class Registry:
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
+        group: str | None = None,
+        limit: Limit | None = None,
         checkpoint: str | Checkpoints | None = None,
+        **unknown: Any,
     ) -> Callable[..., Coroutine[Any, Any, Any]]:
         """Register an agent: the handler of tasks of this name, whose input is a goal and whose result is the model's answer. The input
         can also be a whole AgentState: the agent begins with its plan, facts, questions, artifacts and flags, and keeps its own
@@ -176,8 +185,9 @@ class Registry:
         the model may name in arguments of its tools. With `undo`, a task that fails, is cancelled or passes its deadline runs the `undo`
         of each finished tool call, the last first; such a task has no checkpoints. `policy` replaces the default policy, which decides
         the next action. `checkpoint` is "every_step", "every_iteration" or "on_state_change", and sets which reads may be repeated after
-        a crash, or a `Checkpoints`, which also sets which checkpoints are kept.
+        a crash, or a `Checkpoints`, which also sets which checkpoints are kept. `group` and `limit` are as for `app.task`.
         """
+        refuse_unknown("app.agent", unknown, _AGENT_OPTIONS)
         from onward.agent.calls import MIN_SHOWN_BYTES, SHOWN_BYTES  # noqa: PLC0415 -- pydantic, which most programs do not need
         from onward.agent.checkpoint import signature_with_state  # noqa: PLC0415
         from onward.agent.loop import CONTEXT_BYTES, NO_LIMITS, Agent  # noqa: PLC0415
@@ -226,8 +236,11 @@ class Registry:
 
         handler.__signature__ = signature = signature_with_state(handler)  # type: ignore[attr-defined]
         handler.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
+        if result is not None:  # a string is the best result so far of an agent whose budget is spent
+            handler.__annotations__["return"] = result | str
         self._agents[name] = description or instructions
-        self.task(name=name, retry=retry, deadline=deadline, queue=queue, checkpoint=checkpoint)(handler)
+        options: dict[str, Any] = {"queue": queue, "group": group, "limit": limit, "checkpoint": checkpoint}
+        self.task(name=name, retry=retry, deadline=deadline, **options)(handler)
         self.handlers[name] = registered = dataclasses.replace(self.handlers[name], agent=True, doc=description)
         checks = {tool.name: tool.check for tool in agent.tools.values()}
         self._handler_specs[name] = dataclasses.replace(
@@ -359,3 +372,7 @@ class Registry:
         rhythm.check()
         request = SubmitRequest(self.name_of(handler), input, None, priority, queue, deadline, labels=labels)
         self._schedule_specs[name] = ScheduleSpec(name, request, rhythm, missed)
+
+
+_TASK_OPTIONS = frozenset(inspect.signature(Registry.task).parameters) - {"self", "function", "unknown"}
+_AGENT_OPTIONS = frozenset(inspect.signature(Registry.agent).parameters) - {"self", "name", "unknown"}

@@ -178,10 +178,11 @@ class _Handle:
         return f"<task {self.id}>"
 
     @verb
-    def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Script[Any]:
+    def result(self, timeout: Duration | None = None, *, partial: bool = False, returns: Any = None) -> Script[Any]:
         """Wait for the result. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. With `partial`, a task that
-        failed gives the best result that it had by then, where it had one."""
-        return Verbs.result.script(self._client, self.id, timeout, partial=partial)
+        failed gives the best result that it had by then, where it had one. `returns` is the type that the result is built in, as the
+        handler's annotation names it; without it the result is JSON."""
+        return Verbs.result.script(self._client, self.id, timeout, partial=partial, returns=returns)
 
     @verb
     def get(self) -> Script[Task]:

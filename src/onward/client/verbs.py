@@ -17,11 +17,21 @@ from onward.core.durations import Duration, Moment, seconds
 from onward.core.filter import as_list
 from onward.core.journal.progress import Update
 from onward.core.record import Record
+from onward.core.result_types import type_of
 from onward.core.task import NEEDS_A_PERSON, SAME, State, Task, Tasks
 from onward.core.text import iso
 from onward.core.view_json import from_json
 from onward.core.views import Acted, Ask, Doubt, Spent
-from onward.errors import BadSetting, ResultTimeout, TaskCancelled, TaskFailed, TaskNotFound, TaskParked, UsageError
+from onward.errors import (
+    BadSetting,
+    InvalidInput,
+    ResultTimeout,
+    TaskCancelled,
+    TaskFailed,
+    TaskNotFound,
+    TaskParked,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from onward.core.state import AgentState, ArtifactRef
@@ -155,10 +165,14 @@ class Verbs(ClusterVerbs, Generic[H]):
         return from_json(Acted, (yield from self._call("POST", "/api/tasks/actions", body)).json)
 
     @verb
-    def result(self, task_id: str, timeout: Duration | None = None, *, partial: bool = False) -> Script[Any]:
+    def result(
+        self, task_id: str, timeout: Duration | None = None, *, partial: bool = False, returns: Any = None
+    ) -> Script[Any]:
         """Wait for the result. Raises TaskFailed, TaskCancelled or ResultTimeout; the task goes on regardless. Raises TaskParked (a
         ResultTimeout) at once for a task that is parked or quarantined. With `partial`, a task that failed gives the best result that it
-        had by then, where it had one."""
+        had by then, where it had one. `returns` is the type that the result is built in, as the handler's annotation names it; without it
+        the result is JSON. Raises InvalidInput when the result does not fit it."""
+        declared = None if returns is None else type_of(returns)
         task = yield from self._wait(task_id, None if timeout is None else seconds(timeout, "timeout"))
         if partial and task.partial is not None:
             return task.partial
@@ -166,7 +180,12 @@ class Verbs(ClusterVerbs, Generic[H]):
             raise TaskFailed(task.task_id, task.task, task.error or {}, task.partial)
         if task.state is State.CANCELLED:
             raise TaskCancelled(task.task_id, task.task)
-        return task.result
+        try:
+            return task.result if declared is None else declared.load(task.result)
+        except ValueError as error:
+            raise InvalidInput(
+                f"the result of task {task_id} does not fit the type that `returns` names ({error})"
+            ) from None
 
     def _wait(self, task_id: str, timeout: float | None) -> Script[Task]:
         until = math.inf if timeout is None else self._clock.monotonic() + timeout

@@ -260,12 +260,23 @@ def content_id(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+MAX_SHOWN_ERRORS = 5
+"""Errors of a group that its message names."""
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:
+        return "(its message could not be read)"
+
+
 def error_value(error: BaseException) -> dict[str, Any]:
     """An exception as JSON: its class and its message, as a string that is safe to store, whatever its `__str__` does."""
-    try:
-        message = str(error)
-    except BaseException:
-        message = "(its message could not be read)"
+    message = _message(error)
+    if isinstance(error, BaseExceptionGroup):  # its own message only counts them
+        inside = [f"{type(each).__name__}: {_message(each)}" for each in error.exceptions[:MAX_SHOWN_ERRORS]]
+        message = f"{message}: {'; '.join(inside)}"
     if mask.on:  # before it is cut: half a secret would not be found
         message = mask.text(message)
     message = message.encode("utf-8", "backslashreplace").decode()

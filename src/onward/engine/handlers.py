@@ -10,9 +10,10 @@ from typing import Any
 
 from onward.core.journal.checkpoint import DEFAULT, Checkpoints
 from onward.core.limit import Limit
+from onward.core.result_types import ResultType, result_type
 from onward.core.retry import Retry
 from onward.engine.context.arguments import Arguments, with_placeholders
-from onward.errors import UsageError
+from onward.errors import InvalidInput, UsageError
 
 DEFAULT_RETRY = Retry(attempts=4)
 
@@ -64,6 +65,27 @@ class Handler:
         if self.group not in self.takes.named:
             raise UsageError(f"the handler {self.name!r} has no argument {self.group!r} to group its tasks by")
         return self.group, self.group == self.takes.first
+
+    @functools.cached_property
+    def result_type(self) -> ResultType | None:
+        """The declared type of its results; None when they are plain JSON."""
+        return result_type(self.function)
+
+    def dump_result(self, result: Any) -> Any:
+        """The result as it is recorded. Raises InvalidInput."""
+        return result if self.result_type is None else self.result_type.dump(result)
+
+    def load_result(self, value: Any, secret_value: Callable[[str], str] | None = None) -> Any:
+        """The result of a task from its JSON value, in the type that the function returns. Raises InvalidInput."""
+        if self.result_type is None:
+            return value
+        try:
+            return self.result_type.load(value, secret_value)
+        except ValueError as error:
+            raise InvalidInput(
+                f"the result of a task {self.name!r} does not fit the type that the handler declares now ({error}); "
+                "`await app.get(task_id)` shows the result as it was recorded"
+            ) from None
 
     def registration(self) -> dict[str, Any]:
         """What other processes need to know of it: its queue, deadline and grouping for their submits, its schema for forms."""

@@ -141,6 +141,7 @@ class DryRun(Shift):
         try:
             result = await self._call_handler()
             self._check_returned()
+            result = self._handler.dump_result(result)
         except BaseException as error:
             return self._result_for(self._exit_cause(error))
         return DryRunResult(result=result)

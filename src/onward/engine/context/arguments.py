@@ -1,54 +1,21 @@
 """Arguments: turns a JSON value into the arguments of a function and checks them against its annotations.
 
-Also turns a recorded result back into the type that the function returns. Handlers and tools are called this way.
+Handlers and tools are called this way.
 """
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
-import datetime
-import decimal
-import enum
-import functools
 import inspect
-import pathlib
-import types
 import typing
-import uuid
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from onward.core import call, mask, secret
+from onward.core.annotations import adapter, bears_secrets, secret_str, secret_str_type
 from onward.errors import InvalidInput
 
 _UNCHECKED = (inspect.Parameter.empty, Any, object)
-
-
-@functools.lru_cache(maxsize=2048)
-def adapter(annotation: Any) -> Any:
-    """Pydantic's checker for a type. Imported here because it takes as long as all the rest of Onward to load, and a
-    process that only submits plain values never needs it."""
-    from pydantic import TypeAdapter  # noqa: PLC0415
-
-    return TypeAdapter(annotation)
-
-
-@functools.cache
-def _secret_str_type() -> Any:
-    from pydantic import SecretStr  # noqa: PLC0415 -- as above
-
-    class Resolved(SecretStr):
-        """A SecretStr that stands for a reference to a secret, and not for clear text. Pydantic leaves it as it is."""
-
-    Resolved.__name__ = "SecretStr"
-    return Resolved
-
-
-def secret_str(value: str) -> Any:
-    """The value of a secret as functions get it: a SecretStr."""
-    return _secret_str_type()(value)
 
 
 def with_placeholders(value: Any) -> Any:
@@ -58,15 +25,10 @@ def with_placeholders(value: Any) -> Any:
     )
 
 
-@functools.lru_cache(maxsize=2048)
-def _bears_secrets(annotation: Any) -> bool:
-    return "Secret" in repr(adapter(annotation).core_schema)
-
-
 def _has_clear_text(value: Any) -> bool:
     """Whether the value has a secret that was given as clear text and not as a reference."""
     if hasattr(value, "get_secret_value"):
-        return not isinstance(value, (_secret_str_type(), secret.Secret))
+        return not isinstance(value, (secret_str_type(), secret.Secret))
     if isinstance(value, list | tuple | set | frozenset):
         return any(_has_clear_text(item) for item in value)
     fields = value if isinstance(value, dict) else getattr(value, "__dict__", None)
@@ -86,80 +48,6 @@ def is_async(function: Callable[..., Any]) -> bool:
     if code is not None:
         return code.co_flags & _COROUTINE != 0  # type: ignore[no-any-return]
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
-_return_types: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""Weak, because a step is often a closure for one call: a strong reference would keep alive all that it captured."""
-
-
-def rich_return(function: Callable[..., Any]) -> Any:
-    """The return type, when results have to be built from JSON (a pydantic model, a list of dataclasses, a tuple, a date); else None."""
-    if type(function) is not types.FunctionType:
-        function = _called(function)
-    if not isinstance(function, type) and "return" not in getattr(function, "__annotations__", ()):
-        return None
-    try:
-        if function not in _return_types:
-            _return_types[function] = _rich_return(function)
-        return _return_types[function]
-    except TypeError:  # not hashable, or without weak references
-        return _rich_return(function)
-
-
-def from_json(function: Callable[..., Any], value: Any, secret_value: Callable[[str], str]) -> Any:
-    """A recorded result in the type that the function returns; `secret_value` gives the values of secrets in it."""
-    return_type = rich_return(function)
-    if return_type is None or value is None:
-        return value
-    if _bears_secrets(return_type):
-        value = secret.replaced(
-            value, lambda item: None if (name := secret.name_in(item)) is None else secret_str(secret_value(name))
-        )
-    return adapter(return_type).validate_python(value)
-
-
-def _called(function: Any) -> Any:
-    """The function or class behind a partial, a method, or an object that is called."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__func__", function)
-    return function if isinstance(function, type | types.FunctionType) else type(function).__call__
-
-
-_LOSSY = (tuple, enum.Enum, datetime.date, datetime.time, uuid.UUID, pathlib.PurePath, decimal.Decimal)
-"""Types that JSON has no value for: a record has a list or a string in their place."""
-_CONTAINERS = frozenset(
-    {list, dict, typing.Union, types.UnionType, collections.abc.Sequence, collections.abc.Mapping}
-    | {collections.abc.MutableSequence, collections.abc.MutableMapping}
-)
-
-
-def _rich_return(function: Callable[..., Any]) -> Any:
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-        return_type = function if isinstance(function, type) else hints.get("return")
-        if typing.get_origin(return_type) in {collections.abc.Awaitable, collections.abc.Coroutine}:
-            return_type = typing.get_args(return_type)[-1]
-        if not _is_rich(return_type):
-            return None
-        adapter(return_type)
-    except Exception:  # a name or a type that pydantic does not know
-        return None
-    return return_type
-
-
-def _is_rich(annotation: Any) -> bool:
-    """Whether values of this type have to be built from their JSON."""
-    origin, items = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return _is_rich(items[0])
-    if isinstance(origin, type) and (
-        issubclass(origin, _LOSSY) or hasattr(origin, "model_validate") or dataclasses.is_dataclass(origin)
-    ):
-        return True
-    if origin is dict and items and items[0] in {int, float}:  # JSON has strings as keys
-        return True
-    return origin in _CONTAINERS and any(map(_is_rich, items))
 
 
 class Arguments:
@@ -199,7 +87,7 @@ class Arguments:
         """A JSON value as the arguments of the function (see `core/call.py`), checked against its annotations."""
         arguments = call.arrange(value, self.named, self.needed, open_ended=self.open_ended)
         if arguments is None:
-            quiet = any(_bears_secrets(p.annotation) for p in self.parameters if p.annotation not in _UNCHECKED)
+            quiet = any(bears_secrets(p.annotation) for p in self.parameters if p.annotation not in _UNCHECKED)
             raise call.refusal(self.what, self._parts, value, quiet=quiet)
         return self._split({name: self._check(self.named.get(name), item) for name, item in arguments.items()})
 
@@ -233,11 +121,11 @@ class Arguments:
         try:
             checked = adapter(parameter.annotation).validate_python(value)
         except ValueError as error:
-            quiet = _bears_secrets(parameter.annotation)
+            quiet = bears_secrets(parameter.annotation)
             raise InvalidInput(
                 f"{self.what}: the input for {parameter.name!r} {_first_problem(error, quiet)}"
             ) from None
-        if _bears_secrets(parameter.annotation) and _has_clear_text(checked):
+        if bears_secrets(parameter.annotation) and _has_clear_text(checked):
             raise InvalidInput(f"{self.what}: {secret.in_clear_text(parameter.name)}")
         return checked
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic
 
 from onward.core import record as r
 from onward.core.durations import Duration, seconds
-from onward.engine.context.signatures import JsonObject, T_co, Untyped
+from onward.engine.context.signatures import T_co
 from onward.errors import TaskCancelled, TaskFailed, WaitTimeout
 
 if TYPE_CHECKING:
@@ -25,24 +25,10 @@ class Child(Generic[T_co]):
     def __repr__(self) -> str:
         return f"<child task {self.id}>"
 
-    @overload
-    def __await__(self: Child[Untyped]) -> Generator[Any, Any, Any]: ...
-    @overload
-    def __await__(self: Child[JsonObject]) -> Generator[Any, Any, dict[str, Any]]: ...
-    @overload
-    def __await__(self) -> Generator[Any, Any, T_co]: ...
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[Any, Any, T_co]:
         return Child.result(self).__await__()  # also where `result` of a subclass blocks
 
-    @overload
-    async def result(self: Child[Untyped], timeout: Duration | None = None, *, partial: bool = False) -> Any: ...
-    @overload
-    async def result(
-        self: Child[JsonObject], timeout: Duration | None = None, *, partial: bool = False
-    ) -> dict[str, Any]: ...
-    @overload
-    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co: ...
-    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
+    async def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co:
         """Wait for the result and return it. Raises TaskFailed, TaskCancelled or WaitTimeout. With `partial`, a failed child gives
         its best result so far, where it has one (`TaskFailed.partial`)."""
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
@@ -50,10 +36,12 @@ class Child(Generic[T_co]):
         if message is None:
             raise WaitTimeout(f"child task {self.id} ({self.task}) had not ended in time")
         ended = message["value"]
+        result: T_co
         if ended["state"] == "completed":
-            return ended.get("result")
+            result = self._host.load_result(self.task, ended.get("result"))
+            return result
         if ended["state"] == "cancelled":
             raise TaskCancelled(self.id, self.task)
-        if partial and ended.get("partial") is not None:
-            return ended["partial"]
+        if partial and (result := ended.get("partial")) is not None:
+            return result
         raise TaskFailed(self.id, self.task, ended.get("error") or {}, ended.get("partial"))

@@ -50,6 +50,10 @@ class Host(TaskEnvironment, Protocol):
         """The name of the tasks whose handler this function is; None when this app has no such handler."""
         ...
 
+    def load_result(self, name: str, value: Any) -> Any:
+        """The recorded result of a task of this name, in the type that its handler returns."""
+        ...
+
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         """Submit a child task, once, and return its id."""
         ...

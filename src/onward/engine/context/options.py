@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from onward.engine.context.signatures import ChildOptions
@@ -40,6 +41,15 @@ def refuse_shadowed(
             )
 
 
+def refuse_unknown(verb: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError for an option that the verb does not take, with the option that was probably meant."""
+    names = sorted(known)
+    for name in sorted(set(options).difference(names)):
+        meant = difflib.get_close_matches(name, names, 1)
+        hint = f"perhaps you meant {meant[0]!r}" if meant else f"it takes {', '.join(names)}"
+        raise UsageError(f"{verb} has no option {name!r}; {hint}")
+
+
 _NOT_FOR_CHILDREN = {
     "key": "a child has a key of its own, made of the task and the place in its code, so it is submitted once",
     "connection": "the engine submits a child in a transaction of its own; for a task in your transaction, which is no child, call "
@@ -49,9 +59,6 @@ _NOT_FOR_CHILDREN = {
 
 def check_child_options(options: Mapping[str, Any]) -> None:
     """Raise UsageError for options that `ctx.submit` does not take."""
-    for name in options.keys() - ChildOptions.__optional_keys__:
-        if name in _NOT_FOR_CHILDREN:
-            raise UsageError(f"ctx.submit takes no {name}=: {_NOT_FOR_CHILDREN[name]}")
-        raise UsageError(
-            f"ctx.submit has no option {name!r}; it takes {', '.join(sorted(ChildOptions.__optional_keys__))}"
-        )
+    for name in options.keys() & _NOT_FOR_CHILDREN.keys():
+        raise UsageError(f"ctx.submit takes no {name}=: {_NOT_FOR_CHILDREN[name]}")
+    refuse_unknown("ctx.submit", options, ChildOptions.__optional_keys__)

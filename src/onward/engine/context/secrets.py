@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onward.core import mask, secret
+from onward.core.annotations import secret_str
 from onward.core.control import Control, Park
 from onward.core.secret import Secret, check_name, check_value
-from onward.engine.context.arguments import is_async, secret_str
+from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
 from onward.engine.shift.scope import SCOPE
 from onward.engine.shift.threads import Threads

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict, final
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from onward.core.durations import Duration
 from onward.core.retry import Retry
@@ -21,22 +20,6 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)  # typing of Python 3.11 has no defaults
 
-
-@final
-class Untyped:
-    """Matches no type but Any: `self: Handle[Untyped]` is the overload of a `Handle[Any]`."""
-
-
-class _Dataclass(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-
-
-class _Model(Protocol):
-    __pydantic_fields_set__: set[str]
-
-
-JsonObject = _Dataclass | _Model
-"""A dataclass or a pydantic model: as the result of a task it is a dict."""
 
 Effect = Literal["read", "idempotent", "once"]
 

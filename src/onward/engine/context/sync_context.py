@@ -13,6 +13,7 @@ from onward.engine.context.child import Child
 from onward.engine.context.context import RAISE, Context
 from onward.engine.context.signatures import T_co
 from onward.engine.shift.scope import SCOPE
+from onward.errors import UsageError
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from onward.core.retry import Retry
     from onward.core.state import AgentState, ArtifactRef, StatePatch
     from onward.engine.context.host import Host
-    from onward.engine.context.signatures import ChildOptions, JsonObject, StepOptions, TransactionOptions, Untyped
+    from onward.engine.context.signatures import ChildOptions, StepOptions, TransactionOptions
     from onward.engine.shift.locks import HeldLock
     from onward.engine.shift.spending import Spending
 
@@ -37,15 +38,7 @@ class SyncChild(Child[T_co]):
         super().__init__(child._host, child.id, child.task)
         self._loop = loop
 
-    # fmt: off
-    @overload  # type: ignore[override]  # it is not awaited
-    def result(self: SyncChild[Untyped], timeout: Duration | None = None, *, partial: bool = False) -> Any: ...
-    @overload
-    def result(self: SyncChild[JsonObject], timeout: Duration | None = None, *, partial: bool = False) -> dict[str, Any]: ...
-    @overload
-    def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co: ...
-    # fmt: on
-    def result(self, timeout: Duration | None = None, *, partial: bool = False) -> Any:
+    def result(self, timeout: Duration | None = None, *, partial: bool = False) -> T_co:  # type: ignore[override]  # it is not awaited
         """Wait for the result and return it, as `Child.result`."""
         return _wait(super().result(timeout, partial=partial), self._loop)
 
@@ -149,6 +142,11 @@ class SyncContext:
 
             @functools.wraps(attribute)
             def call(*args: Any, **kwargs: Any) -> Any:
+                if SCOPE.get(None) is None:
+                    raise UsageError(
+                        f"ctx.{name} was called in a thread that the handler has started; call it in the thread of the handler, and use "
+                        "ctx.gather or ctx.map to do several things at once"
+                    )
                 value = attribute(*args, **kwargs)
                 if hasattr(value, "__aenter__"):
                     return _SyncBlock(value, self._loop)

@@ -74,6 +74,10 @@ class ShiftJournal:
             self.recorded_stop = Cancel("cancelled") if replay.stop == r.CANCEL else DeadlineExceeded(allowed or 0.0)
         self.fast_path = replay.exhausted and self.recorded_stop is None
 
+    def secret_value(self, name: str) -> str:
+        """The value of a secret, for results that name it. Raises SecretMissing."""
+        return self.services.secrets.value_for(name, self.tenant)
+
     # ── reading and writing ──────────────────────────────────────────────────────────────────────────────────────
 
     def next(self, scope: Scope, key: str, kinds: frozenset[str], mark: str = "") -> Known | None:

@@ -178,6 +178,7 @@ class Shift(TaskResources):
                 raise self._journal.end(self._journal.interruption)
             result = await self._run_handler_in_time()
             self._check_returned()
+            result = self._handler.dump_result(result)
         except BaseException as error:
             cause = self._exit_cause(error)
             return self._undo_ending(cause) if self._journal.replay.undoing else self._ending_for(cause)
@@ -305,6 +306,8 @@ class Shift(TaskResources):
                 return journal.interruption
             if journal.task is not None and journal.task.cancelling():
                 raise error
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # of a TaskGroup in the handler
+            error = error.exceptions[0]
         return error
 
     # ── endings ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -518,6 +521,10 @@ class Shift(TaskResources):
     def task_name(self, function: Callable[..., Any]) -> str | None:
         siblings = self._handler.siblings
         return next((name for name, handler in siblings.items() if handler.function is function), None)
+
+    def load_result(self, name: str, value: Any) -> Any:
+        handler = self._handler.siblings.get(name)
+        return value if handler is None else handler.load_result(value, self._journal.secret_value)
 
     async def child(self, name: str, value: Any, options: dict[str, Any]) -> str:
         call = Call(f"submit {name}", functools.partial(self._submit_child, name, value, options))

@@ -18,9 +18,10 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Control, Doubt, Fenced, NotNow, Park
 from onward.core.crash import crashpoint
+from onward.core.result_types import result_type
 from onward.core.retry import HOPELESS
 from onward.core.task import NEVER, Reason
-from onward.engine.context.arguments import from_json, is_async
+from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.ports import StepWriter
@@ -113,7 +114,9 @@ class Steps:
         if known.kind == r.STEP_FAILED:
             raise known.failure()
         try:
-            value = from_json(call.function, known.data["result"], self._secret_value)
+            declared = result_type(call.function)
+            value = known.data["result"]
+            value = value if declared is None else declared.load(value, self._journal.secret_value)
         except ValueError as error:
             park = Park(f"the recorded result of step {known.key!r} is not what the code now says it returns: {error}")
             raise self._journal.end(park) from None
@@ -123,18 +126,17 @@ class Steps:
             scope.saga.owe(known.seq, known.key, call, value)
         return value
 
-    def _secret_value(self, name: str) -> str:
-        return self._services.secrets.value_for(name, self._journal.tenant)
-
     def encode_result(self, scope: Scope, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
         """The value as a replay would see it, and the data of its record."""
-        result = wire.encode(value, "its result")
+        declared = result_type(call.function)
+        result = wire.encode(value if declared is None else declared.dump(value), "its result")
         took_ms = int((self._monotonic() - scope.started_at) * 1000)
         head = b'{"ms":%d,"result":' % took_ms if took_ms else b'{"ms":0,"result":'
         tail = b"}" if attempt == 1 and not call.mark else _encode_tail(call.mark, attempt)
-        replayed = wire.same_as_recorded(value, result)
-        if replayed is not value:
-            replayed = from_json(call.function, replayed, self._secret_value)
+        if declared is None:
+            return wire.same_as_recorded(value, result), head + result + tail
+        replayed = declared.load(wire.decode(result), self._journal.secret_value)
+        declared.check_same(value, replayed)
         return replayed, head + result + tail
 
     async def handle_failure(self, scope: Scope, call: Call, attempt: int, error: BaseException) -> int:

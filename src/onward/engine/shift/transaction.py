@@ -18,7 +18,8 @@ from onward.core import record as r
 from onward.core.control import Control, Fenced
 from onward.core.crash import crashpoint
 from onward.core.record import Entry
-from onward.engine.context.arguments import is_async, rich_return
+from onward.core.result_types import result_type
+from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import Known
@@ -50,7 +51,7 @@ class Transaction:
         known = await self._begin(scope)
         if known is not None:
             return self._steps.replay_result(scope, self._call, known)
-        rich_return(self._call.function)  # may import pydantic, which takes long: before the transaction is open
+        result_type(self._call.function)  # may import pydantic, which takes long: before the transaction is open
         attempt = 1
         try:
             while True:

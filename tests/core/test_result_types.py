@@ -1,0 +1,116 @@
+"""Results keep the types that annotations name."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from onward import Onward
+from onward.core import wire
+from onward.core.result_types import check_result_type, result_type, type_of
+from onward.errors import InvalidInput, UsageError
+from tests.core.result_cases import CASES, Item, Point
+
+
+@pytest.mark.parametrize("annotation", CASES, ids=str)
+@given(data=st.data())
+def test_a_value_comes_back_equal_and_of_its_type(annotation: Any, data: st.DataObject) -> None:
+    value = data.draw(CASES[annotation])
+    check_result_type(returning(annotation), "it")
+    declared = type_of(annotation)
+    recorded = wire.decode(wire.encode(value if declared is None else declared.dump(value)))
+    loaded = recorded if declared is None else declared.load(recorded)
+    assert (loaded, type(loaded)) == (value, type(value))
+
+
+class Both(enum.Enum):
+    PAIR = (1, 2)
+
+
+class Base(BaseModel):
+    a: int
+    b: int = 0
+
+
+class Other(BaseModel):
+    a: int
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        (Iterator[int], "can be read only once"),
+        (AsyncIterator[int], "can be read only once"),
+        (Callable[[], int], "is code"),
+        (list[Callable[[], int]], "is code"),
+        (type[int], "is code"),
+        (Both, "the values of Both are not all strings or numbers"),
+        (dict[tuple[int, int], str], "JSON has no tuple[int, int] as the name of a field"),
+        (dict[int | str, str], "JSON has no int | str as the name of a field"),
+        (str | datetime.datetime, "JSON has a string for str and for datetime"),
+        (list[str | bytes], "JSON has a string for str and for bytes"),
+        (set[int] | list[int], "JSON has a list for set[int] and for list[int]"),
+        (Item | dict[str, Any], "JSON has an object for Item and for dict[str, Any]"),
+        (ValueError, "ValueError has no JSON form"),
+        (slice, "slice has no JSON form"),
+    ],
+    ids=str,
+)
+def test_a_handler_that_declares_a_result_that_cannot_be_recorded_is_refused(annotation: Any, reason: str) -> None:
+    app = Onward("sqlite://")
+    with pytest.raises(UsageError) as refused:
+        app.task(name="give")(returning(annotation, context=True))
+    assert "the handler 'give' declares a result that cannot be recorded" in str(refused.value)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize("annotation", ["Missing", "list[Missing]"])
+def test_an_annotation_that_cannot_be_found_says_nothing(annotation: Any) -> None:
+    function = returning(annotation)
+    check_result_type(function, "it")
+    assert result_type(function) is None
+
+
+def test_a_member_of_a_union_that_comes_back_as_another_is_refused() -> None:
+    declared = type_of(Base | Other)
+    assert declared is not None
+    value = Other(a=1)
+    loaded = declared.load(declared.dump(value))
+    if type(loaded) is not Other:
+        with pytest.raises(InvalidInput, match="comes back from its record as a Base"):
+            declared.check_same(value, loaded)
+
+
+def test_a_dict_for_a_model_becomes_the_model() -> None:
+    """A step that is annotated with a model may return the JSON that it got from elsewhere."""
+    declared = type_of(list[Point])
+    assert declared is not None
+    assert declared.load(declared.dump([{"x": 1, "y": 2}])) == [Point(1, 2)]
+
+
+def test_a_value_of_another_type_is_refused_with_both_names() -> None:
+    declared = type_of(datetime.date)
+    assert declared is not None
+    with pytest.raises(InvalidInput, match="object cannot be kept as the date that is declared"):
+        declared.dump(object())
+
+
+def returning(annotation: Any, *, context: bool = False) -> Callable[..., Any]:
+    """A function with this return annotation."""
+
+    def with_context(ctx: Any) -> Any:
+        del ctx
+
+    def without() -> Any:
+        pass
+
+    function = with_context if context else without
+    function.__annotations__["return"] = annotation
+    return function
