@@ -26,7 +26,15 @@ from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
-PUBLIC = ("onward", "onward.agents", "onward.brokers", "onward.client", "onward.errors", "onward.testing")
+PUBLIC = (
+    "onward",
+    "onward.agents",
+    "onward.brokers",
+    "onward.client",
+    "onward.errors",
+    "onward.testing",
+    "onward.integrations.pydantic_ai",
+)
 
 # ── what guides and examples import ──────────────────────────────────────────────────────────────────────────────────
 
