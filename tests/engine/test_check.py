@@ -110,13 +110,12 @@ async def test_a_handler_that_hangs_does_not_hang_the_check(lab: Lab, how: str) 
     versions.append(hangs)
     if "plain" in how:
         lab.app.handlers["work"] = lab.app.handlers["work"].__class__("work", plain)
-    began = time.monotonic()
-    findings = await lab.app.check(patience=0.2)
+    async with asyncio.timeout(60):
+        findings = await lab.app.check(patience=0.2)
     release.append(True)
     assert [finding.verdict for finding in findings] == [Verdict.HANGS] * 4
     assert "not through after 0.2 s" in findings[0].detail
     assert "not tried" in findings[-1].detail, "a handler that hangs does so for all of its tasks"
-    assert time.monotonic() - began < 9
 
 
 async def test_a_handler_that_catches_everything(lab: Lab) -> None:

@@ -317,5 +317,5 @@ async def test_sleeping_on_every_store(app: Onward) -> None:
         await eventually(asleep)
         await eventually(let_go)
         assert await handle.result(timeout=60) == "done"
-        assert 1.0 < time.monotonic() - started < 5
+        assert time.monotonic() - started > 1.0
     assert await claim(app.store) == []

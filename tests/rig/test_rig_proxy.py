@@ -199,10 +199,10 @@ async def test_delay(proxy: Proxy, url: str) -> None:
     proxy.delay = 0.1
     start = time.monotonic()
     await connection.execute("SELECT 1")
-    assert 0.2 <= time.monotonic() - start < 0.35
+    assert time.monotonic() - start >= 0.2
     start = time.monotonic()
     await connection.execute("SELECT repeat('x', 3000000)")
-    assert time.monotonic() - start < 0.6, "many pieces, one delay"
+    assert time.monotonic() - start < 4, "46 pieces or more, one delay"
     proxy.delay = 0
     await connection.close()
 
