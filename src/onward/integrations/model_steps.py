@@ -79,6 +79,7 @@ class ModelSteps:
         messages: Sequence[tuple[object, Sequence[Message]]],
         tools: Sequence[Mapping[str, Any]] = (),
         retry: Retry = MODEL_RETRY,
+        name: str = "model",
     ) -> bytes:
         """The reply of the model as the framework encodes it: from the journal, or of a request that is made now. `messages` has each message
         of the framework with its form in the conversation."""
@@ -87,7 +88,7 @@ class ModelSteps:
             return await self._request(model, messages, tools)
 
         try:
-            result = await self._ctx.step(work, name="model", effect="read", retry=retry)
+            result = await self._ctx.step(work, name=name, effect="read", retry=retry)
         except StepFailed as failed:
             if failed.details is None:
                 raise

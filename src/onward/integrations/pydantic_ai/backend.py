@@ -17,6 +17,9 @@ from pydantic_ai.durable_exec import (
     CapabilityOperationId,
     DurableOperation,
     DurableOperationBackend,
+    ModelCancelSuspendedResponseId,
+    ModelCompactMessagesId,
+    ModelCompactMessagesParams,
     ModelRequestId,
     ModelRequestParams,
     ToolsetCallToolId,
@@ -26,6 +29,8 @@ from pydantic_ai.durable_exec import (
     durable_unit_scope,
 )
 from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import ToolDefinition
 
 from onward.agent.calls import SHOWN_BYTES
 from onward.agent.conversation import excerpt, result_message
@@ -127,34 +132,46 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
     async def __call__(self, params: Any, *, config: object | None = None) -> Any:
         match self._operation.operation_id:
             case ModelRequestId():
-                return await self._request_model(params)
+                return await self._request_model(params, params, "model")
+            case ModelCompactMessagesId():
+                return await self._request_model(params, params.request_context, "compact")
             case ToolsetCallToolId(toolset_kind=kind):
                 rules = config if isinstance(config, ToolRules) else ToolRules(EXTERNAL if kind == "mcp" else READ)
                 return await self._run(params.name, params, rules.options, params.ctx.tool_call_id)
+            case ToolsetGetToolsId(toolset_kind="mcp") as operation_id:
+                tools = await self._run(_name(operation_id, params), params, {"effect": "read", "retry": READ_RETRY})
+                return {name: _with_risk(tool) for name, tool in tools.items()}
             case operation_id:
                 return await self._run(_name(operation_id, params), params, {"effect": "read", "retry": READ_RETRY})
 
-    async def _request_model(self, params: ModelRequestParams) -> Any:
+    async def _request_model(
+        self,
+        params: ModelRequestParams | ModelCompactMessagesParams,
+        request: ModelRequestParams | ModelRequestContext,
+        name: str,
+    ) -> Any:
+        """Request a reply, or a summary of the conversation, from the model."""
         backend, ctx = self._backend, current()
 
         async def send(max_tokens: int | None, emit: Emit) -> ModelResponse:
-            settings = params.model_settings
-            if max_tokens is not None:
-                settings = {**(settings or {}), "max_tokens": max_tokens}
-            with durable_unit_scope(), emitting(emit):
-                response: ModelResponse = await self._operation.handler(
-                    dataclasses.replace(params, model_settings=settings)
+            limited = params
+            if max_tokens is not None and isinstance(params, ModelRequestParams):
+                limited = dataclasses.replace(
+                    params, model_settings={**(params.model_settings or {}), "max_tokens": max_tokens}
                 )
+            with durable_unit_scope(), emitting(emit):
+                response: ModelResponse = await self._operation.handler(limited)
                 return response
 
-        own_limit = (params.model_settings or {}).get("max_tokens")
+        own_limit = (request.model_settings or {}).get("max_tokens")
         requested = RequestedModel(self._model_name(), params.run_context.model, send, backend.prices, own_limit)
         try:
             native = await model_steps(ctx).ask(
                 requested,
-                conversation(params.messages),
-                tool_specs(params.model_request_parameters),
+                conversation(request.messages),
+                tool_specs(request.model_request_parameters),
                 backend.model_retry,
+                name,
             )
         except StepFailed as failed:
             if failed.kind not in {"ModelBusy", "ModelUnavailable"}:
@@ -197,6 +214,15 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
             ) from None
 
 
+def _with_risk(tool: ToolDefinition) -> ToolDefinition:
+    """A tool of an MCP server with a risk: where its metadata has none, the dangerous one."""
+    metadata = tool.metadata or {}
+    given = metadata.get(TOOL_METADATA)
+    if given is False or (isinstance(given, dict) and "risk" in given):
+        return tool
+    return dataclasses.replace(tool, metadata={**metadata, TOOL_METADATA: {"risk": EXTERNAL, **(given or {})}})
+
+
 def _resolution(value: Any) -> dict[str, Any]:
     """The result that a person gave for a call in doubt, as the record of a tool's result."""
     return {"kind": "tool_return", "result": "it happened; its result is not known" if value is None else value}
@@ -213,4 +239,6 @@ def _name(operation_id: object, params: Any) -> str:
             return f"check {params.name}"
         case CapabilityOperationId(capability_id=capability, operation=operation):
             return f"{capability}.{operation}"
+        case ModelCancelSuspendedResponseId():
+            return "cancel the reply"
     return type(operation_id).__name__.removesuffix("Id")

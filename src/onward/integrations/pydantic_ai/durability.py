@@ -25,7 +25,7 @@ from pydantic_ai.durable_exec import (
     ModelRequestParams,
     conversation_id_from_run_id,
 )
-from pydantic_ai.exceptions import ModelRetry
+from pydantic_ai.exceptions import ModelRetry, UserError
 from pydantic_ai.messages import (
     AgentStreamEvent,
     ModelResponse,
@@ -42,6 +42,7 @@ from pydantic_ai.tools import (
     ToolDefinition,
     ToolDenied,
 )
+from pydantic_ai.toolsets import AbstractToolset
 
 from onward.agent.calls import format_arguments
 from onward.agent.loop import MODEL_RETRY
@@ -173,6 +174,26 @@ class OnwardDurability(BaseDurabilityCapability[AgentDepsT]):
             await handler(ctx, self._single_event_stream(event))
 
     # ── tools ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
+        """The toolsets of a run, with steps for their calls: also those that the run adds."""
+        if not self.in_durable_context:
+            return super().get_wrapper_toolset(toolset)
+        return toolset.visit_and_replace(self._wrap_for_run)
+
+    def _wrap_for_run(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
+        registered = self._toolsets_by_id.get(toolset.id or "")
+        if registered is not None and registered.wrapped is toolset:
+            return registered
+        wrapped = self._wrap_leaf_toolset(toolset)
+        if wrapped is None:
+            return toolset
+        if toolset._explicit_id is None or registered is not None:
+            raise UserError(
+                f"a toolset that is added to a run in a task needs an `id` of its own, and {toolset.id!r} "
+                f"{'is that of another one' if registered is not None else 'is none'}: FunctionToolset(…, id='orders')"
+            )
+        return wrapped
 
     async def prepare_tools(self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
         """Make tools deferred whose calls a person has to approve."""

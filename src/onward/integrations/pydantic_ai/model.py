@@ -12,6 +12,7 @@ from pydantic_core import to_jsonable_python
 
 from onward.agent.model import Emit, ModelBusy, ModelUnavailable, Request, Usage
 from onward.agent.prices import Prices
+from onward.errors import Fatal
 from onward.integrations.model_steps import NativeReply
 from onward.integrations.pydantic_ai.messages import FINISH, reply_text, tool_calls
 
@@ -48,6 +49,8 @@ class RequestedModel:
             away = ModelUnavailable(self.name, _why(error))
             away.began = error.in_stream
             raise away from error
+        except exceptions.UserError as error:
+            raise Fatal(str(error)) from error
         usage = response.usage
         known = usage.has_values()
         return NativeReply(
