@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onward import Budget
-from onward.testing import drain, memory_app
+from onward.testing import crashes, drain, memory_app
 from rig.aimock import AIMock
 from tests.docs.test_guides import code_of
 
@@ -36,6 +36,24 @@ async def test_the_clerk(openai_server: AIMock) -> None:
         assert await task.result() == "It is done."
     assert names["sent"] == ["7: 8000"]
     assert len(openai_server.requests()) == 3
+
+
+@pytest.mark.slow
+async def test_the_clerk_is_killed_at_every_point(openai_server: AIMock) -> None:
+    openai_server.script(SCRIPT)
+    names, points = code_of("pydantic-ai.md", "clerk.py"), 0
+    async for app in crashes(names["app"]):
+        names["sent"].clear()
+        task = await app.submit("clerk", "Order 7 is broken.", budget=Budget(max_steps=9))
+        while await drain(app, patience=60):
+            for ask in await app.asks():
+                await app.decide(ask.id, "approve")
+            for _ in await app.doubts(task.id):
+                await app.resolve(task.id, *(("happened", "refunded") if names["sent"] else ("not_happened",)))
+        assert await task.result() == "It is done."
+        assert names["sent"] == ["7: 8000"], app.killed_at
+        points += 1
+    assert points > 20
 
 
 async def test_the_newsletter(openai_server: AIMock) -> None:

@@ -8,14 +8,14 @@ the framework byte for byte.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from onward.agent.account import Account
 from onward.agent.live import LiveText
 from onward.agent.loop import MODEL_RETRY, NO_LIMITS
 from onward.agent.model import Message, Model, ModelRefused, Reply, Request, quota_of
-from onward.core import wire
+from onward.core import mask, wire
 from onward.core.budget import Budget
 from onward.core.retry import Retry
 from onward.engine.context.context import Context
@@ -52,6 +52,22 @@ class NativeModel(Model, Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Content:
+    """The content of a request, in the framework's form. It is converted only when the request is made, and not in a replay."""
+
+    messages: Sequence[Any]
+    convert: Callable[[Any], Iterable[Message]]
+    """Makes the messages of the conversation from one message of the framework."""
+    tools: Callable[[], Sequence[Mapping[str, Any]]]
+
+
+class _Stored(NamedTuple):
+    message: Any
+    forms: list[Message]
+    names: list[str]
+
+
 class ModelSteps:
     """The model requests of one task, from all agents of other frameworks that run in it."""
 
@@ -64,28 +80,22 @@ class ModelSteps:
         """Whether the agent reads the messages of people to the task."""
         self._runs: dict[str, int] = {}
         self._turns = 0
-        self._stored: list[tuple[object, list[str]]] = []
-        """The messages of the last request in the framework's form, and the names of their contents. Requests grow at their end, so most
-        messages of the next request are these."""
+        self._stored: list[_Stored] = []
+        """The messages of the last request. Requests grow at their end, so most messages of the next one are these."""
 
     def next_run(self, place: str) -> int:
         """The number of the next run of an agent in this place of the handler: the same in every replay."""
         self._runs[place] = number = self._runs.get(place, 0) + 1
         return number
 
-    async def ask(
-        self,
-        model: NativeModel,
-        messages: Sequence[tuple[object, Sequence[Message]]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        retry: Retry = MODEL_RETRY,
-        name: str = "model",
-    ) -> bytes:
-        """The reply of the model as the framework encodes it: from the journal, or of a request that is made now. `messages` has each message
-        of the framework with its form in the conversation."""
+    async def ask(self, model: NativeModel, content: Content, retry: Retry = MODEL_RETRY, name: str = "model") -> bytes:
+        """The reply of the model as the framework encodes it: from the journal, or of a request that is made now."""
+        made: list[bytes] = []
 
         async def work() -> dict[str, Any]:
-            return await self._request(model, messages, tools)
+            record, native = await self._request(model, content)
+            made.append(native)
+            return record
 
         try:
             result = await self._ctx.step(work, name=name, effect="read", retry=retry)
@@ -96,22 +106,15 @@ class ModelSteps:
         await self._ctx.flush()  # a request may be repeated, but not once its reply is there and paid for
         self._turns = max(self._turns, result["turn"])
         await self.account.close(result)
-        (native,) = await self._ctx.kept(result["native"])
-        return native
+        return made[-1] if made else (await self._ctx.kept(result["native"]))[0]
 
-    async def _request(
-        self,
-        model: NativeModel,
-        messages: Sequence[tuple[object, Sequence[Message]]],
-        tools: Sequence[Mapping[str, Any]],
-    ) -> dict[str, Any]:
-        """Inside the step: make the request, and return its record."""
+    async def _request(self, model: NativeModel, content: Content) -> tuple[dict[str, Any], bytes]:
+        """Inside the step: make the request, and return its record, and the reply as the framework encodes it."""
         self._turns = turn = self._turns + 1
-        names = self._store(messages)
-        conversation = [message for _, forms in messages for message in forms]
+        conversation, names = self._store(content)
         if not conversation or conversation[0]["role"] != "system":
             names.insert(0, self._ctx.keep(wire.encode(NO_SYSTEM)))
-        request = Request(conversation, list(tools))
+        request = Request(conversation, content.tools())
         live = LiveText(self._ctx, turn)
         try:
             reply, payment = await within_quota(
@@ -123,29 +126,31 @@ class ModelSteps:
                 raise
             raise _Refused(model.name, str(error), details) from error
         assert isinstance(reply, NativeReply)
-        message = wire.encode(reply.message)
+        message, native = wire.encode(reply.message), mask.data(reply.native)
         if reply.text:
             self._ctx.progress(reply.text[:500], turn, turn=turn)
-        return {
+        record = {
             "turn": turn,
             "asked": {"system": names[0], "shown": names[1:], "model": model.name},
             "id": self._ctx.keep(message),
             "bytes": len(message),
-            "native": self._ctx.keep(reply.native),
+            "native": self._ctx.keep(native),
             "finish": reply.finish,
             **payment,
         }
+        return record, native
 
-    def _store(self, messages: Sequence[tuple[object, Sequence[Message]]]) -> list[str]:
-        """Store the messages of a request as contents, each once, and return their names."""
-        stored: list[tuple[object, list[str]]] = []
-        for number, (native, forms) in enumerate(messages):
-            if number < len(self._stored) and self._stored[number][0] is native:
+    def _store(self, content: Content) -> tuple[list[Message], list[str]]:
+        """The conversation of a request, and the names of its messages, each of which is stored once."""
+        stored: list[_Stored] = []
+        for number, message in enumerate(content.messages):
+            if number < len(self._stored) and self._stored[number].message is message:
                 stored.append(self._stored[number])
             else:
-                stored.append((native, [self._ctx.keep(wire.encode(dict(message))) for message in forms]))
+                forms = list(content.convert(message))
+                stored.append(_Stored(message, forms, [self._ctx.keep(wire.encode(dict(form))) for form in forms]))
         self._stored = stored
-        return [name for _, names in stored for name in names]
+        return [form for item in stored for form in item.forms], [name for item in stored for name in item.names]
 
 
 def model_steps(ctx: Context) -> ModelSteps:

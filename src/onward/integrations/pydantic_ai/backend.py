@@ -42,7 +42,7 @@ from onward.core.retry import Retry, as_retry
 from onward.engine.context.context import current
 from onward.errors import BadSetting, Fatal, StepFailed
 from onward.integrations.model_steps import model_steps
-from onward.integrations.pydantic_ai.messages import conversation, result_text, tool_specs
+from onward.integrations.pydantic_ai.messages import content, result_text
 from onward.integrations.pydantic_ai.model import RESPONSE, RequestedModel
 from onward.integrations.pydantic_ai.streaming import emitting
 
@@ -168,8 +168,7 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         try:
             native = await model_steps(ctx).ask(
                 requested,
-                conversation(request.messages),
-                tool_specs(request.model_request_parameters),
+                content(request.messages, request.model_request_parameters),
                 backend.model_retry,
                 name,
             )

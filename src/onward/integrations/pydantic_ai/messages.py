@@ -5,6 +5,7 @@ The framework's own messages stay the ones that its models get. These are read b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,21 +28,24 @@ from pydantic_ai.models import ModelRequestParameters
 
 from onward.agent.model import Message, ToolCall
 from onward.core import wire
+from onward.integrations.model_steps import Content
 
 FINISH = {"length": "length", "content_filter": "content_filter", "tool_call": "tool_calls", "error": "error"}
 
 
-def conversation(messages: Sequence[ModelMessage]) -> list[tuple[object, Sequence[Message]]]:
-    """Each message of a request with its form in the conversation. The instructions of the latest request come first."""
+def content(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> Content:
+    """The content of a request. The instructions of the latest message come first."""
     latest = next((message for message in reversed(messages) if isinstance(message, ModelRequest)), None)
-    shown: list[tuple[object, Sequence[Message]]] = []
     instructions = None if latest is None else latest.instructions
-    if instructions:
-        shown.append((instructions, [{"role": "system", "content": instructions}]))
-    for message in messages:
-        forms = [reply_message(message)] if isinstance(message, ModelResponse) else _request(message)
-        shown.append((message, forms))
-    return shown
+    return Content(
+        [instructions, *messages] if instructions else messages, _convert, functools.partial(tool_specs, parameters)
+    )
+
+
+def _convert(message: ModelMessage | str) -> list[Message]:
+    if isinstance(message, str):
+        return [{"role": "system", "content": message}]
+    return [reply_message(message)] if isinstance(message, ModelResponse) else _request(message)
 
 
 def reply_message(response: ModelResponse) -> Message:
