@@ -509,6 +509,7 @@ async def test_an_agent_in_a_tool_has_steps_of_its_own(world: World) -> None:
         usage = (await killed.get(task.id)).usage
         assert usage is not None
         assert usage.calls == 6
+        assert len(await killed.service.timelines.turns(task.id)) == 6, "each request has a turn of its own"
         steps = await steps_of(killed, task.id)
     assert len(inner_world.asked) == 4
     assert {
