@@ -156,16 +156,16 @@ async def test_a_provider_that_is_busy_or_away_is_asked_again(
 ) -> None:
     openai_server.script([{"match": {}, "response": {"content": "Fine."}}])
     door.say(answer)
-    client = provider(door)
-    client.client.max_retries = 0
-    agent = Agent(client, name="clerk")
+    model = provider(door)
+    agent = Agent(model, name="clerk")
     app.pydantic_ai(agent)
     async with app.worker():
         task = await app.submit("clerk", "How are you?")
         assert await task.result(timeout=60) == "Fine."
     assert len(door.seen) == 2
     kinds = {record.kind for record in await app.service.journal(task.id)}
-    assert kinds & {r.STEP_RETRY, r.STEP_WAITS}, "the attempts are in the journal"
+    assert kinds & {r.STEP_RETRY, r.STEP_WAITS}, "the attempts are in the journal, and not hidden in the SDK"
+    assert model.client.max_retries == 2, "outside of a step the SDK tries again as before"
 
 
 @only_memory

@@ -44,6 +44,7 @@ from onward.errors import BadSetting, Fatal, StepFailed
 from onward.integrations.model_steps import model_steps
 from onward.integrations.pydantic_ai.messages import content, result_text
 from onward.integrations.pydantic_ai.model import RESPONSE, RequestedModel
+from onward.integrations.pydantic_ai.provider_retries import one_attempt
 from onward.integrations.pydantic_ai.streaming import emitting
 
 TOOL_METADATA = "onward"
@@ -159,7 +160,7 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
                 limited = dataclasses.replace(
                     params, model_settings={**(params.model_settings or {}), "max_tokens": max_tokens}
                 )
-            with durable_unit_scope(), emitting(emit):
+            with durable_unit_scope(), emitting(emit), one_attempt():
                 response: ModelResponse = await self._operation.handler(limited)
                 return response
 

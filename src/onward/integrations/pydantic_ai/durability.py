@@ -56,6 +56,7 @@ from onward.engine.shift.scope import SCOPE
 from onward.errors import Denied, Fatal, TimeUp
 from onward.integrations.model_steps import model_steps
 from onward.integrations.pydantic_ai.backend import TOOL_METADATA, Backend, ToolRules
+from onward.integrations.pydantic_ai.provider_retries import switch_off
 from onward.integrations.pydantic_ai.streaming import can_stream, with_live_text
 
 EXTERNAL_CALL = "tool call {id}"
@@ -164,6 +165,11 @@ class OnwardDurability(BaseDurabilityCapability[AgentDepsT]):
         if self._live and can_stream(params.run_context.model):
             return await self._model_request_stream_operation(params)
         return await super()._model_request_operation(params)
+
+    async def _resolve_model_for_request(self, model_id: str | None, run_context: RunContext[AgentDepsT]) -> Model:
+        model = await super()._resolve_model_for_request(model_id, run_context)
+        switch_off(model)
+        return model
 
     def _model_stream_event_handler(self) -> EventStreamHandler[AgentDepsT] | None:
         return with_live_text(self._effective_event_stream_handler())
