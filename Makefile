@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
 
-demo: $(if $(filter brokers,$(WHICH)),$(STAMP),$(BASE)) ## a ten-minute deploy in fast motion, killed in step 8, that goes on; WHICH=agent, WHICH=brokers
+demo: $(if $(filter brokers temporal,$(WHICH)),$(STAMP),$(BASE)) ## a ten-minute deploy in fast motion, killed in step 8, that goes on; WHICH=agent, WHICH=brokers, WHICH=temporal
 	@$(BIN)/python -m onward demo $(WHICH)
 
 check: $(STAMP) lint ## linters, types, and the core on SQLite (2 minutes on two cores)

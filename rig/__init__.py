@@ -9,6 +9,7 @@
     nats        a real NATS server with JetStream
     kafka       a real Kafka, one node
     rabbitmq    a real RabbitMQ, one node
+    cadence     a real Cadence, one process, built with Go
     processes   Python child processes that can be frozen and killed
     ledger      a file in which many processes note what they did to the world
     base        the base of all servers: start, stop, kill, freeze, restart on the same port and data

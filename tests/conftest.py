@@ -284,6 +284,7 @@ class Recycled:
         )
         self.connection.execute(f"INSERT INTO onward_audit_end (id, number, hash) VALUES (1, 0, '{BEGINNING}')")
         self.connection.execute("SELECT setval(sequencename::regclass, 1, false) FROM pg_sequences")
+        self.connection.execute("DELETE FROM onward_schema WHERE name = 'mirror'")
         return self.url
 
     def set_clock(self, now: float) -> None:

@@ -28,6 +28,7 @@ SPAWNERS = {
     "engine/worker/lease.py": 1,  # the heartbeat of an inline store
     "engine/shift/timeout.py": 2,  # work within a time, and its alarm
     "coordinate/leases.py": 1,  # the renewal of a lease, which ends with its block
+    "engines/temporal/workflow.py": 1,  # inside of a workflow, whose loop is Temporal's
     "engine/shift/branches.py": 1,  # branches of one handler, which ends them with itself
     "engine/shift/transaction.py": 1,  # the transaction around a block
     "store/sqlite/transaction.py": 1,  # the writer's side of one

@@ -27,6 +27,8 @@ USERS = (
     "kafka",
     "temporal",
     "pydantic-ai",
+    "langgraph",
+    "cadence",
     "metrics",
     "otel",
 )

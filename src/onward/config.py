@@ -153,6 +153,8 @@ def load(
     values |= {name: value for name, value in arguments.items() if value is not None}
     if brokers := _from_variables(environment):
         values["brokers"] = {**brokers, **values.get("brokers", {})}
+    if values.get("engine"):
+        values.setdefault("db", "")  # without one there is no mirror
     known = {f.name: f for f in dataclasses.fields(Settings)}
     for name in values.keys() - known.keys():
         # Without its value: a misspelled name may have a password.

@@ -133,6 +133,16 @@ def test_a_large_approval_is_read_as_a_whole_before_it_can_be_given(visit: Visit
     assert server.ended(task_id)["result"] == "printed"
 
 
+def test_the_state_of_a_task_does_not_cover_its_name(visit: Visit, server: Desk) -> None:
+    ask = server.open_ask(server.submit("support.reply", "Where is her order?"))
+    page = visit.go("/")
+    row = page.locator(".rows li", has=page.locator("b", has_text="support.reply")).filter(has_text="needs approval")
+    expect(row).to_be_visible()
+    state, name = row.locator(".standing > *").bounding_box(), row.locator("b").bounding_box()
+    assert state["x"] + state["width"] <= name["x"]
+    assert server.client.post(f"/api/approvals/{ask['id']}", json={"decision": "deny"}).is_success
+
+
 def test_a_denial_with_a_reason_by_keyboard(visit: Visit, server: Desk) -> None:
     task_id = server.submit("support.reply", "Where is his order?")
     ask = server.open_ask(task_id)

@@ -30,7 +30,7 @@ def code_of(guide: str, file: str) -> dict[str, Any]:
     text = (GUIDES / guide).read_text(encoding="utf-8")
     (code,) = re.findall(rf"```python\n# {re.escape(file)}\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"__name__": file.removesuffix(".py")}
-    exec(compile(code, f"docs/guides/{guide}", "exec"), names)
+    exec(compile(code, f"docs/guides/{guide}", "exec", dont_inherit=True), names)
     return names
 
 

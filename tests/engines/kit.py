@@ -5,17 +5,16 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from onward import Onward
 from onward.app.application import Handle
+from onward.app.engines import RunningWorker
 from onward.core.task import NEVER, State, Task
 from onward.engine.background import spawn
 from onward.engine.worker.worker import Worker
+from onward.store.port.paging import whole_journal
 from tests.kit import HandClock, calm, eventually
-
-if TYPE_CHECKING:
-    from onward.engines.temporal.worker import TemporalWorker
 
 T = TypeVar("T")
 
@@ -58,14 +57,14 @@ class Engine(abc.ABC):
             await self.start()
         return await self.app.submit(handler, value, **options)
 
-    async def ended(self, handle: Handle[Any]) -> Task:
+    async def ended(self, handle: Handle[Any], within_s: float | None = None) -> Task:
         """The task, once it has ended."""
 
         async def ended() -> Task | None:
             task = await handle.get()
             return task if task.ended else None
 
-        task = await self.until(ended)
+        task = await (self.until(ended) if within_s is None else eventually(ended, within_s))
         assert task is not None
         return task
 
@@ -154,12 +153,12 @@ class OwnEngine(Engine):
         return await clock.until(look(), 1e7)
 
 
-class OnTemporal(Engine):
-    """Temporal, on real time."""
+class Foreign(Engine):
+    """Temporal or Cadence, on real time."""
 
     def __init__(self, app: Onward) -> None:
         self.app = app
-        self._worker: TemporalWorker | None = None
+        self._worker: RunningWorker | None = None
 
     @property
     def works(self) -> bool:
@@ -179,3 +178,22 @@ class OnTemporal(Engine):
         if self._worker is not None:
             worker, self._worker = self._worker, None
             await worker.stop(0.2)
+
+
+async def differences(app: Onward, task_id: str) -> list[str]:
+    """In what the mirror of an app on Temporal differs from the workflow of a task; empty where they are equal."""
+    engine = app._temporal
+    assert engine is not None
+    assert engine.mirror
+    there = await engine._read(task_id, 0, 0)
+    assert there is not None
+    names = await engine._query(task_id, "content_names")
+    task = await app.store.get(task_id)
+    state = None if task is None else (str(task.state) if task.ended else task.reason)
+    pairs = {
+        "state": (there.state or ("running" if there.worker else there.reason), state),
+        "records": (await engine.records(task_id), await whole_journal(app.store.journal, task_id)),
+        "messages": (await engine.messages(task_id, 0), await app.store.inbox(task_id)),
+        "contents": (await engine.contents(task_id, names), await app.store.contents(task_id, names)),
+    }
+    return [f"{name}: {one!r} is {other!r} in the mirror" for name, (one, other) in pairs.items() if one != other]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
 
 from onward.app.connect import open_shelf, open_store
@@ -19,6 +20,7 @@ from onward.app.locks import Coordination
 from onward.app.mcp import Mcp
 from onward.app.queries import Queries
 from onward.app.sign_in import make_sign_in
+from onward.app.threads import running_loop
 from onward.artifacts.keeper import Artifacts
 from onward.config import Settings, load, read_secret, to_display
 from onward.coordinate.connect import open_coordinator
@@ -78,6 +80,8 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Queries, Coordination, Othe
     management service, in place of the setting `encryption_keys`. `brokers` names brokers by their URLs, for `intake` and `publish`.
     """
 
+    _version = VERSION
+
     def __init__(
         self,
         db: str | None = None,
@@ -94,6 +98,7 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Queries, Coordination, Othe
         super().__init__()
         self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
         self._ids, self._users = Ids(self._clock.now, self._rng), 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.settings: Settings = load({"db": db, "brokers": brokers, **settings})
         self.approval_rules: tuple[ApprovalRule, ...] = tuple(approval_rules)
         for rule in self.approval_rules:
@@ -129,14 +134,17 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Queries, Coordination, Othe
             coordinator=self._coordinator,
             broker_checks=self._check_brokers,
             engine=self._engine,
+            await_end=self._await_end(),
         )
+        if self._temporal is not None:
+            self._temporal.use_artifacts(self.service.artifacts)
 
     def move(self, db: str) -> None:
         """Use another database. Raises UsageError while the app is open."""
         if self._users:
             raise UsageError("an app that is open cannot move to another database; close it first")
         self.settings = dataclasses.replace(self.settings, db=db)
-        self._join(open_store(db, self._clock, self.settings.connections))
+        self._join(open_store(store_url(self.settings), self._clock, self.settings.connections))
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,14 +152,17 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Queries, Coordination, Othe
         """Connect to the database. `async with app:` does it for you."""
         self.secrets.learn()
         await self.store.open(migrate=migrate)
+        self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
         """Close the connections to the database and those of the models of agents."""
+        self._loop = None
         for model in self._models:
             await model.close()
         await self._close_cache()
         if self._coordinator is not None:
             await self._coordinator.close()
+        await self._close_engine()
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -164,6 +175,13 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Queries, Coordination, Othe
         self._users -= 1
         if self._users == 0:
             await self.close()
+
+    @contextlib.contextmanager
+    def in_thread(self) -> Iterator[Self]:
+        """Open the app in an event loop of its own thread while the block lasts: for programs without a loop that give the app to a
+        framework, such as LangGraph with its blocking calls."""
+        with running_loop(self):
+            yield self
 
     @contextlib.asynccontextmanager
     async def worker(

@@ -238,6 +238,11 @@ def letter_place(letter_id: str) -> bytes:
     return f"letter/{letter_id}".encode()
 
 
+def document_place(collection: str, key: str) -> bytes:
+    """The place of a document."""
+    return f"document/{collection}/{key}".encode()
+
+
 def letter_reason_place(intake: str, identity: str) -> bytes:
     """The place of the reason of a dead letter. A message that comes again keeps its letter, and gets a new reason."""
     return f"letter-reason/{intake}/{identity}".encode()

@@ -17,6 +17,11 @@ PARENT_VARIABLE = "ONWARD_DEMO_PARENT"
 """The environment variable with the pid of the demo; its workers end with it."""
 
 
+def default_db() -> str:
+    """The database of the app of a demo; empty where ONWARD_ENGINE names another engine, which has the tasks: a demo has no mirror."""
+    return "" if os.environ.get("ONWARD_ENGINE") else "sqlite:///onward-demo.db"
+
+
 def _exit_with(parent: int) -> None:
     """End this process when its parent ends: the demo may be killed too, and its workers must not stay behind."""
     while os.getppid() == parent:

@@ -20,7 +20,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.agent.tools import tool
 from onward.app.application import Onward
 from onward.core.budget import Budget
-from onward.demo import QUEUE
+from onward.demo import QUEUE, default_db
 from onward.demo.disk import CRITICAL_PERCENT, QUOTA_BYTES, Disk, megabytes
 from onward.engine.context.context import Context
 from onward.errors import UsageError
@@ -42,7 +42,7 @@ Make room by deleting rotated logs that are older than {OLD_AFTER_DAYS} days, al
 first. When the person says no, delete nothing and say so. Afterwards look at the disk again, and report in two sentences
 what was deleted and how full the disk is now."""
 
-app = Onward("sqlite:///onward-demo.db")
+app = Onward(default_db())
 
 
 # ── tools ────────────────────────────────────────────────────────────────────────────────────────────────────────────

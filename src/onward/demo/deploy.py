@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.app.application import Onward
-from onward.demo import QUEUE
+from onward.demo import QUEUE, default_db
 from onward.demo.ledger import Ledger
 from onward.engine.context.context import Context
 
@@ -40,7 +40,7 @@ STEPS: tuple[tuple[str, float, float], ...] = (
 FATAL_STEP = "route traffic"
 """The demo kills the worker in this step: after the effect, before the record of it."""
 
-app = Onward("sqlite:///onward-demo.db")
+app = Onward(default_db())
 
 
 class Cloud:

@@ -110,9 +110,9 @@ class Encryption:
         return total
 
     async def seal(self, report: SealReport, *, after: str = "") -> SealedPayloads:
-        """Seal the payloads that were written before encryption was on, of all tasks after an id, and of all schedules. Tasks may run
+        """Seal the payloads that were written before encryption was on, of all tasks after an id, and of all schedules and documents. Tasks may run
         meanwhile. Interrupted, it is called again, or goes on after the last task that it reported. Raises UsageError."""
-        tasks, payloads = 0, await self._store.sealing.seal_schedules()
+        tasks, payloads = 0, await self._store.sealing.seal_schedules() + await self._store.documents.seal()
         while True:
             part = await self._store.sealing.seal(after, SLICE_TASKS)
             if not part.task_ids:

@@ -9,13 +9,25 @@ Each verb keeps the promise of the same verb of `store/port/core.py`. A verb tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from onward.core.audit import AuditEvent
 from onward.core.task import Message, NewTask
 from onward.store.port.core import Sent, Stopped, Submitted
+
+
+class Completed(NamedTuple):
+    """The result of a task that has completed."""
+
+    result: Any
+
+
+AwaitEnd = Callable[[str], "asyncio.Future[Completed | None]"]
+"""Waits until a task has ended, and returns its result without a read of its journal; None where the journal has to be read. For an engine
+whose journals are dear to read."""
 
 
 class Engine(Protocol):

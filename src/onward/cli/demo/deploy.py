@@ -127,10 +127,11 @@ class DeployDemo(Demo[DeployProof]):
     """Two workers, one deploy, one kill."""
 
     target = "onward.demo.deploy:app"
+    home = "database"
     board: DeployBoard
 
     def __init__(self, screen: Screen, stage: Stage) -> None:
-        super().__init__(stage, DeployBoard(screen))
+        super().__init__(stage, DeployBoard(screen, self.home))
         folder = stage.folder / "cloud"
         self._cloud = Cloud(folder)
         self.request = TASK, {"service": "shop", "cloud": str(folder)}
@@ -150,14 +151,34 @@ class DeployDemo(Demo[DeployProof]):
         return DeployProof(task, records, self.kills, self._cloud.ledger.lines(), self._cloud.count())
 
 
+class TemporalDemo(DeployDemo):
+    """The same deploy on Temporal. Its journal is read by queries, which workers answer: the records at the kill are read at the end."""
+
+    home = "Temporal server"
+    timeout_s = 120.0
+
+    async def kill(self, task_id: str, where: str, *, waiting: bool = False) -> None:  # noqa: ARG002 -- as in Demo
+        self.kills.append(self.workers.kill()._replace(waiting=waiting))
+        self.board.killed(where)
+
+    def proof(self, task: Task, records: list[Record]) -> DeployProof:
+        proof = super().proof(task, records)
+        kills = [
+            kill._replace(recorded=tuple(rec.key for rec in records if rec.kind == STEP_DONE and rec.at <= kill.at))
+            for kill in self.kills
+        ]
+        return dataclasses.replace(proof, kills=kills)
+
+
 # ── the view ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class DeployBoard(Board[DeployProof]):
     """The steps with their workers, and the events. A terminal shows them as a table that is drawn again and again."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, home: str) -> None:
         super().__init__(screen)
+        self._home = home
         self._done: dict[str, tuple[float, int]] = {}
         """Duration and shift of each finished step."""
         self._running: tuple[str, float] | None = None
@@ -170,7 +191,7 @@ class DeployBoard(Board[DeployProof]):
         self._say(
             ("Onward demo  ", "bold"), ("a deploy of ten steps, and a worker that is killed in the middle", "dim")
         )
-        self._say((f"task {task_id} on a database of its own", "dim"))
+        self._say((f"task {task_id} on a {self._home} of its own", "dim"))
 
     def killed(self, where: str) -> None:
         self._running, self._killed = None, True

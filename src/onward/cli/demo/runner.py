@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import os
 import shlex
 import shutil
 import signal
@@ -23,6 +24,7 @@ from onward.cli.demo.proof import P
 from onward.cli.demo.view import Board
 from onward.cli.demo.workers import DemoFailed, DemoWorkers, Kill
 from onward.cli.output.screen import Screen
+from onward.config import variable
 from onward.core.record import STEP_DONE, Record
 from onward.core.task import Task
 from onward.demo import QUEUE
@@ -32,7 +34,7 @@ POLL_S = 0.02
 
 
 class Stage(NamedTuple):
-    """The place where a demo plays: its app, the URL of its database, and its folder."""
+    """The place where a demo plays: its app, the URL of its database (empty on another engine), and its folder."""
 
     app: Onward
     db: str
@@ -43,15 +45,16 @@ async def run_demo(args: Namespace, screen: Screen, target: str, make: Callable[
     """Play a demo of the app `target`, as in MODULE:APP. Returns the exit status."""
     keep = getattr(args, "keep", False)
     with interrupt_on_sigterm(), demo_folder(screen, keep=keep) as folder:
-        db = args.db or f"sqlite:///{folder / 'onward.db'}"
-        async with load(target, db) as app:
+        own = "" if os.environ.get(variable("engine")) else f"sqlite:///{folder / 'onward.db'}"
+        db = args.db or own
+        async with load(target, db or None) as app:
             demo = make(Stage(app, db, folder))
             proof = await demo.run()
             if screen.json:
                 screen.document(proof.as_json())
             else:
                 demo.board.report(proof)
-                if keep and args.db is None:
+                if keep and own and args.db is None:
                     screen.say((f"onward show {proof.task.task_id[-8:]} --db {shlex.quote(db)}", "dim"))
     return 0 if proof.holds else 1
 

@@ -44,7 +44,7 @@ class DemoWorkers:
         queue: str,
         environment: Mapping[str, str] | None,
     ) -> None:
-        self._command = ["-P", "-m", "onward", "worker", app, "--queues", queue, "--db", db]
+        self._command = ["-P", "-m", "onward", "worker", app, "--queues", queue, *(["--db", db] if db else [])]
         self._folder, self._started = folder, started
         self._environment = {**os.environ, **(environment or {}), PARENT_VARIABLE: str(os.getpid())}
         self._workers: list[subprocess.Popen[bytes]] = []

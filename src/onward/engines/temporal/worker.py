@@ -22,9 +22,11 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from onward.core.ids import Ids
 from onward.engine.background import spawn
 from onward.engine.handlers import Handler
-from onward.engines.temporal import wire
+from onward.engines import wire
+from onward.engines.mirror import Mirror, MirroredWorker
+from onward.engines.session import Session, SharedServices
 from onward.engines.temporal.client import TemporalEngine
-from onward.engines.temporal.session import Session, SharedServices
+from onward.engines.temporal.outside import Reconciler
 from onward.engines.temporal.workflow import OnwardTask
 
 log = logging.getLogger("onward.temporal")
@@ -36,6 +38,9 @@ SESSION_TIMEOUT_S = 60.0
 """Seconds after which a shift whose next stretch does not come is dropped from memory."""
 
 SWEEP_INTERVAL_S = 5.0
+
+MIRROR_ACTIVITIES = 8
+"""Copies to the mirror that one worker makes at a time for tasks that rest."""
 
 STOP_TIMEOUT_S = 5.0
 """Seconds that a stop waits for the SDK, after the grace for running steps."""
@@ -58,6 +63,7 @@ class TemporalWorker:
         slots: int,
         heartbeat_s: float,
         ids: Ids,
+        mirrored: MirroredWorker | None = None,
     ) -> None:
         self._engine, self._handlers, self._shared = engine, handlers, shared
         self.slots: int = slots
@@ -68,6 +74,8 @@ class TemporalWorker:
         self._workers: list[Worker] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._chores: list[asyncio.Task[Any]] = []
+        self._mirror: Mirror | None = Mirror(engine.copier, shared.clock) if engine.mirror else None
+        self._mirrored = mirrored
         self._doubt_until = 0.0
         """Until when a stretch may be one that the server has given up: this worker stood still, or was cut off, shortly before."""
 
@@ -78,9 +86,11 @@ class TemporalWorker:
 
     async def start(self) -> None:
         """Begin to poll."""
+        if self._mirrored is not None:
+            await self._mirrored.start(self.id, self.slots)
         client, queue = await self._engine.client(), self._engine.address.queue
         options: dict[str, Any] = {
-            "activities": [self._advance],
+            "activities": [self._advance, self._shelve],
             "identity": f"onward-{self.id}",
             "max_concurrent_activities": self.slots,
             "max_heartbeat_throttle_interval": timedelta(seconds=self._heartbeat_s),
@@ -93,16 +103,30 @@ class TemporalWorker:
                 workflows=[OnwardTask],
                 workflow_runner=workflow_runner(),
                 sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_WORKFLOW_S),
-                disable_eager_activity_execution=True,
                 **options,
             ),
             Worker(client, task_queue=self._own_queue, **options),
         ]
+        if self._mirror is not None:
+            self._workers.append(
+                Worker(
+                    client,
+                    task_queue=wire.mirror_queue(queue),
+                    activities=[self._copy],
+                    identity=f"onward-{self.id}",
+                    max_concurrent_activities=MIRROR_ACTIVITIES,
+                )
+            )
         self._tasks = [spawn(worker.run(), "onward-temporal-worker") for worker in self._workers]
         self._chores = [
             spawn(self._pulse(client), "onward-temporal-pulse"),
             spawn(self._sweep(), "onward-temporal-sweep"),
+            spawn(Reconciler(client, queue, self._engine.take_end, self._shared.clock).run(), "onward-temporal-ends"),
         ]
+        if self._mirror is not None:
+            self._chores.append(spawn(self._mirror.run(), "onward-mirror"))
+        if self._mirrored is not None:
+            self._chores.append(spawn(self._mirrored.run(self._heartbeat_s), "onward-mirrored-worker"))
 
     async def stop(self, grace: float = 10.0) -> None:
         """Poll nothing more, and give the shifts up that have not ended within the grace: other workers go on with them."""
@@ -121,32 +145,42 @@ class TemporalWorker:
             log.warning("the stop of the worker waited %g s for %s in vain", STOP_TIMEOUT_S, task.get_name())
             task.cancel()
         self._shared.threads.close()
+        if self._mirrored is not None:
+            await self._mirrored.stop()
 
     @property
     def _own_queue(self) -> str:
         return f"{self._engine.address.queue}-{self.id}"
 
     @activity.defn(name=wire.ADVANCE)
-    async def _advance(self, advance: wire.Advance) -> wire.Advanced:
-        """Run a stretch of a shift: until a record must be durable, or the shift has ended."""
+    async def _advance(self, advance: Any) -> Any:
+        """Run a stretch of a shift: until a record must be durable, or the shift has ended. `advance` is a `wire.Advance`, and the answer a
+        `wire.Advanced`: the SDK would check and copy values of these types field by field."""
         request = advance["request"]
         task_id = request["id"]
         await self._shared.lease.until_held()
         if self._shared.clock.monotonic() < self._doubt_until:
             await self._check_head(task_id, advance["head"])
+        if self._mirror is not None and request.get("mirror"):
+            self._mirror.note(task_id, self.id)
         session = self._sessions.get(task_id)
         if session is None or not session.fits(advance):
             if session is not None:
                 session.drop()
+                self._forget(session)
+            if advance["token"]:
+                raise ApplicationError("this worker has no such shift", type=wire.NO_SHIFT, non_retryable=True)
             handler = self._handlers.get(request["task"])
             if handler is None:
                 raise ApplicationError(
                     f"this worker has no handler {request['task']!r}", type=wire.NO_HANDLER, non_retryable=True
                 )
+            unpacked = (await self._engine.large.unpack(request["input"])).decode()
+            advance = {**advance, "request": {**request, "input": unpacked}}
             session = Session(self._shared, self._engine, advance, handler, self.id, self._ids())
             self._sessions[task_id] = session
         try:
-            advanced = await session.advance(advance["head"], activity.heartbeat, self._heartbeat_s)
+            advanced = await session.advance(advance, activity.heartbeat, self._heartbeat_s)
         except BaseException:
             session.drop()
             self._forget(session)
@@ -156,6 +190,16 @@ class TemporalWorker:
             self._forget(session)
         advanced["queue"] = self._own_queue
         return advanced
+
+    @activity.defn(name=wire.MIRROR)
+    async def _copy(self, task_id: str) -> None:
+        """Copy a task that rests, or has ended, to the mirror."""
+        await self._engine.copier.refresh(task_id)
+
+    @activity.defn(name=wire.SHELVE)
+    async def _shelve(self, task_id: str, records: list[wire.JsonRecord]) -> str:
+        """Store old records of a task where artifacts are; the reference to them."""
+        return await self._engine.shelve(task_id, records)
 
     async def _check_head(self, task_id: str, head: int) -> None:
         """Raises where the journal has grown since the server gave out this stretch: another worker has the task."""

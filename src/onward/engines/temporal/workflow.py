@@ -11,6 +11,7 @@ Temporal replays this code from histories that older versions wrote. A change th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from datetime import timedelta
@@ -21,7 +22,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
-from onward.engines.temporal import wire
+from onward.engines import wire
 
 STICKY_TIMEOUT_S = 2.0
 """Seconds within which the worker that has the shift in memory must take an activity; then any worker gets it."""
@@ -32,8 +33,9 @@ STRETCH_LIMIT = timedelta(days=365)
 CRASH_PAUSE_S = 0.2
 """Seconds until a task whose worker died is given to another one; ten times as long where no worker has its handler."""
 
-PAGE_BYTES = 1_000_000
-"""Bytes of the records and messages of one page of the query `view`, about."""
+PAGE_BYTES = 450_000
+"""Bytes of the records and messages of one page of the query `view`, and of records that are stored outside together, about. The SDK warns of
+payloads of more than 512 kB."""
 
 ITEM_BYTES = 100
 """Bytes of a record or a message beside its data, about."""
@@ -49,7 +51,11 @@ NEEDS_A_PERSON = frozenset({"parked", "quarantined"})
 READY = frozenset({"queued", "cancelling"})
 """Reasons of a task that may go on."""
 
-_SAGAS = {"saga.started": 1, "saga.completed": -1, "saga.undone": -1}
+MIRROR_LIMIT = timedelta(seconds=60)
+"""The longest time of one copy of the task to the mirror."""
+
+MIRROR_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=15))
+"""The mirror may be away: the copy is tried until it succeeds."""
 
 
 @workflow.defn(name=wire.WORKFLOW)
@@ -63,24 +69,35 @@ class OnwardTask:
         self._attempt, self._reason, self._due_at = start["attempt"], start["reason"], start["due_at"]
         self._state = ""
         self._token, self._queue = start["token"], start["worker_queue"]
+        self._elsewhere = False
+        """Whether the shift is in the memory of another worker than the one that has this workflow in its cache."""
         self._crashes = 0
         self._running = False
         self._cancelled = False
         """Whether a cancel of Temporal was taken."""
+        self._shelved = start.get("shelved", [])
+        """Records before those of `_records`, which workers have stored outside."""
+        self._ledger = start.get("ledger", "")
+        """The ledger of its budget, when it has begun to spend."""
+        self._mirrored: Any = None
+        """The position of the task that the mirror has."""
 
     @workflow.run
     async def run(self, start: wire.Start) -> Any:  # noqa: ARG002 -- `__init__` has read it
         """Work on the task until it has ended."""
         if not self._records:
-            self._write("task.submitted")
+            self._records.append([1, 0, "task.submitted", "", "{}", self._request["created_at"]])
+        mirroring = asyncio.create_task(self._mirror()) if self._request.get("mirror") else None
         while not self._state:
             try:
                 await self._until_ready()
                 await self._advance()
-                self._continue_as_new()
+                await self._continue_as_new()
             except asyncio.CancelledError:
                 self._cancel()
         await self._tell_parent()
+        if mirroring is not None:
+            await self._until_mirrored()
         return self._outcome()
 
     # ── messages in ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,6 +139,10 @@ class OnwardTask:
             "inbox": inbox,
             "head": self._head,
             "messages": len(self._inbox),
+            "contents": len(self._contents),
+            "shelved": [entry for entry in self._shelved if entry[1] > after],
+            "ledger": self._ledger,
+            "limits": wire.raised_limits(self._inbox) if self._ledger else {},
         }
 
     @workflow.query(name=wire.CONTENTS)
@@ -160,14 +181,15 @@ class OnwardTask:
 
     async def _advance(self) -> None:
         """Let a worker go on with the task, and append what it has done."""
-        sticky = bool(self._token)
+        sticky = bool(self._token) and self._elsewhere
         advance: wire.Advance = {
-            "request": self._request,
+            "request": {**self._request, "input": "", "options": ""} if self._token else self._request,
             "head": self._head,
             "inbox": len(self._inbox),
             "attempt": self._attempt,
             "crashes": self._crashes,
             "token": self._token,
+            "ledger": "" if self._token else self._ledger,
         }
         self._running = True
         try:
@@ -182,7 +204,10 @@ class OnwardTask:
                 cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
             )
         except ActivityError as error:
-            self._token = ""
+            if isinstance(error.cause, ApplicationError) and error.cause.type == wire.NO_SHIFT and not sticky:
+                self._elsewhere = True  # the next activity goes to the task queue of the worker that has it
+                return
+            self._token, self._elsewhere = "", False
             if is_cancelled_exception(error) and not self._cancelled and workflow.cancellation_reason() is not None:
                 raise asyncio.CancelledError from None
             await self._after_failure(error)
@@ -196,6 +221,8 @@ class OnwardTask:
         cause = error.cause
         if isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START:
             return
+        if isinstance(cause, ApplicationError) and cause.type == wire.NO_SHIFT:
+            return
         if isinstance(cause, ApplicationError) and cause.type == wire.NO_HANDLER:
             await asyncio.sleep(CRASH_PAUSE_S * 10)
             return
@@ -207,6 +234,8 @@ class OnwardTask:
         unheard = ending is not None and bool(ending["state"]) and _is_behind(ending["inbox"], len(self._inbox))
         self._records += records[:-1] if unheard else records
         self._contents |= advanced["contents"]
+        self._ledger = advanced.get("ledger", self._ledger)
+        self._elsewhere = self._elsewhere and self._token == advanced["token"]
         self._token, self._queue = advanced["token"], advanced["queue"]
         if len(records) > 1 or ending is not None:
             self._crashes = 0
@@ -229,13 +258,33 @@ class OnwardTask:
         else:
             self._reason, self._due_at = ending["reason"], ending["due_at"]
 
-    def _continue_as_new(self) -> None:
-        """Go on in a new run before the history is full. The run takes the whole journal with it: Temporal deletes the runs before it."""
+    def _size(self) -> int:
+        """The bytes that a new run would take with it, about."""
+        items = [*self._records, *self._inbox]
+        return sum(len(item[4]) + ITEM_BYTES for item in items) + sum(map(len, self._contents.values()))
+
+    async def _shelve(self) -> None:
+        """Have the oldest records stored outside, until the others are few enough for a new run. The last one stays."""
+        while self._size() > PAGE_BYTES and len(self._records) > 1:
+            page, _ = _page(self._records[:-1], PAGE_BYTES)
+            reference: str = await workflow.execute_activity(
+                wire.SHELVE,
+                args=[self._request["id"], page],
+                start_to_close_timeout=MIRROR_LIMIT,
+                retry_policy=MIRROR_RETRY,
+            )
+            self._shelved.append([page[0][0], page[-1][0], reference, *wire.summary(page)])
+            self._records = self._records[len(page) :]
+
+    async def _continue_as_new(self) -> None:
+        """Go on in a new run before the history is full. The run takes the whole journal with it, or references to it: Temporal deletes the
+        runs before it."""
         events = workflow.info().get_current_history_length()
         if self._state or events < self._request["events"]:
             return
-        items = [*self._records, *self._inbox]
-        size = sum(len(item[4]) + ITEM_BYTES for item in items) + sum(map(len, self._contents.values()))
+        if self._request.get("shelf"):
+            await self._shelve()
+        size = self._size()
         if size <= MAX_START_BYTES:
             start: wire.Start = {
                 "request": self._request,
@@ -247,26 +296,63 @@ class OnwardTask:
                 "due_at": self._due_at,
                 "token": self._token,
                 "worker_queue": self._queue,
+                "shelved": self._shelved,
+                "ledger": self._ledger,
             }
             workflow.continue_as_new(start)
         if events >= MAX_EVENTS:
             message = (
-                f"its journal of {size:,} bytes does not fit into a new run of its workflow, and the history of this run is full; split "
-                "the task into children, or leave large results as artifacts"
+                f"its journal of {size:,} bytes does not fit into a new run of its workflow, and the history of this run is full; give artifacts= "
+                "a folder or a bucket, or split the task into children"
             )
             error = {"type": "HistoryFull", "message": message, "attempts": self._attempt}
             self._write("task.failed", json.dumps({"error": error}))
             self._state, self._reason, self._token = "failed", "", ""
+
+    # ── the mirror ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _position(self) -> Any:
+        """Another value whenever a reader would see another task."""
+        return self._head, len(self._inbox), self._state, self._reason, self._due_at, self._ledger
+
+    def _rests_ahead(self) -> bool:
+        """Whether no worker has the task, and the mirror lacks something of it."""
+        return not self._running and not self._token and self._mirrored != self._position()
+
+    async def _mirror(self) -> None:
+        """Have the task copied whenever it rests. The worker that runs a task copies it meanwhile. This waits beside the task, which goes on
+        also when the mirror is away."""
+        while True:
+            await workflow.wait_condition(self._rests_ahead)
+            position = self._position()
+            try:
+                await workflow.execute_activity(
+                    wire.MIRROR,
+                    self._request["id"],
+                    task_queue=wire.mirror_queue(workflow.info().task_queue),
+                    start_to_close_timeout=MIRROR_LIMIT,
+                    retry_policy=MIRROR_RETRY,
+                )
+            except ActivityError:
+                await asyncio.sleep(1)
+            else:
+                self._mirrored = position
+
+    async def _until_mirrored(self) -> None:
+        """Wait until the mirror has the end of the task. A cancel comes too late to change it."""
+        while self._mirrored != self._position():
+            with contextlib.suppress(asyncio.CancelledError):
+                await workflow.wait_condition(lambda: self._mirrored == self._position())
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _cancel(self) -> None:
         """End the task, or, where a saga is open, let the next shift undo its finished steps first."""
         self._cancelled = True
-        kinds = [str(record[2]) for record in self._records]
-        must_undo = sum(_SAGAS.get(kind, 0) for kind in kinds) > 0
-        last = [number for number, kind in enumerate(kinds) if kind in {"cancel.requested", "task.resumed"}]
-        if must_undo and last and kinds[last[-1]] == "cancel.requested":
+        summaries = [(entry[3], entry[4]) for entry in self._shelved] + [wire.summary(self._records)]
+        must_undo = sum(sagas for sagas, _ in summaries) > 0
+        last = [kind for _, kind in summaries if kind]
+        if must_undo and last and last[-1] == "cancel.requested":
             return
         self._write("cancel.requested")
         self._token, self._crashes, self._due_at = "", 0, None
@@ -289,7 +375,8 @@ class OnwardTask:
             workflow.logger.info("the parent %s has ended", parent)
 
     def _outcome(self) -> Any:
-        """The result of the workflow, for Temporal's own tools. The journal has all of it."""
+        """The result of the workflow, for callers that wait for it and for Temporal's own tools: a large one is the reference to the last
+        record. The journal has all of it."""
         data = json.loads(self._records[-1][4])
         if self._state == "failed":
             error = data.get("error", {})
@@ -298,7 +385,7 @@ class OnwardTask:
             )
         if self._state == "cancelled" and self._cancelled:
             raise asyncio.CancelledError
-        return data.get("result")
+        return data if wire.REFERENCE in data else data.get("result")
 
 
 def _is_behind(inbox: int | None, messages: int) -> bool:

@@ -51,6 +51,7 @@ from onward.store.shared.audit import Audit
 from onward.store.shared.budgets import Budgets
 from onward.store.shared.codec import Codec
 from onward.store.shared.data_keys import DataKeys
+from onward.store.shared.documents import Documents
 from onward.store.shared.health import Health
 from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
@@ -99,6 +100,9 @@ class Store(Protocol):
     inline: bool
     """True when calls run inside the caller's loop (simulator, tests): then no threads are used around it either."""
 
+    mirror: bool
+    """True when the database is the mirror of the tasks of another engine. Set before `open`, which raises UsageError when it is not so."""
+
     bell: Bell | None
     """Carries nudges between processes where the database cannot: behind a pooler. SQLite needs none."""
 
@@ -118,6 +122,7 @@ class Store(Protocol):
     audit: Audit
     budgets: Budgets
     data_keys: DataKeys
+    documents: Documents
     handlers: Handlers
     intakes: Intakes
     keys: Keys

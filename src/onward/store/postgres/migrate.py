@@ -20,6 +20,7 @@ import asyncpg
 from onward.errors import StoreUnavailable
 from onward.store.migrate import (
     MARKS,
+    MIRROR,
     OLDEST,
     READ,
     SCRIPTED,
@@ -75,7 +76,7 @@ async def state(connection: Any) -> State:
     migrated, marked = await connection.fetchrow(query)
     done = frozenset(row[0] for row in await connection.fetch(READ)) if migrated else frozenset()
     marks = {row[0]: row[1] for row in await connection.fetch(MARKS)} if marked else {}
-    return State(done, marks.get(OLDEST, 0), marks.get(SCRIPTED, 0))
+    return State(done, marks.get(OLDEST, 0), marks.get(SCRIPTED, 0), MIRROR in marks)
 
 
 class Migrator:

@@ -89,6 +89,7 @@ TABLES: dict[str, Rights] = {
     "onward_intakes": Rights(CHANGES, CHANGES, BY_COLUMN),
     "onward_locks": Rights(CHANGES, CHANGES, BY_COLUMN),
     "onward_lock_counters": Rights("SELECT, UPDATE", "SELECT, UPDATE"),
+    "onward_documents": Rights(CHANGES, CHANGES, BY_COLUMN),
     "onward_schedules": Rights(CHANGES, CHANGES),
     "onward_limits": Rights(CHANGES, CHANGES),
     "onward_buckets": Rights(CHANGES, CHANGES),

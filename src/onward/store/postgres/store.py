@@ -129,7 +129,9 @@ class PostgresStore(SharedStore):
         return (await self._state()).newest, self._migrations[-1].number
 
     async def _check(self) -> None:
-        migrate.check(self.where, self._migrations, await self._state())
+        state = await self._state()
+        migrate.check(self.where, self._migrations, state)
+        await self._check_mirror(marked=state.mirror)
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 

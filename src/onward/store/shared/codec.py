@@ -257,6 +257,12 @@ class Codec:
             for intake, identity, tenant, data in reasons
         ]
 
+    async def sealed_documents(self, tenant: str, documents: Sequence[Item]) -> list[bytes]:
+        """Documents of a tenant."""
+        key = await self._ring.for_subject(Subject(tenant))
+        size = sum([len(item.data) for item in documents])
+        return await self._off_loop(size, lambda: [_seal(key, item.scope, item.place, item.data) for item in documents])
+
     async def _keys_for(self, task_ids: Iterable[str]) -> Mapping[str, DataKey]:
         ids = set(task_ids)
         keys = await self._ring.for_tasks(ids)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from onward.core.clock import Clock
+from onward.errors import UsageError
 from onward.store.shared.approvals import Approvals
 from onward.store.shared.budgets import Budgets
 from onward.store.shared.data_keys import DataKeys
 from onward.store.shared.database import Database
+from onward.store.shared.documents import Documents
 from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
@@ -25,11 +27,15 @@ from onward.store.shared.workers import Handlers
 class SharedStore(CoreVerbs):
     """The base of both stores. A store adds `health`, `outbox`, `schedules`, `tails` and `workers`."""
 
+    where: str
+    mirror: bool = False
+
     def __init__(self, database: Database, clock: Clock | None = None) -> None:
         super().__init__(database)
         self.approvals = Approvals(database, self.audit)
         self.budgets = Budgets(database, self.audit)
         self.data_keys = DataKeys(database, self.audit, clock)
+        self.documents = Documents(database)
         self.handlers = Handlers(database)
         self.intakes = Intakes(database, self.audit)
         self.keys = Keys(database, self.audit)
@@ -42,3 +48,15 @@ class SharedStore(CoreVerbs):
         self.sealing = Sealing(database)
         self.sessions = Sessions(database, self.audit)
         self.tenant_quotas = TenantQuotas(database, self.audit)
+
+    async def _check_mirror(self, *, marked: bool) -> None:
+        """Raises UsageError where the tasks in the database belong to another engine than the caller expects. An own worker would claim the
+        tasks of a mirror, and free those of workers that it does not know."""
+        if marked and not self.mirror:
+            raise UsageError(
+                f"{self.where} is the mirror of tasks on another engine; give engine= (ONWARD_ENGINE) as its workers have it, or another db="
+            )
+        if self.mirror and not marked and not await self._db.write("mark_mirror"):
+            raise UsageError(
+                f"{self.where} has tasks of Onward's own engine; a mirror needs a database of its own (db=)"
+            )

@@ -131,10 +131,14 @@ class SqliteStore(SharedStore):
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         done = connection.execute(migrate.READ) if "onward_migrations" in tables else ()
         marks = dict(connection.execute(migrate.MARKS)) if "onward_schema" in tables else {}
-        return State(frozenset(number for (number,) in done), marks.get(migrate.OLDEST, 0))
+        return State(
+            frozenset(number for (number,) in done), marks.get(migrate.OLDEST, 0), mirror=migrate.MIRROR in marks
+        )
 
     async def _check(self) -> None:
-        migrate.check(self.where, self._migrations, await self._db.reading(self._state))
+        state = await self._db.reading(self._state)
+        migrate.check(self.where, self._migrations, state)
+        await self._check_mirror(marked=state.mirror)
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 

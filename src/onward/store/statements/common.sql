@@ -1593,6 +1593,19 @@ SELECT tenant, name, owner, label FROM onward_locks
 WHERE outside <> '' AND token IS NOT NULL AND task_id IS NOT NULL AND (tenant > :after_tenant OR (tenant = :after_tenant AND name > :after_name))
 ORDER BY tenant, name LIMIT :limit
 
+-- name: mark_mirror
+-- Note that a database is the mirror of another engine, unless it has tasks.
+INSERT INTO onward_schema (name, value) SELECT 'mirror', 1 WHERE NOT EXISTS (SELECT 1 FROM onward_tasks)
+ON CONFLICT (name) DO UPDATE SET value = 1 RETURNING name
+
+-- name: copy_progress
+-- How much of a task a copy has: its last record, its last message, how many contents, and its outcome. Of a pruned task some records stay.
+SELECT COALESCE((SELECT j.seq FROM onward_journal j WHERE j.task_id = :id ORDER BY j.seq DESC LIMIT 1), 0) AS head,
+       COALESCE((SELECT max(i.number) FROM onward_inbox i WHERE i.task_id = :id), 0) AS messages,
+       (SELECT count(*) FROM onward_contents c WHERE c.task_id = :id) AS contents,
+       (SELECT o.state FROM onward_outcomes o WHERE o.task_id = :id) AS state,
+       EXISTS (SELECT 1 FROM onward_tasks t WHERE t.id = :id) AS known
+
 -- name: copy_task
 -- A task of another engine, in a copy for readers.
 INSERT INTO onward_tasks (id, task, queue, priority, created_at, key, fingerprint, input, options, parent, grp, tenant)
@@ -1600,8 +1613,10 @@ VALUES (:id, :task, :queue, :priority, :created_at, :key, :fingerprint, :input, 
 
 -- name: copy_queue
 -- Its row while it has not ended.
-INSERT INTO onward_queue (task_id, queue, task, priority, attempt, reason, due_at, worker, parent, grp, inbox)
-VALUES (:id, :queue, :task, :priority, :attempt, :reason, :due_at, :worker, :parent, :grp, :inbox)
+INSERT INTO onward_queue (task_id, queue, task, priority, attempt, reason, due_at, worker, parent, grp, turn_group, inbox)
+VALUES (:id, :queue, :task, :priority, :attempt, :reason, :due_at, :worker, :parent, :grp, :tenant, :inbox)
+ON CONFLICT (task_id) DO UPDATE SET attempt = excluded.attempt, reason = excluded.reason, due_at = excluded.due_at, worker = excluded.worker,
+    inbox = excluded.inbox
 
 -- name: copy_record
 -- A record of it, with the number and the time that it has there.
@@ -1612,8 +1627,54 @@ INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) VALUES (:i
 INSERT INTO onward_inbox (task_id, number, id, kind, name, ref, data, at) VALUES (:id, :number, :message, :kind, :name, :ref, :data, onward_now())
 ON CONFLICT DO NOTHING
 
+-- name: copy_content
+-- A content of it.
+INSERT INTO onward_contents (task_id, id, data) VALUES (:id, :name, :data) ON CONFLICT DO NOTHING
+
 -- name: copy_outcome
 -- How it ended, at the time of its last record.
 INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at)
 SELECT j.task_id, CAST(:state AS text), CAST(:attempt AS integer), j.seq, j.at FROM onward_journal j WHERE j.task_id = :id AND j.seq = CAST(:seq AS bigint)
 ON CONFLICT DO NOTHING
+
+-- name: document_put
+-- Store a document, in place of an older one.
+INSERT INTO onward_documents (tenant, collection, key, data, at) VALUES (:tenant, :collection, :key, :data, onward_now())
+ON CONFLICT (tenant, collection, key) DO UPDATE SET data = excluded.data, at = excluded.at
+
+-- name: document_add
+-- Store a document, unless there is one under its key.
+INSERT INTO onward_documents (tenant, collection, key, data, at) VALUES (:tenant, :collection, :key, :data, onward_now())
+ON CONFLICT (tenant, collection, key) DO NOTHING
+
+-- name: documents
+-- Documents by their keys.
+SELECT key, data FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key AMONG (:keys)
+
+-- name: documents_between
+-- Documents from one key up to another, in the order of their keys.
+SELECT key, data FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key >= :start AND key < :stop
+ORDER BY key LIMIT :limit
+
+-- name: documents_back
+-- The same from the last one on.
+SELECT key, data FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key >= :start AND key < :stop
+ORDER BY key DESC LIMIT :limit
+
+-- name: document_keys
+-- The keys of documents from one key up to another, in their order.
+SELECT key FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key >= :start AND key < :stop
+ORDER BY key LIMIT :limit
+
+-- name: documents_drop
+-- Delete documents.
+DELETE FROM onward_documents WHERE tenant = :tenant AND collection = :collection AND key AMONG (:keys)
+
+-- name: documents_after
+-- Where documents are, in order, after one of them.
+SELECT tenant, collection, key FROM onward_documents WHERE (tenant, collection, key) > (:tenant, :collection, :key)
+ORDER BY tenant, collection, key LIMIT :limit
+
+-- name: document_seal
+-- Seal a document that is as it was read.
+UPDATE onward_documents SET data = :data WHERE tenant = :tenant AND collection = :collection AND key = :key AND data = :seen RETURNING key

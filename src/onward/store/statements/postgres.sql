@@ -528,6 +528,10 @@ DELETE FROM onward_outbox WHERE (task_id, seq, subscription) IN (
 -- Lock all queue rows that a settle changes, also those of parents, in the order of their ids, or two of them would wait for each other.
 SELECT 1 FROM onward_queue WHERE task_id = ANY(:ids::text[]) ORDER BY task_id FOR UPDATE
 
+-- name: lock_copy
+-- Of two processes that copy the same task of another engine, the second writes after the first, and sees what it wrote.
+SELECT 1 FROM onward_tasks WHERE id = :id FOR UPDATE
+
 -- name: tell_parents
 -- Send the ends of children to their parents.
 WITH told AS (

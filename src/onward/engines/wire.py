@@ -6,24 +6,64 @@ This module imports nothing of Onward, because the workflow imports it.
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+import json
+from typing import Any, NotRequired, TypedDict
 
 WORKFLOW = "OnwardTask"
-ADVANCE = "onward.advance"
+ADVANCE, MIRROR, SHELVE = "onward.advance", "onward.mirror", "onward.shelve"
 SEND, RESUME = "send", "resume"
 VIEW, CONTENTS, CONTENT_NAMES = "view", "contents", "content_names"
 
 NO_HANDLER = "NoHandler"
 """The type of the failure of an `advance` on a worker that has no handler for the task."""
 
+NO_SHIFT = "NoShift"
+"""The type of the failure of an `advance` on a worker that does not have the shift of its token in memory."""
+
 GIVEN_UP = "GivenUp"
 """The type of the failure of an `advance` that a worker began after the server had given it up."""
+
+
+def mirror_queue(queue: str) -> str:
+    """The task queue of the copies to the mirror: those that wait for a database that is away take no slot of a step."""
+    return f"{queue}-mirror"
+
+
+REFERENCE = "$onward.shelf"
+"""The first key of a reference to a value that is stored where artifacts are (`large.py`)."""
 
 JsonRecord = list[Any]
 """A record: seq, shift, kind, key, data (JSON as a string), at."""
 
 JsonMessage = list[Any]
 """A message: id, kind, name, ref, data (JSON as a string). Its number is its place in the inbox, from 1 on."""
+
+
+Shelved = list[Any]
+"""Records that are stored where artifacts are: the numbers of the first and the last one, the reference, and what a cancel has to know of them: see
+`summary`."""
+
+_SAGAS = {"saga.started": 1, "saga.completed": -1, "saga.undone": -1}
+
+
+def summary(records: list[JsonRecord]) -> tuple[int, str]:
+    """How many more sagas begin than end in these records, and which of `cancel.requested` and `task.resumed` comes last, if any."""
+    kinds = [str(record[2]) for record in records]
+    last = [kind for kind in kinds if kind in {"cancel.requested", "task.resumed"}]
+    return sum(_SAGAS.get(kind, 0) for kind in kinds), last[-1] if last else ""
+
+
+BUDGET = "budget"
+"""The kind of a message that raises limits of a budget. Its data are the new limits, or null: then it only wakes the task."""
+
+
+def raised_limits(inbox: list[JsonMessage]) -> dict[str, Any]:
+    """The limits of a budget that these messages set. Limits are absolute: the last message counts."""
+    limits: dict[str, Any] = {}
+    for message in inbox:
+        if message[1] == BUDGET:
+            limits |= json.loads(message[4]) or {}
+    return limits
 
 
 class Request(TypedDict):
@@ -45,6 +85,10 @@ class Request(TypedDict):
     lease_s: float
     events: int
     """Events of the history after which the task goes on in a new run of its workflow."""
+    mirror: NotRequired[bool]
+    """Whether the task is copied to a mirror. An activity does so when the task begins to wait, and before it ends."""
+    shelf: NotRequired[bool]
+    """Whether workers can store records of the task where artifacts are, when they are too many for a new run."""
 
 
 class Start(TypedDict):
@@ -60,18 +104,25 @@ class Start(TypedDict):
     token: str
     worker_queue: str
     """The shift that goes on in the new run, and the task queue of its worker; empty where none does."""
+    shelved: NotRequired[list[Shelved]]
+    """The records before those of `records`."""
+    ledger: NotRequired[str]
+    """The ledger of its budget, when it has begun to spend."""
 
 
 class Advance(TypedDict):
     """The input of the activity: go on with the task, whose journal ends with record `head`."""
 
     request: Request
+    """Without its input and options where there is a token: the shift has them."""
     head: int
     inbox: int
     attempt: int
     crashes: int
     token: str
     """The shift that wrote the last records. The worker that has it in memory goes on with it: its records are durable."""
+    ledger: NotRequired[str]
+    """The ledger of its budget, for a new shift."""
 
 
 class Ending(TypedDict):
@@ -94,6 +145,8 @@ class Advanced(TypedDict):
     records: list[JsonRecord]
     contents: dict[str, str]
     ending: Ending | None
+    ledger: NotRequired[str]
+    """The ledger of its budget, where this stretch has changed it. Its limits are those of the submit: see `raised_limits`."""
 
 
 class View(TypedDict):
@@ -110,3 +163,9 @@ class View(TypedDict):
     inbox: list[JsonMessage]
     head: int
     messages: int
+    contents: NotRequired[int]
+    shelved: NotRequired[list[Shelved]]
+    """Where the records before those of the workflow are, as far as the reader lacks them."""
+    ledger: NotRequired[str]
+    limits: NotRequired[dict[str, Any]]
+    """The ledger of its budget, and the limits that were raised since the submit."""

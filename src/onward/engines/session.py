@@ -1,4 +1,4 @@
-"""A shift in the memory of a Temporal worker, between one `advance` and the next.
+"""A shift in the memory of a worker of another engine, between one `advance` and the next.
 
 The writer gathers the records of the shift. An `advance` takes them as its answer, and the next `advance` says that they are durable: then
 the steps that wait for them go on. A session whose next `advance` does not come, because another worker has the task, is dropped.
@@ -12,14 +12,13 @@ import contextlib
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from onward.artifacts.keeper import Artifacts
 from onward.coordinate.tasks import TaskLocks
 from onward.core import record as r
 from onward.core.approval import ApprovalRule
-from onward.core.budget import BudgetLedger, Granted
 from onward.core.clock import Clock
 from onward.core.control import Fenced
 from onward.core.page import Page
@@ -35,29 +34,57 @@ from onward.engine.shift.threads import Threads
 from onward.engine.shift.traced import TracedShift, watching
 from onward.engine.worker.lease import Lease
 from onward.engine.worker.worker import Submit
-from onward.engines.temporal import wire
-from onward.errors import OnwardError, UsageError
+from onward.engines import wire
+from onward.engines.budgets import SessionBudgets
+from onward.engines.large import MAX_PAYLOAD_BYTES, Packer
+from onward.errors import OnwardError, StoreUnavailable, UsageError
 from onward.store.port.core import ALL_MESSAGES, Claimed, End, Sent, Wait
 from onward.store.port.listing import MAX_BYTES
 from onward.store.writer import Hold
 
-if TYPE_CHECKING:
-    from onward.engines.temporal.client import TemporalEngine
+log = logging.getLogger("onward.engines")
 
-log = logging.getLogger("onward.temporal")
-
-MAX_RECORD_BYTES = 1_500_000
-"""Bytes of one record, with the contents that go with it. The server refuses payloads of more than 2 MB."""
+PACK_RETRY_S = 1.0
+"""Seconds until a large value is stored again, when the place for it did not answer."""
 
 MENTION_DELAY_S = 1.0
 """Seconds until records without a waiter are a reason for a commit of their own."""
 
 
+class JournalReader(Protocol):
+    """The engine, as a shift uses it: it reads journals, and sends messages to other tasks."""
+
+    @property
+    def large(self) -> Packer:
+        """Packs values before the engine gets them."""
+        ...
+
+    async def get(self, task_id: str, whose: str | None = None) -> Task | None:
+        """A task as it is now."""
+        ...
+
+    async def records(self, task_id: str) -> list[Record]:
+        """The whole journal of a task."""
+        ...
+
+    async def messages(self, task_id: str, after: int) -> list[Message]:
+        """The messages of a task after a number."""
+        ...
+
+    async def contents(self, task_id: str, names: Iterable[str]) -> dict[str, bytes]:
+        """Those of these contents that the task has."""
+        ...
+
+    async def send(self, task_id: str, message: Message) -> Sent:
+        """Send a message to a task."""
+        ...
+
+
 class SessionWriter:
     """Gathers the records of one shift for the answers of `advance`. It has the verbs of `JournalWriter`."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float], packer: Packer) -> None:
+        self._now, self._packer = now, packer
         self._entries: list[tuple[Entry, dict[str, bytes]]] = []
         """Records that no answer has yet, and the contents that go with each."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -65,6 +92,11 @@ class SessionWriter:
         self._wanted = asyncio.Event()
         self.ending: End | Wait | None = None
         self._durable = 0
+        self._ledger: str | None = None
+        """The ledger of the budget, when no answer has it yet."""
+        self._ledger_waiters: list[asyncio.Future[None]] = []
+        self._ledger_answered: list[asyncio.Future[None]] = []
+        """The callers whose ledger an answer has: it is durable when the next stretch comes."""
 
     # ── for the shift ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -98,6 +130,17 @@ class SessionWriter:
             self._wanted.set()
             await future
 
+    def save_ledger(self, ledger: str) -> None:
+        """The next answer has this ledger of the budget."""
+        self._ledger = ledger
+
+    async def ledger_saved(self) -> None:
+        """Wait until the ledger is durable. Raises Fenced."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ledger_waiters.append(future)
+        self._wanted.set()
+        await future
+
     def keep(self, hold: Hold, name: str, data: bytes) -> None:
         if not hold.gone:
             hold.kept, hold.contents = hold.kept or {}, hold.contents or {}
@@ -111,11 +154,8 @@ class SessionWriter:
         if hold.lost or hold.settled:
             raise hold.why_not()
         kept, size = hold.kept or {}, len(data) + sum(map(len, (hold.kept or {}).values()))
-        if size > MAX_RECORD_BYTES:
-            raise OnwardError(
-                f"a record of {size:,} bytes is more than the {MAX_RECORD_BYTES:,} that fit into one payload of Temporal; leave large results "
-                "as artifacts (ctx.artifact), with artifacts= a folder or a bucket"
-            )
+        if size > self._packer.max_bytes:
+            raise self._packer.too_large("a record", size)
         hold.seq += 1
         hold.kept = None
         self._entries.append(((hold.id, hold.seq, hold.shift, kind, key, data, self._now()), kept))
@@ -123,9 +163,10 @@ class SessionWriter:
     # ── for the session ──────────────────────────────────────────────────────────────────────────────────────────
 
     def durable_to(self, head: int) -> None:
-        """All records up to this number are in the journal: their waiters go on."""
+        """All records up to this number are in the journal, and the ledger of the last answer is there: their waiters go on."""
         self._durable = head
-        done = [future for seq, future in self._waiters if seq <= head]
+        done = [future for seq, future in self._waiters if seq <= head] + self._ledger_answered
+        self._ledger_answered = []
         self._waiters = [(seq, future) for seq, future in self._waiters if seq > head]
         for future in done:
             if not future.done():
@@ -144,7 +185,7 @@ class SessionWriter:
         """The records of the next answer, with their contents, and the ending if the last record is among them."""
         records: list[wire.JsonRecord] = []
         contents: dict[str, str] = {}
-        room = MAX_RECORD_BYTES
+        room = MAX_PAYLOAD_BYTES
         while self._entries:
             (_, seq, shift, kind, key, data, at), kept = self._entries[0]
             room -= len(data) + sum(map(len, kept.values()))
@@ -156,17 +197,24 @@ class SessionWriter:
         self._wanted.clear()
         return records, contents, self.ending
 
+    def take_ledger(self) -> str | None:
+        """The ledger for the next answer, where it has changed."""
+        ledger, self._ledger = self._ledger, None
+        self._ledger_answered += self._ledger_waiters
+        self._ledger_waiters = []
+        return ledger
+
     def drop(self) -> None:
         """Refuse what waits: the shift is lost."""
-        for _, future in self._waiters:
+        for future in [*(future for _, future in self._waiters), *self._ledger_waiters, *self._ledger_answered]:
             if not future.done():
                 future.set_exception(Fenced())
                 future.exception()
-        self._waiters = []
+        self._waiters, self._ledger_waiters, self._ledger_answered = [], [], []
 
 
 class _NoQuotas:
-    """Used-up quotas of providers: each step asks anew, since Temporal has no place that all workers share."""
+    """Used-up quotas of providers: each step asks anew, since the engine has no place that all workers share."""
 
     async def get(self, name: str, /) -> Shut | None:  # noqa: ARG002 -- as in the port
         return None
@@ -189,16 +237,6 @@ class _NoFollowers:
         """Readers ask the workflow."""
 
 
-class _NoBudgets:
-    async def change(
-        self,
-        holders: Sequence[str],  # noqa: ARG002 -- as in the port
-        change: Callable[[Mapping[str, BudgetLedger]], Granted],  # noqa: ARG002
-        /,
-    ) -> Granted:
-        raise UsageError("budgets are not there on Temporal yet; submit this task without a budget")
-
-
 class NoLocks(TaskLocks):
     """Refuses `ctx.lock`."""
 
@@ -207,7 +245,7 @@ class NoLocks(TaskLocks):
 
     async def take(self, request: Any) -> Any:  # noqa: ARG002 -- as in TaskLocks
         raise UsageError(
-            "ctx.lock is not there on Temporal; use a workflow id or an idempotency key of your own instead"
+            "ctx.lock is not there on this engine; use a workflow id or an idempotency key of your own instead"
         )
 
     async def left(self, request: Any) -> None:
@@ -221,14 +259,15 @@ class SessionStore:
     """What a shift reads and sends, by queries and signals. It has the verbs of `ShiftStore`."""
 
     codec = None
-    budgets, quotas, pruning, tails = _NoBudgets(), _NoQuotas(), _NoTrim(), _NoFollowers()
+    quotas, pruning, tails = _NoQuotas(), _NoTrim(), _NoFollowers()
 
-    def __init__(self, engine: TemporalEngine, task_id: str, started: Record) -> None:
+    def __init__(self, engine: JournalReader, task_id: str, started: Record, budgets: SessionBudgets) -> None:
         self._engine, self._task_id, self._started = engine, task_id, started
+        self.budgets: SessionBudgets = budgets
         self._records: list[Record] | None = None
 
     async def get(self, task_id: str, whose: str | None = None, /) -> Task | None:
-        return await self._engine.store.get(task_id, whose)
+        return await self._engine.get(task_id, whose)
 
     async def journal(
         self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES, /
@@ -271,19 +310,22 @@ class SessionStore:
         /,
     ) -> bool:
         raise UsageError(
-            "ctx.transaction needs an Onward database, and this task runs on Temporal; make it a step with effect='once', or an idempotent one"
+            "ctx.transaction needs an Onward database, and this task runs on another engine; make it a step with effect='once', or an idempotent one"
         )
 
     def nudge(self, topic: str, tasks: Sequence[str] = (), /) -> None:
-        """Temporal wakes tasks by itself."""
+        """The engine wakes tasks by itself."""
 
 
 class SessionServices:
     """What a shift uses: the parts that all sessions of a worker share, and its own store, writer and lease."""
 
-    def __init__(self, shared: SharedServices, engine: TemporalEngine, task_id: str, started: Record) -> None:
-        self.store = SessionStore(engine, task_id, started)
-        self.writer = SessionWriter(shared.clock.now)
+    def __init__(
+        self, shared: SharedServices, engine: JournalReader, task_id: str, started: Record, ledger: str
+    ) -> None:
+        self.writer = SessionWriter(shared.clock.now, engine.large)
+        self.budgets: SessionBudgets = SessionBudgets(engine, task_id, ledger, self.writer)
+        self.store = SessionStore(engine, task_id, started, self.budgets)
         self.lease = shared.lease
         self.artifacts, self.clock, self.rng, self.threads = shared.artifacts, shared.clock, shared.rng, shared.threads
         self.locks: TaskLocks = NoLocks()
@@ -337,7 +379,7 @@ class Session:
     def __init__(
         self,
         shared: SharedServices,
-        engine: TemporalEngine,
+        engine: JournalReader,
         advance: wire.Advance,
         handler: Handler,
         worker: str,
@@ -346,7 +388,8 @@ class Session:
         request, now = advance["request"], shared.clock.now()
         number = advance["head"] + 1
         data = b'{"worker":"%b"}' % worker.encode()
-        services = SessionServices(shared, engine, request["id"], Record(number, number, r.SHIFT, "", data, now))
+        started = Record(number, number, r.SHIFT, "", data, now)
+        services = SessionServices(shared, engine, request["id"], started, advance.get("ledger", ""))
         claimed = Claimed(
             id=request["id"],
             task=request["task"],
@@ -364,7 +407,8 @@ class Session:
         self.token: str = token
         self._answered_at: float | None = None
         """When the last stretch was answered, while no other is under way."""
-        self._clock, self._writer = shared.clock, services.writer
+        self._clock, self._writer, self._packer = shared.clock, services.writer, engine.large
+        self._budgets = services.budgets
         make = _TracedSessionShift if watching() else _SessionShift
         self._shift = make(services, claimed, handler)
         hold = self._shift.hold
@@ -380,30 +424,49 @@ class Session:
         """Whether this advance goes on with this shift."""
         return advance["token"] == self.token and not self._shift.hold.lost
 
-    async def advance(self, head: int, heartbeat: Callable[[], object], interval_s: float) -> wire.Advanced:
-        """Go on until a record must be durable, or the shift has ended; the new records. `head` is the last durable record."""
+    async def advance(self, advance: wire.Advance, heartbeat: Callable[[], object], interval_s: float) -> wire.Advanced:
+        """Go on until a record must be durable, or the shift has ended; the new records."""
         self._answered_at = None
-        self._writer.durable_to(head)
+        self._budgets.inbox = advance["inbox"]
+        self._writer.durable_to(advance["head"])
         if self._task is None:
             self._task = spawn(self._work(), f"onward-task-{self.task_id}")
-        beating = spawn(self._beat(heartbeat, interval_s), "onward-temporal-heartbeat")
-        wanted = spawn(self._writer.wanted(), "onward-temporal-records")
+        beating = spawn(self._beat(heartbeat, interval_s), "onward-engine-heartbeat")
+        wanted = spawn(self._writer.wanted(), "onward-engine-records")
         try:
             await asyncio.wait({wanted, self._task}, return_when=asyncio.FIRST_COMPLETED)
             if self._task.done() and self._writer.ending is None:
                 raise RuntimeError(f"the shift of task {self.task_id} ended without a record") from self._failure()
+            ledger = self._writer.take_ledger()
+            records, contents, ending = self._writer.take()
+            await self._pack(records, contents)
         finally:
             beating.cancel()
             wanted.cancel()
-        records, contents, ending = self._writer.take()
         self._answered_at = self._clock.monotonic()
-        return {
+        advanced: wire.Advanced = {
             "token": self.token,
             "queue": "",
             "records": records,
             "contents": contents,
             "ending": None if ending is None else _to_json(ending),
         }
+        return advanced if ledger is None else {**advanced, "ledger": ledger}
+
+    async def _pack(self, records: list[wire.JsonRecord], contents: dict[str, str]) -> None:
+        """Store large values, and leave references in their places."""
+        for record in records:
+            record[4] = await self._packed(record[4])
+        for name, content in contents.items():
+            contents[name] = await self._packed(content)
+
+    async def _packed(self, value: str) -> str:
+        while True:
+            try:
+                return await self._packer.pack(self.task_id, value.encode(), "a record")
+            except StoreUnavailable as error:
+                log.warning("a large value of task %s is not stored yet: %s", self.task_id, error)
+                await self._clock.sleep(PACK_RETRY_S)
 
     @property
     def over(self) -> bool:

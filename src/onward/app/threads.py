@@ -1,0 +1,42 @@
+"""An app in a thread of its own, for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Opened(Protocol):
+    """An app that opens and closes."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+@contextlib.contextmanager
+def running_loop(app: Opened) -> Iterator[None]:
+    """Open an app in an event loop that runs in a thread while the block lasts."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="onward", daemon=True)
+    thread.start()
+
+    def run(call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, loop).result()
+
+    try:
+        run(app.__aenter__())
+        try:
+            yield
+        finally:
+            run(app.__aexit__())
+            run(loop.shutdown_default_executor())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

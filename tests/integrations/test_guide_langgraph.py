@@ -1,0 +1,22 @@
+"""The code of the guide langgraph.md."""
+
+from __future__ import annotations
+
+from tests.docs.test_guides import code_of
+from tests.kit import not_memory
+
+
+async def test_the_desk(url: str) -> None:
+    names = code_of("langgraph.md", "desk.py")
+    assert await names["main"](url) == ["a draft, friendly", "yes"]
+
+
+@not_memory
+def test_a_script(url: str) -> None:
+    from langgraph.graph import END, START, StateGraph
+
+    builder = StateGraph(code_of("langgraph.md", "desk.py")["State"])
+    builder.add_node("only", lambda state: {"notes": ["done"]})
+    builder.add_edge(START, "only")
+    builder.add_edge("only", END)
+    assert code_of("langgraph.md", "script.py")["run"](builder, url) == {"notes": ["done"]}
