@@ -748,7 +748,7 @@ async def test_a_provider_that_stays_away_is_an_error_of_the_framework(world: Wo
 def test_mistakes_are_reported_when_the_agent_is_registered(world: World) -> None:
     app = memory_app()
     model = scripted(world, "done")
-    with pytest.raises(BadSetting, match="metadata of tool 'pay'"):
+    with pytest.raises(BadSetting, match="rules of tool 'pay'"):
         app.pydantic_ai(
             Agent(model, name="a", tools=[Tool(world.tools()[0], name="pay", metadata={"onward": {"risks": "x"}})])
         )

@@ -12,6 +12,7 @@ from onward.core.retry import Retry
 from onward.errors import UsageError
 
 if TYPE_CHECKING:
+    from agents import Agent, RunConfig
     from pydantic_ai.agent.abstract import AbstractAgent
     from pydantic_ai.usage import UsageLimits
 
@@ -61,6 +62,47 @@ class Frameworks(Registry):
         return self._register_agent(
             "pydantic-ai", name or str(agent.name), handler, tool_checks(agent), retry, deadline, queue
         )
+
+    def openai_agent(
+        self,
+        agent: Agent[Any],
+        *,
+        name: str | None = None,
+        budget: Budget | None = None,
+        max_tokens: int | None = None,
+        approve: Iterable[str] = (),
+        approval_timeout: Duration | None = None,
+        approval_default: str = "deny",
+        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        context: Callable[[Context], Any] | None = None,
+        run_config: RunConfig | None = None,
+        max_turns: int = 10,
+        deadline: Duration | None = None,
+        retry: Retry | int | None = None,
+        queue: str = "default",
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Register an agent of the OpenAI Agents SDK: the handler of tasks of its name, whose input is a prompt and whose result is the
+        agent's final output. Its model requests and tool calls are recorded steps. `pip install 'onward[openai-agents]'` brings the SDK.
+
+        `tools` has the rules of tools by their names: `{"pay": {"risk": "external_action"}}`; a tool without rules reads. `budget`,
+        `max_tokens`, `approve`, `approval_timeout` and `approval_default` are as for `app.agent`. `context` makes the context of a run,
+        and `run_config` and `max_turns` are those of the SDK."""
+        try:
+            from onward.integrations.openai_agents.handler import agent_handler  # noqa: PLC0415 -- an extra
+            from onward.integrations.tool_rules import Approvals  # noqa: PLC0415 -- as above
+        except ImportError as error:
+            raise UsageError(f"{error.name} is not installed; pip install 'onward[openai-agents]'") from None
+        handler = agent_handler(
+            agent,
+            budget=budget,
+            max_tokens=max_tokens,
+            approvals=Approvals(approve, approval_timeout, approval_default),
+            tools=tools or {},
+            context=context,
+            run_config=run_config,
+            max_turns=max_turns,
+        )
+        return self._register_agent("openai-agents", name or agent.name, handler, {}, retry, deadline, queue)
 
     def _register_agent(
         self,

@@ -18,8 +18,9 @@ from onward.agent.model import Message, Model, ModelRefused, Reply, Request, quo
 from onward.core import mask, wire
 from onward.core.budget import Budget
 from onward.core.retry import Retry
-from onward.engine.context.context import Context
+from onward.engine.context.context import CURRENT, Context
 from onward.engine.shift.quota import within_quota
+from onward.engine.shift.scope import SCOPE
 from onward.errors import StepFailed
 
 NO_SYSTEM: Message = {"role": "system", "content": ""}
@@ -151,6 +152,14 @@ class ModelSteps:
                 stored.append(_Stored(message, forms, [self._ctx.keep(wire.encode(dict(form))) for form in forms]))
         self._stored = stored
         return [form for item in stored for form in item.forms], [name for item in stored for name in item.names]
+
+
+def in_handler() -> bool:
+    """Whether this code runs in the handler of a task, and not in one of its steps."""
+    if CURRENT.get() is None:
+        return False
+    scope = SCOPE.get()
+    return scope.key is None or scope.branches > 0
 
 
 def model_steps(ctx: Context) -> ModelSteps:

@@ -7,7 +7,7 @@ names. Lists of tools, checks of arguments and operations of capabilities are st
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -38,61 +38,21 @@ from onward.agent.model import Emit
 from onward.agent.prices import Prices
 from onward.agent.tools import READ
 from onward.core import wire
-from onward.core.retry import Retry, as_retry
+from onward.core.retry import Retry
 from onward.engine.context.context import current
-from onward.errors import BadSetting, Fatal, StepFailed
+from onward.errors import Fatal, StepFailed
 from onward.integrations.model_steps import model_steps
 from onward.integrations.pydantic_ai.messages import content, result_text
 from onward.integrations.pydantic_ai.model import RESPONSE, RequestedModel
 from onward.integrations.pydantic_ai.provider_retries import one_attempt
 from onward.integrations.pydantic_ai.streaming import emitting
+from onward.integrations.tool_rules import EXTERNAL, READ_RETRY, ToolRules
 
 TOOL_METADATA = "onward"
 """The key of a tool's metadata with its risk: `metadata={"onward": {"risk": "external_action"}}`."""
 
-EXTERNAL = "external_action"
-
 MAX_RECORD_BYTES = 64_000
 """A larger result of an operation is stored as contents, beside the journal."""
-
-READ_RETRY = Retry(attempts=3)
-ONCE = Retry(attempts=1)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ToolRules:
-    """How a tool is called: its risk decides whether a call whose end is unknown may be repeated, and who has to approve it."""
-
-    risk: str = READ
-    idempotent: bool = False
-    retry: Retry | None = None
-    timeout: float | None = None
-    approve: bool | None = None
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, Any] | None, name: str, default: str = READ) -> ToolRules:
-        """The rules in the metadata of a tool. Raises BadSetting for unknown words: a misspelt one would let an effect be repeated."""
-        given = (metadata or {}).get(TOOL_METADATA) or {}
-        known = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(given, Mapping) or given.keys() - known:
-            raise BadSetting(
-                f"metadata of tool {name!r}", given, f'a dict such as {{"risk": "read"}}, of {", ".join(sorted(known))}'
-            )
-        options = dict(given)
-        if options.get("retry") is not None:
-            options["retry"] = as_retry(options["retry"])
-        return cls(**{"risk": default, **options})
-
-    @property
-    def effect(self) -> str:
-        """The `effect` of the step."""
-        return "read" if self.risk == READ else "idempotent" if self.idempotent else "once"
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of the step."""
-        retry = self.retry or (ONCE if self.effect == "once" else READ_RETRY)
-        return {"effect": self.effect, "retry": retry, "timeout": self.timeout}
 
 
 class Backend(DurableOperationBackend[ToolRules]):
@@ -113,7 +73,7 @@ class Backend(DurableOperationBackend[ToolRules]):
         if metadata is not None and metadata.get(TOOL_METADATA) is False:
             return False
         of_server = getattr(operation.operation_id, "toolset_kind", "") == "mcp"
-        return ToolRules.of(metadata, tool_name, EXTERNAL if of_server else READ)
+        return ToolRules.of((metadata or {}).get(TOOL_METADATA), tool_name, EXTERNAL if of_server else READ)
 
     def registrations(self) -> Sequence[Callable[..., object]]:
         """None: steps need no registration."""

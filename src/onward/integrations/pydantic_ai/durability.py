@@ -44,20 +44,19 @@ from pydantic_ai.tools import (
 )
 from pydantic_ai.toolsets import AbstractToolset
 
-from onward.agent.calls import format_arguments
 from onward.agent.loop import MODEL_RETRY
 from onward.agent.prices import Prices
-from onward.agent.tools import check_default, check_list
 from onward.core import wire
-from onward.core.durations import Duration, seconds
+from onward.core.durations import Duration
 from onward.core.retry import Retry, as_retry
-from onward.engine.context.context import CURRENT, Context, current
+from onward.engine.context.context import Context, current
 from onward.engine.shift.scope import SCOPE
-from onward.errors import Denied, Fatal, TimeUp
-from onward.integrations.model_steps import model_steps
-from onward.integrations.pydantic_ai.backend import TOOL_METADATA, Backend, ToolRules
+from onward.errors import Fatal
+from onward.integrations.model_steps import in_handler, model_steps
+from onward.integrations.pydantic_ai.backend import TOOL_METADATA, Backend
 from onward.integrations.pydantic_ai.provider_retries import switch_off
 from onward.integrations.pydantic_ai.streaming import can_stream, with_live_text
+from onward.integrations.tool_rules import Approvals, ToolRules
 
 EXTERNAL_CALL = "tool call {id}"
 """The signal that brings the result of a call that another program does."""
@@ -101,9 +100,7 @@ class OnwardDurability(BaseDurabilityCapability[AgentDepsT]):
         comes. `models`, `event_stream_handler` and `name` are as for the durability capabilities of Pydantic AI. The handler of events is not
         called for what a replay returns from the journal."""
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
-        self.approve: frozenset[str] = frozenset(check_list("approve", approve))
-        self._approval_timeout = None if approval_timeout is None else seconds(approval_timeout, "approval_timeout")
-        self._approval_default = check_default(approval_default)
+        self._approvals = Approvals(approve, approval_timeout, approval_default)
         self._live = live
         self._backend = Backend(as_retry(retry), prices)
 
@@ -116,10 +113,7 @@ class OnwardDurability(BaseDurabilityCapability[AgentDepsT]):
     @property
     def in_durable_context(self) -> bool:
         """Whether this code runs in the handler of a task, and not in one of its steps."""
-        if CURRENT.get() is None:
-            return False
-        scope = SCOPE.get()
-        return scope.key is None or scope.branches > 0
+        return in_handler()
 
     def get_default_run_id(self) -> str | None:
         """The same id in every replay."""
@@ -216,9 +210,7 @@ class OnwardDurability(BaseDurabilityCapability[AgentDepsT]):
     def _needs_approval(self, tool: ToolDefinition, allowed: set[str]) -> bool:
         if tool.name in allowed:
             return False
-        rules = _rules(tool)
-        by_risk = rules.risk in self.approve if rules.approve is None else rules.approve
-        return by_risk or tool.kind == "unapproved"
+        return self._approvals.needs(_rules(tool)) or tool.kind == "unapproved"
 
     async def wrap_tool_execute(
         self,
@@ -257,25 +249,11 @@ class OnwardDurability(BaseDurabilityCapability[AgentDepsT]):
     async def _ask_approval(
         self, task: Context, call: ToolCallPart, rules: ToolRules, metadata: Mapping[str, Any] | None
     ) -> ToolApproved | ToolDenied:
-        arguments = call.args_as_dict()
-        data = {"tool": call.tool_name, "call": call.tool_call_id, "arguments": arguments}
-        try:
-            decision = await task.approve(
-                f"{call.tool_name}({format_arguments(arguments)})",
-                risk=rules.risk,
-                data=data | ({"metadata": dict(metadata)} if metadata else {}),
-                timeout=self._approval_timeout,
-                default=self._approval_default,
-            )
-        except Denied as denied:
-            return ToolDenied(f"denied: {denied.reason or 'a person said no'}")
-        except TimeUp as error:
-            return ToolDenied(f"it was not done, because no person decided in time; {error}")
-        if decision.get("always"):
-            model_steps(task).always_allowed.add(call.tool_name)
-        changed = decision.get("arguments", arguments)
-        same = wire.fingerprint(changed) == wire.fingerprint(arguments)
-        return ToolApproved() if same else ToolApproved(override_args=changed)
+        more = {"metadata": dict(metadata)} if metadata else {}
+        decision = await self._approvals.ask(
+            task, call.tool_name, call.tool_call_id, call.args_as_dict(), rules, **more
+        )
+        return ToolApproved(override_args=decision.arguments) if decision.approved else ToolDenied(decision.message)
 
 
 def message_text(message: Any) -> str:
@@ -284,8 +262,7 @@ def message_text(message: Any) -> str:
 
 
 def _rules(tool: ToolDefinition) -> ToolRules:
-    metadata = tool.metadata or {}
-    return ToolRules.of({} if metadata.get(TOOL_METADATA) is False else metadata, tool.name)
+    return ToolRules.of((tool.metadata or {}).get(TOOL_METADATA), tool.name)
 
 
 async def _await_result(task: Context, call: ToolCallPart) -> Any:

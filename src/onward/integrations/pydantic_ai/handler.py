@@ -16,8 +16,9 @@ from onward.core.durations import Duration
 from onward.engine.context.context import Context
 from onward.errors import BadSetting, InvalidInput, UsageError
 from onward.integrations.model_steps import begin
-from onward.integrations.pydantic_ai.backend import TOOL_METADATA, ToolRules
+from onward.integrations.pydantic_ai.backend import TOOL_METADATA
 from onward.integrations.pydantic_ai.durability import OnwardDurability, message_text
+from onward.integrations.tool_rules import ToolRules
 
 
 def agent_handler(
@@ -80,5 +81,4 @@ def check_agent(agent: AbstractAgent[Any, Any], capabilities: Iterable[OnwardDur
     for toolset in agent.toolsets:
         if isinstance(toolset, FunctionToolset):
             for tool in toolset.tools.values():
-                if (tool.metadata or {}).get(TOOL_METADATA) is not False:
-                    ToolRules.of(tool.metadata, tool.name)
+                ToolRules.of((tool.metadata or {}).get(TOOL_METADATA), tool.name)

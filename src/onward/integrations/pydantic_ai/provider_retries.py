@@ -1,13 +1,14 @@
-"""Switches off the retries of a provider's SDK while a step makes a request: the journal has the attempts, and tasks wait for a quota together."""
+"""Switches off the retries of the SDK of a model that the framework resolves inside of a step."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
 
 from pydantic_ai.models.wrapper import WrapperModel
+
+from onward.integrations.provider_retries import without_retries
 
 _OPEN: ContextVar[contextlib.ExitStack | None] = ContextVar("onward_provider_retries", default=None)
 
@@ -24,18 +25,10 @@ def one_attempt() -> Iterator[None]:
 
 
 def switch_off(model: object) -> None:
-    """Switch off the retries of the model's client until the block ends. The SDKs of OpenAI, Anthropic and others read this attribute
-    when a request begins, so a restored value does not change one that is under way."""
+    """Switch off the retries of the model's client until the block ends."""
     if (stack := _OPEN.get()) is None:
         return
     while isinstance(model, WrapperModel):
         model = model.wrapped
     for part in getattr(model, "models", None) or [model]:  # those of a fallback
-        client = getattr(part, "client", None)
-        if isinstance(retries := getattr(client, "max_retries", None), int) and retries:
-            stack.callback(_set, client, retries)
-            _set(client, 0)
-
-
-def _set(client: Any, retries: int) -> None:
-    client.max_retries = retries
+        stack.enter_context(without_retries(getattr(part, "client", None)))
