@@ -33,6 +33,7 @@ PUBLIC = (
     "onward.client",
     "onward.errors",
     "onward.testing",
+    "onward.integrations.claude",
     "onward.integrations.pydantic_ai",
     "onward.integrations.langgraph",
 )

@@ -236,6 +236,7 @@ ELSEWHERE = {
     "demo": ("test_cli_demo.py", "test_"),
     "demo agent": ("test_cli_demo_agent.py", "test_"),
     "demo brokers": ("test_cli_demo_brokers.py", "test_"),
+    "demo temporal": ("../engines/test_temporal_examples.py", "test_"),
     "serve": ("test_cli_serve.py", "test_without_an_app_it_serves_the_demo"),
     "mcp": ("test_cli_serve.py", "test_mcp"),
     "worker": ("test_cli_worker.py", "test_"),

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from rig.server import Unavailable
 from tests.integrations import suites
 from tests.kit import not_memory
 
@@ -27,7 +28,7 @@ def suite(package: str, needs: list[str]) -> suites.Path:
     """The tests of the version that is installed, which the lock file pins."""
     try:
         return suites.fetch(package, importlib.metadata.version(package), needs)
-    except suites.SuiteUnavailable as why:
+    except Unavailable as why:
         pytest.skip(str(why))
 
 

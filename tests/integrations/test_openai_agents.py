@@ -285,6 +285,21 @@ async def test_a_denied_call(world: World) -> None:
     assert world.done == []
 
 
+async def test_a_call_with_other_arguments_and_always(world: World) -> None:
+    again = [("pay", "pay 2", '{"cents": 9}')]
+    agent = Agent(name="clerk", model=Scripted(world, PAY, again, results), tools=tools(world))
+    app = memory_app()
+    app.openai_agent(agent, tools=PAYS, approve=["external_action"])
+    async with app:
+        task = await app.submit("clerk", "Go.")
+        await drain(app)
+        (ask,) = await app.asks()
+        await app.decide(ask.id, "approve", arguments={"cents": 3}, always=True)
+        assert await drain(app) == []
+        assert 'other arguments, {"cents": 3})' in await task.result()
+    assert world.done == [3, 9]
+
+
 async def test_a_tool_that_needs_approval_by_itself(world: World) -> None:
     @function_tool(needs_approval=True)
     async def pay(cents: int) -> str:

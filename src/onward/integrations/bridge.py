@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from onward.core.clock import Clock
+from onward.core.ids import Ids
 from onward.errors import UsageError
 from onward.store.port.core import Store
 
@@ -22,6 +23,7 @@ class App(Protocol):
 
     store: Store
     _clock: Clock
+    _ids: Ids
     _loop: asyncio.AbstractEventLoop | None
 
 

@@ -7,7 +7,6 @@ framework's own checkpointer or store.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -16,40 +15,42 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from rig.install import CACHE, once, pip
+from rig.install import run as pip_run
+
 ROOT = Path(__file__).resolve().parents[3]
-CACHE = ROOT / ".cache" / "suites"
+SUITES = CACHE / "suites"
 PLUGINS = Path(__file__).parent / "plugins"
 """Not a package: suites have a package `tests` of their own."""
 
-PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-
-
-class SuiteUnavailable(Exception):
-    """The package index did not give the suite."""
+PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--retries", "1", "--timeout", "20"]
 
 
 def fetch(package: str, version: str, needs: Sequence[str]) -> Path:
-    """The folder of a suite; `site/` in it has the packages that it needs. Raises SuiteUnavailable."""
-    folder = CACHE / f"{package}-{version}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """The folder of a suite; `site/` in it has the packages that it needs. Raises Unavailable."""
+    folder = SUITES / f"{package}-{version}"
+    with once("suites"):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            _pip("download", "--no-deps", "--no-binary", package, "-d", str(folder), f"{package}=={version}")
-            _pip("install", "--no-deps", "--target", str(folder / "site"), *needs)
-            (archive,) = folder.glob("*.tar.gz")
-            with tarfile.open(archive) as tar:
+            folder.mkdir(parents=True)
+            archive = f"{package}=={version}"
+            pip_run([*PIP, "download", "--no-deps", "--no-binary", package, "-d", folder, archive])
+            pip(folder / "site", *needs)
+            with tarfile.open(next(folder.glob("*.tar.gz"))) as tar:
                 tar.extractall(folder, filter="data")
             (folder / "complete").touch()
     return folder
 
 
-def _pip(*words: str) -> None:
-    done = subprocess.run([*PIP, *words], check=False, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        raise SuiteUnavailable(f"the package index did not give {words[-1]}: {done.stderr.strip()[-300:]}")
+def fetch_wheel(package: str, version: str) -> Path:
+    """The folder with a package that is too large for the tools of developers. Raises Unavailable."""
+    folder = SUITES / f"{package}-{version}"
+    with once("suites"):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            pip(folder, f"{package}=={version}")
+            (folder / "complete").touch()
+    return folder
 
 
 def run(folder: Path, plugin: str, *words: str, url: str, processes: int = 2, timeout: float = 1200) -> str:

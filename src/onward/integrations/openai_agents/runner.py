@@ -85,6 +85,8 @@ class Copies:
     def __init__(self, rules: RunRules) -> None:
         self._rules = rules
         self._copies: dict[int, tuple[Any, Any]] = {}
+        self._changed: dict[str, str] = {}
+        """The arguments of calls that a person approved with other arguments, by the ids of the calls."""
 
     def of(self, agent: Any) -> Any:
         """The copy of an agent, with copies of all agents that it hands over to."""
@@ -129,7 +131,11 @@ class Copies:
             async with current().branch(ctx.tool_call_id):
                 if tool._is_agent_tool:  # the requests and calls of that agent are steps of their own
                     return await invoke(ctx, arguments)
-                return await _run_step(current(), tool.name, rules, invoke, ctx, arguments)
+                changed = self._changed.get(ctx.tool_call_id)
+                output = await _run_step(current(), tool.name, rules, invoke, ctx, changed or arguments)
+                return (
+                    output if changed is None else f"(a person approved this with other arguments, {changed})\n{output}"
+                )
 
         made = copy.copy(tool)
         made.on_invoke_tool = call
@@ -155,11 +161,10 @@ class Copies:
         for item, decision in zip(items, decisions, strict=True):
             if not decision.approved:
                 state.reject(item, rejection_message=decision.message)
-            elif decision.arguments is not None:
-                changed = json.dumps(decision.arguments)
-                state.reject(item, rejection_message=f"a person wants other arguments: call it again with {changed}")
-            else:
-                state.approve(item)
+                continue
+            state.approve(item)
+            if decision.arguments is not None:
+                self._changed[item.raw_item.call_id] = json.dumps(decision.arguments)
 
 
 async def _run_step(ctx: Context, name: str, rules: ToolRules, invoke: Any, tool_context: Any, arguments: str) -> Any:
