@@ -1,9 +1,10 @@
-"""Agents of another framework in workers that are killed with -9: right answers, nothing recorded is done again, no effect twice."""
+"""Agents of other frameworks in workers that are killed with -9: right answers, nothing recorded is done again, no effect twice."""
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import importlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from onward import Onward, State
+from rig.server import Unavailable
 from tests.faults import clerks
 from tests.faults.band import Crew, Place, resume_quarantined
 from tests.faults.test_faults_branches import insist
@@ -19,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 WORKERS, AT_ONCE = 3, 6
 SETTINGS = {"lease_s": 1.0, "heartbeat_s": 0.2, "poll_s": 0.1, "slots": 10}
-PROGRAM = "tests.faults.clerks"
 HANG_TIMEOUT_S = 240
 
 
@@ -81,15 +82,17 @@ def check(run: Run) -> None:
     assert len(paid) == len(keys) == run.counts["agents"]
 
 
-async def test_agents_of_pydantic_ai_survive_kill_9(
-    place: Place, prove: bool, print_proof: Callable[..., None]
-) -> None:
+@pytest.mark.parametrize("program", ["tests.faults.clerks", "tests.faults.shops"], ids=["pydantic ai", "openai agents"])
+async def test_agents_survive_kill_9(place: Place, prove: bool, print_proof: Callable[..., None], program: str) -> None:
     kills = 100 if prove else 15
     options: dict[str, Any] = {"db": place.url, "ledger": str(place.ledger.path)}
-    app = clerks.app_of(options, **SETTINGS)
+    try:
+        app = importlib.import_module(program).app_of(options, **SETTINGS)
+    except Unavailable as missing:
+        pytest.skip(f"the framework cannot be installed here: {missing}")
     async with app:
         run = Run(place, app, kills)
-        with Crew(place, WORKERS, program=PROGRAM, **SETTINGS).ready(WORKERS) as crew:
+        with Crew(place, WORKERS, program=program, **SETTINGS).ready(WORKERS) as crew:
             killing = asyncio.ensure_future(run.kill(crew, random.Random(1)))
             try:
                 await asyncio.gather(*(run.agents() for _ in range(AT_ONCE)))
@@ -99,7 +102,7 @@ async def test_agents_of_pydantic_ai_survive_kill_9(
             await asyncio.to_thread(crew.stop)
         assert await app.store.health.census() == []
     check(run)
-    print_proof("pydantic ai", place.kind, dict(run.counts), f"{len(run.wrong)} wrong")
+    print_proof(program, place.kind, dict(run.counts), f"{len(run.wrong)} wrong")
     assert not run.wrong, "\n".join(run.wrong[:10])
     assert not crew.unexpected_errors, crew.unexpected_errors
     assert run.counts["killed"] >= kills
