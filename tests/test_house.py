@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -197,7 +198,8 @@ def test_each_dependency_with_extras_is_locked_with_them() -> None:
 
     from packaging.requirements import Requirement
 
-    names = [line.split(" ", 1)[0] for line in read(ROOT / "requirements/dev.txt").splitlines() if "==" in line]
+    lines = [line for line in read(ROOT / "requirements/dev.txt").splitlines() if "==" in line]
+    names = [re.split(r" [\\;]", line)[0] for line in lines]  # `name[one, two]==1.0 ; sys_platform == 'linux' \`
     locked = {requirement.name: requirement.extras for requirement in map(Requirement, names)}
     needed = [Requirement(text) for name in locked for text in _requires(name, requires) if "extra ==" not in text]
     assert len(needed) > 100

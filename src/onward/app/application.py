@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeVar, Unpa
 from onward.app.connect import open_shelf, open_store
 from onward.app.engines import OtherEngines, RunningWorker, open_engine, store_url
 from onward.app.events import Events
+from onward.app.frameworks import Frameworks
 from onward.app.intakes import IntakeMethods
 from onward.app.locks import Coordination
 from onward.app.mcp import Mcp
 from onward.app.queries import Queries
-from onward.app.registry import Registry
 from onward.app.sign_in import make_sign_in
 from onward.app.threads import running_loop
 from onward.artifacts.keeper import Artifacts
@@ -70,7 +70,7 @@ Findings = list[Finding]
 Schedules = list[Schedule]
 
 
-class Onward(Events, IntakeMethods, Mcp, Registry, Queries, Coordination, OtherEngines):
+class Onward(Events, IntakeMethods, Mcp, Frameworks, Queries, Coordination, OtherEngines):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:

@@ -1,0 +1,81 @@
+"""The methods of an app for agents of other frameworks. Each framework is an extra, and imported at its first use."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from onward.app.registry import Registry
+from onward.core.durations import Duration
+from onward.core.retry import Retry
+from onward.errors import UsageError
+
+if TYPE_CHECKING:
+    from pydantic_ai.agent.abstract import AbstractAgent
+    from pydantic_ai.usage import UsageLimits
+
+    from onward.core.budget import Budget
+    from onward.engine.context.context import Context
+
+
+class Frameworks(Registry):
+    """The registry, with the agents of other frameworks."""
+
+    def pydantic_ai(
+        self,
+        agent: AbstractAgent[Any, Any],
+        *,
+        name: str | None = None,
+        budget: Budget | None = None,
+        max_tokens: int | None = None,
+        approve: Iterable[str] = (),
+        approval_timeout: Duration | None = None,
+        approval_default: str = "deny",
+        deps: Callable[[Context], Any] | None = None,
+        usage_limits: UsageLimits | None = None,
+        deadline: Duration | None = None,
+        retry: Retry | int | None = None,
+        queue: str = "default",
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Register a Pydantic AI agent: the handler of tasks of its name, whose input is a prompt and whose result is the agent's output.
+        Its model requests and tool calls are recorded steps. `pip install 'onward[pydantic-ai]'` brings the framework.
+
+        `budget`, `max_tokens`, `approve`, `approval_timeout` and `approval_default` are as for `app.agent`; a tool has its risk in
+        `metadata={"onward": {"risk": "external_action"}}`. `deps` makes the dependencies of a run. `usage_limits` are the framework's
+        own limits, for each run."""
+        try:
+            from onward.integrations.pydantic_ai.handler import agent_handler, tool_checks  # noqa: PLC0415 -- an extra
+        except ImportError as error:
+            raise UsageError(f"{error.name} is not installed; pip install 'onward[pydantic-ai]'") from None
+        handler = agent_handler(
+            agent,
+            budget=budget,
+            max_tokens=max_tokens,
+            approve=approve,
+            approval_timeout=approval_timeout,
+            approval_default=approval_default,
+            deps=deps,
+            usage_limits=usage_limits,
+        )
+        return self._register_agent(
+            "pydantic-ai", name or str(agent.name), handler, tool_checks(agent), retry, deadline, queue
+        )
+
+    def _register_agent(
+        self,
+        framework: str,
+        name: str,
+        handler: Callable[..., Coroutine[Any, Any, Any]],
+        tools: Mapping[str, Callable[[dict[str, Any]], Any]],
+        retry: Retry | int | None,
+        deadline: Duration | None,
+        queue: str,
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Register the handler of an agent of another framework: it is listed as an agent."""
+        self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
+        self.handlers[name] = registered = dataclasses.replace(self.handlers[name], framework=framework)
+        self._handler_specs[name] = dataclasses.replace(
+            self._handler_specs[name], tools=tools, agent=True, registration=registered.registration
+        )
+        return handler
