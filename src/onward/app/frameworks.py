@@ -13,6 +13,9 @@ from onward.errors import UsageError
 
 if TYPE_CHECKING:
     from agents import Agent, RunConfig
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.graph import StateGraph
+    from langgraph.pregel import Pregel
     from pydantic_ai.agent.abstract import AbstractAgent
     from pydantic_ai.usage import UsageLimits
 
@@ -103,6 +106,39 @@ class Frameworks(Registry):
             max_turns=max_turns,
         )
         return self._register_agent("openai-agents", name or agent.name, handler, {}, retry, deadline, queue)
+
+    def langgraph(
+        self,
+        name: str,
+        graph: StateGraph[Any, Any, Any, Any] | Pregel[Any, Any, Any, Any],
+        *,
+        config: RunnableConfig | None = None,
+        node_retry: Retry | int | None = None,
+        answer_timeout: Duration | None = None,
+        approval_default: str = "deny",
+        deadline: Duration | None = None,
+        retry: Retry | int | None = None,
+        queue: str = "default",
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Register a graph of LangGraph: the handler of tasks of this name, whose input is the graph's input and whose result is its
+        output. Each node is a recorded step, each interrupt a question to a person, and each review of tool calls an approval.
+        `pip install 'onward[langgraph]'` brings the framework.
+
+        The graph has no checkpointer of its own: the journal takes its place. `config` is given to the graph. `node_retry` is the retry rule
+        of its nodes. `answer_timeout` and `approval_default` are as for `ctx.ask` and `ctx.approve`."""
+        try:
+            from onward.integrations.langgraph.flow import graph_handler  # noqa: PLC0415 -- an extra
+        except ImportError as error:
+            raise UsageError(f"{error.name} is not installed; pip install 'onward[langgraph]'") from None
+        handler = graph_handler(
+            graph,
+            config=config,
+            node_retry=node_retry,
+            answer_timeout=answer_timeout,
+            approval_default=approval_default,
+        )
+        self.task(name=name, retry=retry, deadline=deadline, queue=queue)(handler)
+        return handler
 
     def _register_agent(
         self,
