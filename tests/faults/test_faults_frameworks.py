@@ -22,6 +22,8 @@ pytestmark = pytest.mark.slow
 WORKERS, AT_ONCE = 3, 6
 SETTINGS = {"lease_s": 1.0, "heartbeat_s": 0.2, "poll_s": 0.1, "slots": 10}
 HANG_TIMEOUT_S = 240
+SMALL = {("sqlite", "tests.faults.shops"), ("postgres", "tests.faults.clerks")}
+"""Outside of `make prove`: each store once, and each framework once."""
 
 
 class Run:
@@ -83,7 +85,11 @@ def check(run: Run) -> None:
 
 
 @pytest.mark.parametrize("program", ["tests.faults.clerks", "tests.faults.shops"], ids=["pydantic ai", "openai agents"])
-async def test_agents_survive_kill_9(place: Place, prove: bool, print_proof: Callable[..., None], program: str) -> None:
+async def test_agents_survive_kill_9(
+    place: Place, prove: bool, print_proof: Callable[..., None], program: str, request: pytest.FixtureRequest
+) -> None:
+    if (place.kind, program) not in SMALL:
+        request.getfixturevalue("at_length")
     kills = 100 if prove else 15
     options: dict[str, Any] = {"db": place.url, "ledger": str(place.ledger.path)}
     try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onward.testing import drain, memory_app
+from onward.testing import memory_app
 from tests.docs.test_guides import code_of
-from tests.kit import not_memory
+from tests.kit import drain, not_memory
 
 
 async def test_the_letters() -> None:

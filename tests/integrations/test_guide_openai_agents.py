@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from onward.testing import drain, memory_app
+from onward.testing import memory_app
 from rig import openai_agents
 from rig.aimock import AIMock
 from rig.server import Unavailable
 from tests.docs.test_guides import code_of
 from tests.integrations.test_guide_pydantic_ai import SCRIPT
+from tests.kit import drain
 
 try:
     openai_agents.obtain()
@@ -26,11 +27,11 @@ async def test_the_shop(openai_server: AIMock, monkeypatch: pytest.MonkeyPatch) 
     app = memory_app(names["app"])
     async with app:
         task = await app.submit("shop", "Order 7 is broken.")
-        await drain(app, patience=60)
+        await drain(app)
         (ask,) = await app.asks()
         assert ask.text == "refund(number=7, cents=8000)"
         await app.decide(ask.id, "approve")
-        assert await drain(app, patience=60) == []
+        assert await drain(app) == []
         assert await task.result() == "It is done."
     assert names["sent"] == ["7: 8000"]
     assert len(openai_server.requests()) == 3

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from onward import Budget
-from onward.testing import crashes, drain, memory_app
+from onward.testing import crashes, memory_app
 from rig.aimock import AIMock
 from tests.docs.test_guides import code_of
+from tests.kit import drain
 
 SCRIPT = [
     {"match": {"turnIndex": 0}, "response": {"toolCalls": [{"name": "find_order", "arguments": '{"number":7}'}]}},
@@ -28,11 +29,11 @@ async def test_the_clerk(openai_server: AIMock) -> None:
     app = memory_app(names["app"])
     async with app:
         task = await app.submit("clerk", "Order 7 is broken.", budget=Budget(max_steps=3))
-        await drain(app, patience=60)
+        await drain(app)
         (ask,) = await app.asks()
         assert ask.text == "refund(number=7, cents=8000)"
         await app.decide(ask.id, "approve")
-        assert await drain(app, patience=60) == []
+        assert await drain(app) == []
         assert await task.result() == "It is done."
     assert names["sent"] == ["7: 8000"]
     assert len(openai_server.requests()) == 3
@@ -45,7 +46,7 @@ async def test_the_clerk_is_killed_at_every_point(openai_server: AIMock) -> None
     async for app in crashes(names["app"]):
         names["sent"].clear()
         task = await app.submit("clerk", "Order 7 is broken.", budget=Budget(max_steps=9))
-        while await drain(app, patience=60):
+        while await drain(app):
             for ask in await app.asks():
                 await app.decide(ask.id, "approve")
             for _ in await app.doubts(task.id):
@@ -62,6 +63,6 @@ async def test_the_newsletter(openai_server: AIMock) -> None:
     app = memory_app(names["app"])
     async with app:
         task = await app.submit("newsletter", {"topics": ["cats", "dogs"]})
-        assert await drain(app, patience=60) == []
+        assert await drain(app) == []
         assert await task.result() == ["A line.", "A line."]
     assert len(openai_server.requests()) == 2

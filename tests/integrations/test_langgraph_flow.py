@@ -11,7 +11,8 @@ from langgraph.types import Command, Send, interrupt
 
 from onward.errors import UsageError
 from onward.integrations.langgraph.flow import graph_handler
-from onward.testing import MemoryApp, crashes, drain, memory_app
+from onward.testing import MemoryApp, crashes, memory_app
+from tests.kit import drain
 
 
 class State(TypedDict):
@@ -109,6 +110,7 @@ async def test_parallel_nodes_and_sends_with_a_kill_at_every_point() -> None:
         assert len(CALLS) <= 9, "those that ran beside each other when it was killed"
 
 
+@pytest.mark.slow
 async def test_questions_with_a_kill_at_every_point() -> None:
     async for app in crashes(app_of(asking())):
         CALLS.clear()

@@ -13,13 +13,13 @@ from pydantic import BaseModel
 from onward import Budget, Onward, State
 from onward.core import record as r
 from onward.errors import BadSetting
-from onward.testing import MemoryApp, crashes, drain, memory_app
+from onward.testing import MemoryApp, crashes, memory_app
 from rig import openai_agents
 from rig.aimock import AIMock
 from rig.server import Unavailable
 from rig.strict import Answer, Strict
 from tests.integrations.test_pydantic_ai import SCRIPT, World, steps_of
-from tests.kit import eventually, only_memory
+from tests.kit import drain, eventually, only_memory
 
 try:
     openai_agents.obtain()
@@ -227,6 +227,7 @@ async def test_a_worker_that_is_killed_at_any_point_loses_and_repeats_nothing(wo
     assert points > 20
 
 
+@pytest.mark.slow
 async def test_agents_as_tools_and_handoffs_are_killed_at_any_point(world: World) -> None:
     inner = Agent(name="inner", model=Scripted(World(), LOOKS[:1], "inner answer"), tools=tools(world))
     last = Agent(name="last", model=Scripted(World(), results))
@@ -263,7 +264,7 @@ async def test_parallel_tools_run_at_once(world: World) -> None:
     @function_tool
     async def look(place: str) -> str:
         """Look."""
-        await asyncio.wait_for(together.wait(), 30)
+        await asyncio.wait_for(together.wait(), 60)
         return place
 
     agent = Agent(name="clerk", model=Scripted(world, LOOKS, results), tools=[look])

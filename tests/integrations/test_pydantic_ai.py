@@ -28,11 +28,11 @@ from onward.core import record as r
 from onward.errors import BadSetting, UsageError
 from onward.integrations import versions
 from onward.integrations.pydantic_ai import OnwardDurability
-from onward.testing import MemoryApp, crashes, drain, memory_app
+from onward.testing import MemoryApp, crashes, memory_app
 from rig.aimock import AIMock
 from rig.strict import Answer, Strict
 from tests.killer import Killer
-from tests.kit import eventually, only_memory
+from tests.kit import drain, eventually, only_memory
 
 PAYS = {"onward": {"risk": "external_action"}}
 CALLS = [{"name": "look", "arguments": f'{{"place":"{place}"}}'} for place in ("hall", "yard")]
@@ -150,7 +150,15 @@ async def test_an_agent_of_pydantic_ai_is_a_task_like_any_agent(
 
 
 @only_memory
-@pytest.mark.parametrize("answer", [Answer(503), Answer(429, headers={"Retry-After": "0.2"}), Answer(500)])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(429, headers={"Retry-After": "0.2"}),
+        pytest.param(Answer(500), marks=pytest.mark.slow),
+        pytest.param(Answer(503), marks=pytest.mark.slow),
+    ],
+    ids=lambda answer: str(answer.status),
+)
 async def test_a_provider_that_is_busy_or_away_is_asked_again(
     app: Onward, door: Strict, openai_server: AIMock, world: World, answer: Answer
 ) -> None:
@@ -263,9 +271,7 @@ async def test_a_worker_that_is_killed_at_any_point_loses_and_repeats_nothing(wo
         assert await task.result() == "done", killed.killed_at
         check_calls(killed, world, await killed.service.journal(task.id))
         spent = await killed.budget(task.id)
-        lost = (
-            killed.killed_at is not None
-        )  # a request that may have been made is paid like the one that takes its place
+        lost = killed.killed_at is not None  # a request that may have been made is paid like the one in its place
         assert spent.ledger.spent.llm_tokens in ({45, 60} if lost else {45})
         points += 1
     assert points > 25
@@ -321,7 +327,7 @@ async def test_parallel_tools_run_at_once(world: World) -> None:
     together = asyncio.Barrier(3)
 
     async def look(place: str) -> str:
-        await asyncio.wait_for(together.wait(), 30)
+        await asyncio.wait_for(together.wait(), 60)
         return place
 
     agent = Agent(scripted(world, LOOKS, lambda messages: str(results(messages))), name="clerk", tools=[look])
@@ -480,6 +486,7 @@ async def test_a_tool_that_runs_in_the_handler_uses_the_task(world: World) -> No
     assert sorted(world.done) == ["a", "b"]
 
 
+@pytest.mark.slow
 async def test_an_agent_in_a_tool_has_steps_of_its_own(world: World) -> None:
     inner_world = World()
     inner = Agent(
@@ -696,6 +703,7 @@ async def test_the_agent_runs_as_usual_outside_of_a_task_and_inside_a_step(world
         assert list(await steps_of(app, task.id)) == ["ask"]
 
 
+@pytest.mark.slow
 async def test_two_runs_in_one_handler(world: World) -> None:
     model = scripted(world, LOOKS, "done")
     agent = Agent(model, name="clerk", tools=world.tools(), capabilities=[OnwardDurability()])

@@ -32,8 +32,9 @@ from pydantic_ai.usage import RequestUsage, UsageLimits
 import onward
 from onward.errors import TaskFailed, UsageError
 from onward.integrations.pydantic_ai import OnwardDurability
-from onward.testing import drain, memory_app
+from onward.testing import memory_app
 from tests.integrations.test_pydantic_ai import LOOKS, World, call, scripted, steps_of, turns
+from tests.kit import drain
 
 Handler = Callable[[], Any]
 
@@ -323,11 +324,11 @@ async def test_tools_of_an_mcp_server(world: World, tmp_path: Path) -> None:
     app.pydantic_ai(agent, approve=["external_action"])
     async with app:
         task = await app.submit("a", "Go.")
-        await drain(app, patience=60)
+        await drain(app)
         (ask,) = await app.asks()
         assert (ask.tool, ask.arguments) == ("write_note", {"text": "hello"})
         await app.decide(ask.id, "approve")
-        assert await drain(app, patience=60) == []
+        assert await drain(app) == []
         assert await task.result() == "done"
         steps = await steps_of(app, task.id)
     assert "tools of notes" in steps
@@ -336,6 +337,7 @@ async def test_tools_of_an_mcp_server(world: World, tmp_path: Path) -> None:
     assert world.asked == [0, 1]
 
 
+@pytest.mark.slow
 async def test_mcp_servers_of_a_capability_and_of_a_run(world: World, tmp_path: Path) -> None:
     class Notes(AbstractCapability[Any]):
         def get_toolset(self) -> Any:
@@ -353,7 +355,7 @@ async def test_mcp_servers_of_a_capability_and_of_a_run(world: World, tmp_path: 
 
         async with app:
             task = await app.submit(handler)
-            assert await drain(app, patience=60) == []
+            assert await drain(app) == []
             assert await task.result() == "done"
             return await steps_of(app, task.id)
 

@@ -11,9 +11,9 @@ from pydantic_ai import Agent, Tool
 import onward
 from onward import Budget, Onward, State
 from onward.integrations.pydantic_ai import OnwardDurability
-from onward.testing import drain, memory_app
+from onward.testing import memory_app
 from tests.integrations.test_pydantic_ai import LOOKS, World, call, scripted, steps_of
-from tests.kit import eventually, only_memory
+from tests.kit import drain, eventually, only_memory
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ def world() -> World:
     return World()
 
 
-def slow_agent(world: World, **options: Any) -> Agent[None, str]:
-    """An agent whose tools take a while, each once."""
+def slow_agent(world: World, go: asyncio.Event) -> Agent[None, str]:
+    """An agent whose tools take until `go` is set."""
 
     async def look(place: str) -> str:
         world.done.append(place)
-        await asyncio.sleep(60 if options.get("hangs") and len(world.done) <= 3 else 0.2)
+        await go.wait()
         return place
 
     return Agent(scripted(world, LOOKS, "done"), name="clerk", tools=[look])
@@ -34,7 +34,7 @@ def slow_agent(world: World, **options: Any) -> Agent[None, str]:
 
 @only_memory
 async def test_a_cancelled_task_ends_in_the_middle_of_its_tools(app: Onward, world: World) -> None:
-    app.pydantic_ai(slow_agent(world, hangs=True))
+    app.pydantic_ai(slow_agent(world, asyncio.Event()))
     async with app.worker():
         task = await app.submit("clerk", "Go.")
         await eventually(lambda: _done(world, 3))
@@ -46,11 +46,13 @@ async def test_a_cancelled_task_ends_in_the_middle_of_its_tools(app: Onward, wor
 
 @only_memory
 async def test_a_paused_task_goes_on(app: Onward, world: World) -> None:
-    app.pydantic_ai(slow_agent(world))
+    go = asyncio.Event()
+    app.pydantic_ai(slow_agent(world, go))
     async with app.worker():
         task = await app.submit("clerk", "Go.")
-        await eventually(lambda: _done(world, 1))
+        await eventually(lambda: _done(world, 3))
         await app.pause(task.id)
+        go.set()
         await eventually(lambda: _is(app, task.id, "paused"))
         await app.resume(task.id)
         assert await task.result(timeout=60) == "done"
@@ -60,10 +62,12 @@ async def test_a_paused_task_goes_on(app: Onward, world: World) -> None:
 
 @only_memory
 async def test_a_worker_that_stops_hands_the_task_over(app: Onward, world: World) -> None:
-    app.pydantic_ai(slow_agent(world))
+    go = asyncio.Event()
+    app.pydantic_ai(slow_agent(world, go))
     async with app.worker():
         task = await app.submit("clerk", "Go.")
-        await eventually(lambda: _done(world, 1))
+        await eventually(lambda: _done(world, 3))
+        asyncio.get_running_loop().call_later(0.1, go.set)  # while the worker stops
     async with app.worker():
         assert await task.result(timeout=60) == "done"
     assert world.asked == [0, 1]
@@ -72,7 +76,7 @@ async def test_a_worker_that_stops_hands_the_task_over(app: Onward, world: World
 
 @only_memory
 async def test_a_deadline_ends_the_run(app: Onward, world: World) -> None:
-    app.pydantic_ai(slow_agent(world, hangs=True), deadline=1, retry=1)
+    app.pydantic_ai(slow_agent(world, asyncio.Event()), deadline=1, retry=1)
     async with app.worker():
         task = await app.submit("clerk", "Go.")
         ended = await eventually(lambda: _ended(app, task.id))
