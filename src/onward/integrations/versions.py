@@ -9,8 +9,12 @@ from onward.errors import UsageError
 
 
 def check_version(package: str, least: str, below: str, extra: str) -> None:
-    """Raises UsageError when the installed version of a package is older than `least`, or not below `below`."""
-    installed = importlib.metadata.version(package)
+    """Raises UsageError when the installed version of a package is older than `least`, or not below `below`, and ImportError when the package
+    is not installed."""
+    try:
+        installed = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError(f"{package} is not installed; pip install 'onward[{extra}]'", name=package) from None
     if _numbers(least) <= _numbers(installed) < _numbers(below):
         return
     age = "too old" if _numbers(installed) < _numbers(least) else "newer than this version of Onward knows"
