@@ -9,7 +9,7 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from onward.errors import UsageError
+from onward.errors import BadSetting, UsageError
 from onward.integrations.langgraph.flow import graph_handler
 from onward.testing import MemoryApp, crashes, memory_app
 from tests.kit import drain
@@ -153,7 +153,59 @@ async def test_reviews_of_tool_calls_are_approvals() -> None:
         (ask,) = await app.asks()
         await app.decide(ask.id, "deny", reason="not her")
         await drain(app)
-        assert (await task.result())["words"] == ["{'type': 'approve'}", "{'type': 'reject', 'message': 'not her'}"]
+        assert (await task.result())["words"] == [
+            "{'type': 'approve'}",
+            "{'type': 'reject', 'message': 'denied: not her'}",
+        ]
+
+
+async def test_a_review_with_other_arguments() -> None:
+    app = app_of(reviewed())
+    async with app:
+        task = await app.submit("flow", {"words": []})
+        for _ in range(2):
+            await drain(app)
+            (ask,) = await app.asks()
+            await app.decide(ask.id, "approve", **({"arguments": {"cents": 4}} if ask.tool == "pay" else {}))
+        assert await drain(app) == []
+        assert (await task.result())["words"] == [
+            "{'type': 'edit', 'edited_action': {'name': 'pay', 'args': {'cents': 4}}}",
+            "{'type': 'approve'}",
+        ]
+
+
+async def test_reviews_without_a_decision_in_time() -> None:
+    app = app_of(reviewed(), answer_timeout="1h")
+    async with app:
+        task = await app.submit("flow", {"words": []})
+        assert await drain(app) == []
+        assert all("'reject'" in word and "in time" in word for word in (await task.result())["words"])
+
+
+async def test_a_tool_that_is_always_allowed_is_asked_about_once() -> None:
+    def calls(state: State) -> dict[str, list[str]]:
+        calls = [{"name": "pay", "args": {"cents": cents}} for cents in (5, 6)]
+        answer = interrupt({"action_requests": calls, "review_configs": []})
+        return {"words": [decision["type"] for decision in answer["decisions"]]}
+
+    graph = StateGraph(State)
+    graph.add_node("calls", calls)
+    graph.add_edge(START, "calls")
+    app = app_of(graph)
+    async with app:
+        task = await app.submit("flow", {"words": []})
+        await drain(app)
+        (ask,) = await app.asks()
+        await app.decide(ask.id, "approve", always=True)
+        assert await drain(app) == []
+        assert (await task.result())["words"] == ["approve", "approve"]
+
+
+def test_a_misspelt_default_is_reported_when_the_graph_is_registered() -> None:
+    with pytest.raises(BadSetting, match="approval_default"):
+        app_of(reviewed(), approval_default="denied")
+    with pytest.raises(BadSetting, match="answer_timeout"):
+        app_of(reviewed(), answer_timeout="soon")
 
 
 async def test_options_of_a_node_are_checked_when_the_graph_is_registered() -> None:

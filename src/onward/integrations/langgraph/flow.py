@@ -23,10 +23,12 @@ from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.types import Command, Interrupt, interrupt
 from pydantic_core import to_jsonable_python
 
-from onward.core.durations import Duration
+from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
 from onward.engine.context.context import Context, current
-from onward.errors import Denied, UsageError
+from onward.errors import UsageError
+from onward.integrations.model_steps import model_steps
+from onward.integrations.tool_rules import EXTERNAL, Approvals, ToolRules
 
 NODE_METADATA = "onward"
 """The key of a node's metadata with options of its step: `add_node("pay", pay, metadata={"onward": {"effect": "once"}})`. False runs the node
@@ -49,13 +51,16 @@ def graph_handler(
     answer_timeout: Duration | None = None,
     approval_default: str = "deny",
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """A handler whose input is the input of the graph, and whose result is its output, as JSON. Raises UsageError."""
+    """A handler whose input is the input of the graph, and whose result is its output, as JSON. Raises UsageError and
+    BadSetting."""
     compiled = graph.compile() if isinstance(graph, StateGraph) else graph
     if not isinstance(compiled, Pregel):
         raise UsageError(f"app.langgraph takes a StateGraph or a compiled graph, not {type(graph).__name__}")
     if compiled.checkpointer not in {None, False}:
         raise UsageError("the graph has a checkpointer; leave it out: the journal of the task takes its place")
     _durable(compiled, node_retry)  # reports mistakes now, and not at the first task
+    timeout = None if answer_timeout is None else seconds(answer_timeout, "answer_timeout")
+    approvals = Approvals((), timeout, approval_default)
 
     async def handler(ctx: Context, input: Any = None) -> Any:  # noqa: A002 -- the name in every interface
         durable = _durable(compiled, node_retry)
@@ -64,7 +69,7 @@ def graph_handler(
         settings["configurable"] = {**settings.get("configurable", {}), "thread_id": ctx.task_id}
         state = await durable.ainvoke(input, settings)
         while interrupts := state.get("__interrupt__") if isinstance(state, Mapping) else None:
-            answers = await ctx.gather(*[_answer(ctx, each, answer_timeout, approval_default) for each in interrupts])
+            answers = await ctx.gather(*[_answer(ctx, each, timeout, approvals) for each in interrupts])
             resume = dict(zip([each.id for each in interrupts], answers, strict=True))
             state = await durable.ainvoke(Command(resume=resume), settings)
         return to_jsonable_python(state)
@@ -179,24 +184,23 @@ def _key(name: str, config: RunnableConfig) -> str:
     return ".".join([f"{name}@{metadata.get('langgraph_step', 0)}", *numbers])
 
 
-async def _answer(ctx: Context, interrupted: Interrupt[Any], timeout: Duration | None, default: str) -> Any:
+async def _answer(ctx: Context, interrupted: Interrupt[Any], timeout: float | None, approvals: Approvals) -> Any:
     """Ask a person about an interrupt."""
     value = interrupted.value
     if isinstance(value, Mapping) and value.get(REVIEW):
-        return {"decisions": [await _reviewed(ctx, call, timeout, default) for call in value[REVIEW]]}
+        return {"decisions": [await _reviewed(ctx, call, approvals) for call in value[REVIEW]]}
     text = value if isinstance(value, str) else json.dumps(to_jsonable_python(value), ensure_ascii=False)
     return await ctx.ask(text[:MAX_SHOWN], timeout=timeout)
 
 
-async def _reviewed(ctx: Context, call: Mapping[str, Any], timeout: Duration | None, default: str) -> dict[str, Any]:
-    name, arguments = call["name"], call.get("args") or call.get("arguments") or {}
-    shown = f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"[:MAX_SHOWN]
-    data = {"tool": name, "arguments": to_jsonable_python(arguments)}
-    try:
-        decision = await ctx.approve(shown, risk="external_action", data=data, timeout=timeout, default=default)
-    except Denied as denied:
-        return {"type": "reject", "message": denied.reason or "a person denied this call"}
-    edited = decision.get("arguments")
-    if edited is not None and edited != arguments:
-        return {"type": "edit", "edited_action": {"name": name, "args": edited}}
+async def _reviewed(ctx: Context, call: Mapping[str, Any], approvals: Approvals) -> dict[str, Any]:
+    """Ask a person to approve a tool call: the decision in the form of LangChain's middleware."""
+    name, arguments = call["name"], to_jsonable_python(call.get("args") or call.get("arguments") or {})
+    if name in model_steps(ctx).always_allowed:
+        return {"type": "approve"}
+    decision = await approvals.ask(ctx, name, str(call.get("id", "")), arguments, ToolRules(risk=EXTERNAL))
+    if not decision.approved:
+        return {"type": "reject", "message": decision.message}
+    if decision.arguments is not None:
+        return {"type": "edit", "edited_action": {"name": name, "args": decision.arguments}}
     return {"type": "approve"}
