@@ -26,7 +26,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Text
 from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestContext
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
-from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.toolsets import FunctionToolset, WrapperToolset
 from pydantic_ai.usage import RequestUsage, UsageLimits
 
 import onward
@@ -287,6 +287,30 @@ async def test_tools_of_a_capability_that_is_made_for_each_run(world: World) -> 
         Agent(saying("x"), name="b", capabilities=[eyes, OnwardDurability()])
 
 
+async def test_a_server_that_cannot_be_reached_at_first_is_tried_again(world: World) -> None:
+    class Far(WrapperToolset[Any]):
+        async def __aenter__(self) -> Any:
+            world.done.append("connect")
+            if world.done == ["connect"]:
+                raise ConnectionError("not yet")
+            return await super().__aenter__()
+
+    class Eyes(AbstractCapability[Any]):
+        def get_toolset(self) -> Any:
+            return Far(FunctionToolset(world.tools(), id="eyes"))
+
+    agent = Agent(
+        scripted(world, LOOKS, "done"),
+        name="a",
+        capabilities=[DynamicCapability(lambda ctx: Eyes(), id="dynamic"), OnwardDurability()],
+    )
+    result, steps = await in_task(lambda: output(agent))
+    assert result == "done"
+    assert set(steps["tools of dynamic"]["output"]["tools"]) == {"look", "pay"}, "and not none, as of an empty toolset"
+    assert "[branch.look hall]look" in steps
+    assert world.done[:2] == ["connect", "connect"]
+
+
 # ── MCP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 NOTES = """
@@ -311,7 +335,7 @@ def notes(home: Path, **options: Any) -> Any:
     from pydantic_ai.mcp import MCPToolset
 
     transport = StdioTransport(command=sys.executable, args=["-c", NOTES, str(home / "notes")])
-    return MCPToolset(transport, **options)
+    return MCPToolset(transport, init_timeout=60, **options)
 
 
 async def test_tools_of_an_mcp_server(world: World, tmp_path: Path) -> None:
@@ -364,7 +388,9 @@ async def test_mcp_servers_of_a_capability_and_of_a_run(world: World, tmp_path: 
     assert expected <= (await steps_with(own)).keys()
     plain = Agent(replies(), name="b", capabilities=[OnwardDurability()])
     assert expected <= (await steps_with(plain, toolsets=[notes(tmp_path, id="notes")])).keys()
-    assert (tmp_path / "notes").read_text() == "hello\n" * 2
+    made = Agent(replies(), name="c", capabilities=[DynamicCapability(lambda ctx: Notes(), id="d"), OnwardDurability()])
+    assert "[branch.1]write_note" in await steps_with(made)
+    assert (tmp_path / "notes").read_text() == "hello\n" * 3
 
 
 def test_an_mcp_server_needs_an_id(tmp_path: Path) -> None:

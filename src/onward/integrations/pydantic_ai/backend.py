@@ -6,8 +6,9 @@ names. Lists of tools, checks of arguments and operations of capabilities are st
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -31,6 +32,7 @@ from pydantic_ai.durable_exec import (
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import DynamicToolset
 
 from onward.agent.calls import SHOWN_BYTES
 from onward.agent.conversation import excerpt, result_message
@@ -147,7 +149,7 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         ctx = current()
 
         async def work() -> Any:
-            with durable_unit_scope():
+            with durable_unit_scope(), _keeping_toolsets(params):
                 result = self._operation.result_codec.dump(await self._operation.handler(params))
             data = wire.encode(result, f"the result of {name}")
             value = {"native": ctx.keep(data)} if len(data) > MAX_RECORD_BYTES else {"output": result}
@@ -172,6 +174,22 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
             raise Fatal(
                 f"the recorded result of {self._operation.operation_id} cannot be read with the installed pydantic-ai: {error}"
             ) from None
+
+
+@contextlib.contextmanager
+def _keeping_toolsets(params: Any) -> Iterator[None]:
+    """Give toolsets that are made for each run their tools back when a connection fails. The framework lets go of the tools before it
+    connects, so the next attempt of the step would find a toolset without tools, and record that."""
+    held: Mapping[str, Any] = getattr(getattr(params, "ctx", None), "_run_held_toolsets", None) or {}
+    made = [each.toolset for each in held.values() if isinstance(each.toolset, DynamicToolset)]
+    before = [toolset._toolset for toolset in made]
+    try:
+        yield
+    except BaseException:
+        for toolset, inner in zip(made, before, strict=True):
+            if toolset._toolset is None:
+                toolset._toolset = inner
+        raise
 
 
 def _with_risk(tool: ToolDefinition) -> ToolDefinition:
