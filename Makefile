@@ -33,9 +33,9 @@ test-full: $(STAMP) ## the rest: kill storms, browsers, fuzzers, conformance sui
 	@$(MAKE) --no-print-directory -k test-slow test-alone test-roles
 
 test-slow: $(STAMP)
-	$(PYTEST) $(TESTS) -n $(JOBS) -m "slow and not alone"
+	$(PYTEST) $(TESTS) -n $(JOBS) -m "slow and not alone" --durations=60
 test-alone: $(STAMP)
-	$(PYTEST) $(TESTS) -n 1 -m "alone"
+	$(PYTEST) $(TESTS) -n 1 -m "alone" --durations=20
 test-roles: $(STAMP)
 	$(PYTEST) tests/store -n $(JOBS) -m "postgres and not slow and not owner" --roles
 

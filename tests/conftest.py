@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         storm = item.path.name in STORMS
         if (kind == "postgres" or storm) and part in FIRST_SERVICE and not config.getoption("--prove"):
             left_out += [item] if _services(item) - {FIRST_SERVICE[part]} else []
-        if part == "faults" and item.get_closest_marker("slow"):
+        if (part == "faults" or item.path.name.endswith("_faults.py")) and item.get_closest_marker("slow"):
             item.add_marker("alone")
     if left_out:
         left_out_ids = set(map(id, left_out))

@@ -18,24 +18,13 @@ from onward.service.submission import SubmitRequest
 from rig.proxy import Proxy
 from tests.faults.band import Client, Place, until
 from tests.faults.crew import Act
+from tests.faults.statements import PARTS
 from tests.kit import row
 
 pytestmark = pytest.mark.slow
 
-STATEMENTS = {
-    "submit": "INSERT INTO onward_tasks",
-    "claim": "FOR UPDATE OF q SKIP LOCKED",
-    "journal": "AND seq >= COALESCE",
-    "save": "FROM unnest($1::text[], $2::int[], $3::int[]",
-    "settle": "WITH family AS",
-    "wake": "due AS MATERIALIZED",
-    "outlook": "SELECT ARRAY(SELECT DISTINCT p.queue",
-    "beat": "UPDATE onward_workers SET lease_until",
-    "workers": "SELECT id, machine, host",
-    "rescue": "WITH lost AS",
-    "notify": "pg_notify",
-}
-"""Verb → a part of its SQL that no other has."""
+WORK = [verb for verb in PARTS if verb not in {"cancel", "resume", "join", "leave"}]
+"""The statements of a worker that runs tasks; the others have tests of their own."""
 
 STORY: list[Act] = [
     {"act": "step", "name": "a", "ms": 20},
@@ -64,7 +53,7 @@ async def app(proxied_place: Place) -> AsyncIterator[Onward]:
         yield app
 
 
-@pytest.mark.parametrize("verb", STATEMENTS)
+@pytest.mark.parametrize("verb", WORK)
 async def test_the_answer_of_a_statement_is_lost(
     app: Onward, proxied_place: Place, proxy: Proxy, verb: str, prove: bool, print_proof: Callable[..., None]
 ) -> None:
@@ -73,7 +62,7 @@ async def test_the_answer_of_a_statement_is_lost(
     async with app.worker(slots=5) as worker:
         name = worker.id
         for _ in range(10 if prove else 2):
-            proxy.cut_after_commit(1, matching=STATEMENTS[verb], any=True)
+            proxy.cut_after_commit(1, matching=PARTS[verb], any=True)
             if verb in {"rescue", "workers"}:  # a dead worker, so that there is a task to rescue
                 await app.store.workers.join(row(f"dead{lost}"), -1.0)
             await client.submit(STORY)
@@ -96,7 +85,7 @@ async def test_the_answer_of_a_statement_is_lost(
 
 async def test_the_answer_of_a_submit_of_many_is_lost(app: Onward, proxied_place: Place, proxy: Proxy) -> None:
     requests = [SubmitRequest("story", {"acts": STORY}, key=f"k{number}") for number in range(20)]
-    proxy.cut_after_commit(1, matching=STATEMENTS["submit"], any=True)
+    proxy.cut_after_commit(1, matching=PARTS["submit"], any=True)
     with pytest.raises(StoreUnavailable):
         await app.service.submit(requests)
     ids = await app.service.submit(requests)
@@ -108,7 +97,7 @@ async def test_the_answer_of_a_cancel_is_lost(app: Onward, proxied_place: Place,
     async with app.worker(slots=5):
         task_id = await Client(app, random.Random(7)).submit([{"act": "step", "name": "long", "ms": 60_000}])
         await until(proxied_place.ledger.read)
-        proxy.cut_after_commit(1, matching="DELETE FROM onward_queue WHERE task_id = $1")
+        proxy.cut_after_commit(1, matching=PARTS["cancel"])
         with pytest.raises(StoreUnavailable):
             await app.cancel(task_id)
         assert proxy.fired == 1
@@ -123,7 +112,7 @@ async def test_the_answer_of_a_resume_is_lost(app: Onward, proxied_place: Place,
     async with app.worker(slots=5):
         task_id = await client.submit([{"act": "trip", "times": 1}], task="once")
         await app.service.wait(task_id, 10)
-        proxy.cut_after_commit(1, matching="DELETE FROM onward_outcomes")
+        proxy.cut_after_commit(1, matching=PARTS["resume"])
         with pytest.raises(StoreUnavailable):
             await app.resume(task_id)
         assert proxy.fired == 1
@@ -134,13 +123,13 @@ async def test_the_answer_of_a_resume_is_lost(app: Onward, proxied_place: Place,
 async def test_the_answers_of_joining_and_leaving_are_lost(app: Onward, proxied_place: Place, proxy: Proxy) -> None:
     """A worker that does not know whether it has joined does not start; its row ends with its lease."""
     client = Client(app, random.Random(9))
-    proxy.cut_after_commit(1, matching="INSERT INTO onward_workers")
+    proxy.cut_after_commit(1, matching=PARTS["join"])
     with pytest.raises(StoreUnavailable):
         async with app.worker():
             pass
     async with app.worker(slots=5):
         task_id = await client.submit(STORY)
         await app.handle(task_id).result(timeout=60)
-        proxy.cut_after_commit(1, matching="DELETE FROM onward_workers WHERE id")
+        proxy.cut_after_commit(1, matching=PARTS["leave"])
     assert proxy.fired == 2
     (await proxied_place.judge(client.acked)).must_be_clean()
