@@ -207,6 +207,7 @@ async def _waits(app: Onward, task_id: str) -> bool:
 # ── killed at every point ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_killed_at_any_point_loses_and_repeats_nothing(world: World) -> None:
     agent = Agent(name="clerk", model=Scripted(world, LOOKS, PAY, "done"), tools=tools(world))
     app, points = Onward("sqlite://:memory:"), 0
