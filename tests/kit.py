@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from onward import Onward
+from onward import Onward, testing
 from onward.core import record as r
 from onward.core.encryption import parse_keys
 from onward.core.ids import Ids
@@ -28,6 +28,7 @@ from onward.store.port.core import Batch, Claimed, End, Store, Wait
 from onward.store.port.workers import WorkerRow
 from onward.store.sqlite.file import MEMORY
 from onward.store.sqlite.store import SqliteStore
+from onward.testing import MemoryApp
 from rig.base import Server
 from rig.server import Unavailable
 
@@ -271,6 +272,11 @@ async def eventually(check: Callable[[], Awaitable[Any]], seconds: float = 60.0)
             raise AssertionError(f"not true within {seconds:g} s: {check}")
         await asyncio.sleep(0.01)
     return answer
+
+
+async def drain(app: MemoryApp) -> list[Task]:
+    """`onward.testing.drain` for handlers that use threads and servers: a busy machine may give those no time for seconds."""
+    return await testing.drain(app, patience=60)
 
 
 async def states(app: Onward, ids: Sequence[str]) -> list[State]:

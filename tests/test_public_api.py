@@ -34,6 +34,7 @@ PUBLIC = (
     "onward.errors",
     "onward.testing",
     "onward.integrations.claude",
+    "onward.integrations.pydantic_ai",
     "onward.integrations.langgraph",
 )
 

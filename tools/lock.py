@@ -26,6 +26,7 @@ USERS = (
     "rabbitmq",
     "kafka",
     "temporal",
+    "pydantic-ai",
     "langgraph",
     "cadence",
     "metrics",

@@ -510,8 +510,10 @@ class StepFailed(OnwardError):
 
     code = "step_failed"
 
-    def __init__(self, step: str, attempts: int, kind: str, message: str) -> None:
+    def __init__(self, step: str, attempts: int, kind: str, message: str, details: Any = None) -> None:
         self.step: str = step
+        self.details: Any = details
+        """The `step_details` of the error, as JSON: for a library that raises the error again with its type."""
         self.attempts: int = attempts
         self.kind: str = kind
         self.message: str = message

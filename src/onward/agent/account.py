@@ -40,7 +40,8 @@ class Account:
         self._ctx = ctx
         self.spending: Spending = ctx.spending(budget)
         self._agent_max_tokens = max_tokens
-        self._current_call = ""
+        self._made: set[str] = set()
+        """Calls that were made in this shift, until they are settled. Agents of other frameworks make several at once."""
         self._unsettled: dict[str, Amount] = {}
         """Calls that the journal has. They may be settled, or the worker died just before that."""
         self.usage: usage.Usage = (
@@ -57,16 +58,16 @@ class Account:
     async def ask(self, model: Model, request: Request, emit: Emit) -> tuple[Reply, dict[str, Any]]:
         """Call the model, inside a step; return its reply, and what the step's record says about usage and price. Where the budget
         has not enough left, the step waits or fails for good."""
-        self._current_call = self._ctx.key
+        call = self._ctx.key
         max_tokens = self._max_tokens(model)
         request = dataclasses.replace(request, max_tokens=max_tokens)
         key, pressed = "", False
         if self.spending:
-            key, pressed, granted = await self._reserve(model, request)
+            key, pressed, granted = await self._reserve(call, model, request)
             if self._max_tokens(model) != max_tokens:  # the reservation read a limit that was added after the submit
                 await self.spending.settle({}, free=key)
                 request = dataclasses.replace(request, max_tokens=self._max_tokens(model))
-                key, pressed, granted = await self._reserve(model, request)
+                key, pressed, granted = await self._reserve(call, model, request)
             request = dataclasses.replace(request, max_tokens=granted)
         with tracing.chat_span(model, request) as span:
             try:
@@ -78,10 +79,11 @@ class Account:
                 raise
             price = cost(model, reply.usage)
             tracing.record_reply(span, model, reply, price)
-        payment = {"call": self._current_call, "usage": dataclasses.asdict(reply.usage), "cost": price}
+        self._made.add(call)
+        payment = {"call": call, "usage": dataclasses.asdict(reply.usage), "cost": price}
         return reply, payment | ({"pressed": pressed} if self.spending else {})
 
-    async def _reserve(self, model: Model, request: Request) -> tuple[str, bool, int | None]:
+    async def _reserve(self, call: str, model: Model, request: Request) -> tuple[str, bool, int | None]:
         """Reserve the most that a request may cost; return the name of the reservation, whether the budget is nearly spent, and the
         `max_tokens` for which there is room."""
         size, output = estimate(request), request.max_tokens or 0
@@ -93,7 +95,7 @@ class Account:
                 "install 'onward[prices]', or leave that limit out"
             )
         whole, least = Amount(1, size + output, price), Amount(1, size + low, least_price)
-        key, granted = await self.spending.reserve(self._current_call, whole, self._unsettled, least)
+        key, granted = await self.spending.reserve(call, whole, self._unsettled, least)
         self._unsettled = {}
         room = (granted.amount.llm_tokens or 0) - size
         return key, granted.pressed, None if request.max_tokens is None else max(room, low)
@@ -107,7 +109,8 @@ class Account:
         input_tokens, output_tokens = result["usage"]["input"], result["usage"]["output"]
         tokens = None if input_tokens is None or output_tokens is None else input_tokens + output_tokens
         self._unsettled[result["call"]] = Amount(1, tokens, result["cost"])
-        if result["call"] == self._current_call:
+        if result["call"] in self._made:
+            self._made.discard(result["call"])
             await self.settle()
 
     async def settle(self) -> None:

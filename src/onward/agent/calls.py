@@ -194,7 +194,7 @@ class Calls:
         tool, approvals, inherited = checked.tool, self._approvals, self._ctx.host.inherits()
         try:
             decision = await self._ctx.approve(
-                f"{tool.name}({_format_arguments(checked.arguments)})",
+                f"{tool.name}({format_arguments(checked.arguments)})",
                 risk=tool.risk,
                 data={"tool": tool.name, "call": checked.call.id, "arguments": checked.arguments},
                 timeout=approvals.timeout if tool.approval_timeout is None else tool.approval_timeout,
@@ -484,6 +484,7 @@ def _with_changes(checked: CheckedCall, decision: Mapping[str, Any]) -> AllowedC
         return f"{note}error: nothing was done, they do not fit: {error}"
 
 
-def _format_arguments(arguments: Mapping[str, Any]) -> str:
+def format_arguments(arguments: Mapping[str, Any]) -> str:
+    """The arguments of a call in one short line."""
     text = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
     return text if len(text) <= 200 else f"{mask.cut(text, 197)}…"

@@ -14,10 +14,10 @@ from typing import Any, Self
 from onward.app.connect import open_shelf, open_store
 from onward.app.engines import OtherEngines, RunningWorker, open_engine, store_url
 from onward.app.events import Events
+from onward.app.frameworks import Frameworks
 from onward.app.intakes import IntakeMethods
 from onward.app.locks import Coordination
 from onward.app.mcp import Mcp
-from onward.app.registry import Registry
 from onward.app.sign_in import make_sign_in
 from onward.app.sync import SyncOnward
 from onward.app.threads import running_loop
@@ -49,7 +49,7 @@ from onward.store.port.core import Store
 VERSION = "0.1.0"
 
 
-class Onward(Events, IntakeMethods, Mcp, Registry, Verbs, Coordination, OtherEngines):
+class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherEngines):
     """An application: its handlers, its database, and all verbs.
 
         app = Onward()  # ONWARD_DB, or sqlite:///onward.db; also postgresql://… and sqlite://:memory:

@@ -32,6 +32,8 @@ class Handler:
     checkpoint: Checkpoints = DEFAULT
     agent: bool = False
     """Whether it is an agent: a model decides its steps."""
+    framework: str = ""
+    """The framework whose agent it is. Such a handler is listed as an agent, and the engine runs it like any other handler."""
     secrets: Collection[str] = ()
     """The secrets that may be named in an input."""
     doc: str | None = None
@@ -98,4 +100,4 @@ class Handler:
             "secrets": sorted(self.secrets),
         }
         registration |= {} if self.doc is None else {"doc": self.doc}
-        return registration | ({"agent": True} if self.agent else {})
+        return registration | ({"agent": True} if self.agent or self.framework else {})

@@ -13,7 +13,7 @@ from onward.core.record import Record, payload
 _MODEL = re.compile(r"(^|\])model(#\d+)?$")
 """The keys of steps that call a model."""
 
-OUTPUT = frozenset({"id", "bytes", "artifacts", "brief", "output", "patch"})
+OUTPUT = frozenset({"id", "bytes", "artifacts", "brief", "native", "output", "patch"})
 """The fields of the result of a tool call."""
 
 

@@ -71,6 +71,8 @@ class Context:
     """The first argument of every handler."""
 
     _saved_refs: Mapping[str, list[ArtifactRef]] = _EMPTY
+    _model_steps: Any = None
+    """The model requests of agents of other frameworks (`onward.integrations`)."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

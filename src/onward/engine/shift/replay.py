@@ -50,7 +50,7 @@ class Known:
 
 def failure_of(key: str, error: dict[str, Any]) -> StepFailed:
     """A recorded error as an exception."""
-    failed = StepFailed(key, error.get("attempts", 1), error["type"], error["message"])
+    failed = StepFailed(key, error.get("attempts", 1), error["type"], error["message"], error.get("details"))
     failed.__cause__ = Fatal(error["message"]) if error.get("fatal") else None
     return failed
 

@@ -596,6 +596,9 @@ def _unread_reason(how: str, step: str) -> str:
 
 
 def _root_cause(error: BaseException) -> BaseException:
+    """The error that decides about a retry of the task. An error that a library raised from the failure of a step counts like that failure."""
+    if isinstance(error.__cause__, StepFailed):
+        error = error.__cause__
     return error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
 
 

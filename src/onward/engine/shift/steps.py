@@ -148,8 +148,10 @@ class Steps:
         pause = call.retry.pause(attempt, error, self._services.rng)
         if pause is None:
             failure |= {"fatal": True} if isinstance(error, HOPELESS) else {}
+            details = getattr(error, "step_details", None)
+            failure |= {} if details is None else {"details": details}
             await self._journal.append(r.STEP_FAILED, scope.key, wire.encode({"error": failure, "args": call.mark}))
-            raise StepFailed(scope.key, attempt, failure["type"], failure["message"]) from error
+            raise StepFailed(scope.key, attempt, failure["type"], failure["message"], details) from error
         until = self._services.now() + pause
         self._journal.enqueue(r.STEP_RETRY, scope.key, {"error": failure, "attempt": attempt, "due_at": until})
         await self._waits.pause(until, Reason.RETRYING)

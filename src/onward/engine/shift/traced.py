@@ -114,7 +114,7 @@ class ShiftTrace:
         return self._span
 
     def _shift_span(self, trace: telemetry.Trace | None) -> Span:
-        claimed, agent = self._claimed, self._handler.agent
+        claimed, agent = self._claimed, self._handler.agent or bool(self._handler.framework)
         operation, name = ("invoke_agent", telemetry.AGENT) if agent else ("invoke_workflow", telemetry.WORKFLOW)
         attributes = {
             telemetry.OPERATION: operation,

@@ -130,7 +130,7 @@ class _Stretch:
             raise ClaudeFailed("the program ended without a result")
         return {"asks": self.asks, "result": None, "turns": None, "cost": None, "usage": {}}
 
-    async def _may(self, tool: str, input: dict[str, Any], context: Any) -> Any:  # noqa: A002, ARG002 -- as the SDK calls it
+    async def _may(self, tool: str, input: dict[str, Any], context: Any) -> Any:  # noqa: A002 -- as the SDK calls it
         from claude_agent_sdk import PermissionResultAllow, PermissionResultDeny  # noqa: PLC0415 -- an extra
 
         call = _call_key(tool, input)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from onward.core.ids import Ids
 from onward.integrations.bridge import App, Bridge
+from onward.integrations.versions import check_version
 from onward.store.shared.documents import Span, key, parts_of, span
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ class OnwardSessionStore:
     """A session store of the Claude Agent SDK. Give it to `ClaudeAgentOptions(session_store=…)`: the SDK copies the transcript of each
     session to the database, and `resume=` continues a session on any machine.
 
-    Sessions of a `tenant` are apart from those of others. Payloads are encrypted where the app has keys."""
+    Sessions of a `tenant` are apart from those of others. Payloads are encrypted where the app has keys. Raises UsageError for a version of the
+    SDK that does not fit, and ImportError when the SDK is not installed."""
 
     def __init__(self, app: App, *, tenant: str | None = None) -> None:
+        check_version("claude-agent-sdk", "0.2.180", "0.3", "claude")
         self._bridge = Bridge(app)
         self._documents = app.store.documents.of(COLLECTION, tenant)
         self._ids: Ids = app._ids

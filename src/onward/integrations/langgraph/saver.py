@@ -42,7 +42,7 @@ class OnwardSaver(BaseCheckpointSaver[str]):
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self._documents, self.serde)  # LangGraph and its users replace `serde`
 
-    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 -- the signature of LangGraph
+    def get_next_version(self, current: str | None, channel: None) -> str:
         """The version after this one. A part of it is random: a thread that goes on from an old checkpoint must not meet the values of
         the versions that came after that one before."""
         number = (

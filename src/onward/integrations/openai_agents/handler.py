@@ -1,0 +1,48 @@
+"""An agent of the OpenAI Agents SDK as the handler of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from agents import Agent, RunConfig, Runner
+
+from onward.core.budget import Budget
+from onward.engine.context.context import Context
+from onward.errors import BadSetting
+from onward.integrations.model_steps import begin
+from onward.integrations.openai_agents.runner import RULES, RunRules
+from onward.integrations.tool_rules import Approvals, ToolRules
+
+
+def agent_handler(
+    agent: Agent[Any],
+    *,
+    budget: Budget | None,
+    max_tokens: int | None,
+    approvals: Approvals,
+    tools: Mapping[str, Any],
+    context: Callable[[Context], Any] | None,
+    run_config: RunConfig | None,
+    max_turns: int,
+) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """A handler whose input is that of the agent, and whose result is the agent's final output."""
+    if budget is not None and not isinstance(budget, Budget):
+        raise BadSetting("budget", budget, "a Budget, such as Budget(max_steps=20)")
+    rules = RunRules({name: ToolRules.of(given, name) for name, given in tools.items()}, approvals)
+
+    async def handler(ctx: Context, prompt: str) -> Any:
+        begin(ctx, budget, max_tokens)
+        RULES.set(rules)
+        options = {
+            "context": None if context is None else context(ctx),
+            "run_config": run_config,
+            "max_turns": max_turns,
+        }
+        result = await Runner.run(agent, prompt, **options)
+        while messages := await ctx.messages(last=True):
+            items = [*result.to_input_list(), *({"role": "user", "content": str(text)} for text in messages)]
+            result = await Runner.run(result.last_agent, items, **options)
+        return result.final_output
+
+    return handler

@@ -1,0 +1,97 @@
+"""Agents of another framework, for the processes that a fault test kills: parallel tools, an effect that may be repeated, and one that may
+not and needs an approval.
+
+The model and the tools note in the ledger what they do. Before that they look into the journal: work whose result is there already must
+not be done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from pydantic_ai import Agent, Tool
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import RequestUsage
+
+import onward
+from onward import Budget, Onward, Retry
+from onward.core import record as r
+from onward.integrations.pydantic_ai import OnwardDurability
+from rig.ledger import Ledger
+
+PLACES = ("hall", "yard", "roof")
+MODEL_CALLS = 3
+BUSY_S = 0.03
+"""The longest pause in a model request or a tool."""
+
+
+def app_of(options: dict[str, Any], **settings: Any) -> Onward:
+    """The app of a crew, and of the test."""
+    app = Onward(options["db"], **settings)
+    clerk = Clerk(app, Ledger(options["ledger"]))
+    app.pydantic_ai(clerk.agent(), budget=Budget(max_steps=1_000), retry=Retry(attempts=3, first=0.01))
+    return app
+
+
+class Clerk:
+    """The world of the agents of one process."""
+
+    def __init__(self, app: Onward, ledger: Ledger) -> None:
+        self._app, self._ledger = app, ledger
+
+    def agent(self) -> Agent[None, str]:
+        async def look(place: str) -> str:
+            await self._note("looked", f"look {place}", "look")
+            return f"nothing in the {place}"
+
+        async def deposit(cents: int) -> str:
+            await self._note("deposited", "deposit", "deposit")
+            return f"deposited {cents}"
+
+        async def pay(cents: int) -> str:
+            await self._note("paid", "pay", "pay")
+            return f"paid {cents}"
+
+        tools = [
+            Tool(look),
+            Tool(deposit, metadata={"onward": {"risk": "write_local", "idempotent": True}}),
+            Tool(pay, metadata={"onward": {"risk": "external_action"}}),
+        ]
+        durability = OnwardDurability[None](approve=["external_action"])
+        return Agent(FunctionModel(self._reply), name="clerk", tools=tools, capabilities=[durability])
+
+    async def _reply(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        turn = sum(isinstance(message, ModelResponse) for message in messages)
+        await self._note("asked", f"turn {turn}", "model" if turn == 0 else f"model#{turn + 1}")
+        parts: list[Any] = [TextPart(digest(messages))]
+        if turn == 0:
+            parts = [ToolCallPart("look", {"place": place}, tool_call_id=f"look {place}") for place in PLACES]
+            parts.append(ToolCallPart("deposit", {"cents": 5}, tool_call_id="deposit"))
+        elif turn == 1:
+            parts = [
+                ToolCallPart("pay", {"cents": 7}, tool_call_id="pay"),
+                ToolCallPart("look", {"place": "cellar"}, tool_call_id="look cellar"),
+            ]
+        return ModelResponse(parts=parts, usage=RequestUsage(input_tokens=10, output_tokens=5))
+
+    async def _note(self, event: str, what: str, key: str) -> None:
+        """Note that work is done now, and whether the journal has its result already."""
+        task_id = onward.current().task_id
+        await asyncio.sleep(random.uniform(0, BUSY_S))
+        full_key = key if event == "asked" else f"[branch.{what}]{key}"
+        records = await self._app.store.journal(task_id, 0, 1_000)
+        again = any(record.kind == r.STEP_DONE and record.key == full_key for record in records)
+        self._ledger.write(event, task_id, what, again, "" if event == "asked" else onward.current().key)
+        await asyncio.sleep(random.uniform(0, BUSY_S))
+
+
+def digest(messages: list[ModelMessage]) -> str:
+    """The results of all tools, in the order in which the model sees them."""
+    parts = (part for message in messages for part in message.parts)
+    return "; ".join(str(part.content) for part in parts if isinstance(part, ToolReturnPart))
+
+
+ANSWER = "; ".join([*(f"nothing in the {place}" for place in PLACES), "deposited 5", "paid 7", "nothing in the cellar"])

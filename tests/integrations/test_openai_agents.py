@@ -1,0 +1,385 @@
+"""Agents of the OpenAI Agents SDK as tasks: the real SDK, with a strict OpenAI-compatible server that is not part of this project, and with
+a scripted model where a worker is killed at every point."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from onward import Budget, Onward, State
+from onward.core import record as r
+from onward.errors import BadSetting
+from onward.testing import MemoryApp, crashes, memory_app
+from rig import openai_agents
+from rig.aimock import AIMock
+from rig.server import Unavailable
+from rig.strict import Answer, Strict
+from tests.integrations.test_pydantic_ai import SCRIPT, World, steps_of
+from tests.kit import drain, eventually, only_memory
+
+try:
+    openai_agents.obtain()
+except Unavailable as missing:
+    pytest.skip(f"the OpenAI Agents SDK cannot be installed here: {missing}", allow_module_level=True)
+
+from agents import Agent, Model, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, handoff
+from agents import set_tracing_disabled as disable_tracing
+from agents.items import ModelResponse
+from agents.usage import Usage
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+import onward.integrations.openai_agents  # noqa: F401 -- it makes runs in handlers durable
+
+disable_tracing(True)
+PAYS = {"pay": {"risk": "external_action"}}
+LOOKS = [("look", f"look {place}", f'{{"place": "{place}"}}') for place in ("hall", "yard", "roof")]
+PAY = [("pay", "pay 1", '{"cents": 4}')]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def tools(world: World) -> list[Any]:
+    @function_tool
+    async def look(place: str) -> str:
+        """Look at a place."""
+        world.done.append(place)
+        return f"nothing in the {place}"
+
+    @function_tool
+    async def pay(cents: int) -> str:
+        """Pay."""
+        world.done.append(cents)
+        return "paid"
+
+    return [look, pay]
+
+
+class Scripted(Model):
+    """A model that gives these replies, one for each turn of a conversation: lists of calls, or text."""
+
+    model = "scripted"
+
+    def __init__(self, world: World, *replies: Any) -> None:
+        self._world, self._replies = world, replies
+
+    async def get_response(  # the signature of the SDK
+        self,
+        system_instructions: Any,
+        input: Any,  # noqa: A002
+        *args: Any,
+        **kwargs: Any,
+    ) -> ModelResponse:
+        items = [] if isinstance(input, str) else input
+        answered = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
+        calls = {item["call_id"] for item in items if item.get("type") == "function_call"}
+        turn, left = 0, set(answered) & calls
+        while left and turn < len(self._replies) and isinstance(self._replies[turn], list):
+            left -= {call_id for _, call_id, _ in self._replies[turn]}
+            turn += 1
+        self._world.asked.append(turn)
+        reply = self._replies[turn]
+        reply = reply(items) if callable(reply) else reply
+        output: list[Any] = [
+            ResponseFunctionToolCall(type="function_call", name=name, call_id=call_id, arguments=arguments)
+            for name, call_id, arguments in ([] if isinstance(reply, str) else reply)
+        ]
+        if isinstance(reply, str):
+            text = ResponseOutputText(type="output_text", text=reply, annotations=[])
+            output = [
+                ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
+            ]
+        usage = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
+        return ModelResponse(output=output, usage=usage, response_id=None)
+
+    def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def results(items: list[Any]) -> str:
+    return str([item["output"] for item in items if item.get("type") == "function_call_output"])
+
+
+async def settle(app: MemoryApp, world: World, **decision: Any) -> None:
+    while left := await drain(app):
+        (task,) = left
+        assert task.state is State.WAITING, (task.state, task.reason)
+        for ask in await app.asks():
+            await app.decide(ask.id, **{"decision": "approve", **decision})
+        for _ in await app.doubts(task.task_id):
+            await app.resolve(task.task_id, *(("happened", "paid") if 4 in world.done else ("not_happened",)))
+
+
+async def run(agent: Any, world: World, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """The task of an agent that has ended, and its steps."""
+    app = memory_app()
+    app.openai_agent(agent, **options)
+    async with app:
+        task = await app.submit(agent.name, "Go.")
+        await settle(app, world)
+        return await app.get(task.id), await steps_of(app, task.id)
+
+
+# ── with a real server ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_an_agent_of_the_sdk_is_a_task_like_any_agent(
+    app: Onward, door: Strict, openai_server: AIMock, world: World, api: str
+) -> None:
+    openai_server.script(SCRIPT if api == "chat" else _of_responses())
+    client = openai.AsyncOpenAI(base_url=door.url if api == "chat" else openai_server.url, api_key="k")
+    model = (OpenAIChatCompletionsModel if api == "chat" else OpenAIResponsesModel)("gpt-5-mini", client)
+    agent = Agent(name="clerk", instructions="Be short.", model=model, tools=tools(world))
+    app.openai_agent(agent, tools=PAYS, approve=["external_action"], budget=Budget(max_steps=5))
+    async with app.worker():
+        task = await app.submit("clerk", "Look around, and pay.")
+        (ask,) = await eventually(app.asks)
+        assert (ask.tool, ask.arguments, ask.risk) == ("pay", {"cents": 5}, "external_action")
+        await app.decide(ask.id, "approve")
+        assert await task.result(timeout=60) == "All is paid."
+    assert sorted(world.done[:2]) == ["hall", "yard"]
+    assert world.done[2:] == [5]
+    assert len(openai_server.requests()) == 3
+    usage = (await app.get(task.id)).usage
+    assert usage is not None
+    assert (usage.calls, usage.input_tokens, usage.output_tokens) == (3, 600, 60)
+    views = await app.service.timelines.turns(task.id)
+    assert [(view.turn, view.model, view.text, view.tools) for view in views] == [
+        (1, "gpt-5-mini", "Let me look." if api == "chat" else "", ("look", "look")),
+        (2, "gpt-5-mini", "", ("pay",)),
+        (3, "gpt-5-mini", "All is paid.", ()),
+    ]
+    turn = await app.service.timelines.turn(task.id, 3)
+    assert turn.messages[0] == {"role": "system", "content": "Be short."}
+    assert turn.messages[-1]["content"] == "paid"
+
+
+def _of_responses() -> list[dict[str, Any]]:
+    """The same replies for the Responses API, in which the server counts each item as a turn of its own."""
+    first, second, third = SCRIPT
+    calls = {key: value for key, value in first["response"].items() if key != "content"}  # type: ignore[attr-defined]
+    return [
+        {"match": {"turnIndex": 0}, "response": calls},
+        {"match": {"turnIndex": 2}, "response": second["response"]},
+        {"match": {"turnIndex": 3}, "response": third["response"]},
+    ]
+
+
+@only_memory
+async def test_errors_of_the_provider(app: Onward, door: Strict, openai_server: AIMock) -> None:
+    openai_server.script([{"match": {}, "response": {"content": "Fine."}}])
+    door.say(Answer(503), Answer(400, {"error": {"message": "odd"}}))
+    client = openai.AsyncOpenAI(base_url=door.url, api_key="k")
+    agent = Agent(name="clerk", model=OpenAIChatCompletionsModel("gpt-5-mini", client))
+    seen: list[Any] = []
+
+    @app.task
+    async def careful(ctx: Any) -> Any:
+        try:
+            await Runner.run(agent, "Hello")
+        except openai.BadRequestError as error:
+            seen.append(error.status_code)
+        await ctx.signal("go")
+        return (await Runner.run(agent, "Again")).final_output
+
+    async with app.worker():
+        task = await app.submit(careful)
+        await eventually(lambda: _waits(app, task.id))
+        await app.signal(task.id, "go")
+        assert await task.result(timeout=60) == "Fine."
+    assert seen == [400, 400], "the same error in the replay"
+    assert len(door.seen) == 3, "busy, refused, fine"
+    assert client.max_retries == 2
+
+
+async def _waits(app: Onward, task_id: str) -> bool:
+    task = await app.get(task_id)
+    return task.state is State.WAITING and task.reason == "signal"
+
+
+# ── killed at every point ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+async def test_a_worker_that_is_killed_at_any_point_loses_and_repeats_nothing(world: World) -> None:
+    agent = Agent(name="clerk", model=Scripted(world, LOOKS, PAY, "done"), tools=tools(world))
+    app, points = Onward("sqlite://:memory:"), 0
+    app.openai_agent(agent, tools=PAYS, approve=["external_action"])
+    async for killed in crashes(app):
+        world.clear()
+        task = await killed.submit("clerk", "Go.")
+        await settle(killed, world)
+        assert await task.result() == "done", killed.killed_at
+        assert world.done.count(4) == 1, killed.killed_at
+        lost = killed.killed_at == "save.before"
+        assert len(world.asked) <= 3 + lost
+        assert len(world.done) <= 4 + 3 * lost
+        records = await killed.service.journal(task.id)
+        keys = [record.key for record in records if record.kind == r.STEP_DONE]
+        assert len(keys) == len(set(keys))
+        points += 1
+    assert points > 20
+
+
+@pytest.mark.slow
+async def test_agents_as_tools_and_handoffs_are_killed_at_any_point(world: World) -> None:
+    inner = Agent(name="inner", model=Scripted(World(), LOOKS[:1], "inner answer"), tools=tools(world))
+    last = Agent(name="last", model=Scripted(World(), results))
+    delegate = inner.as_tool("delegate", "Ask the other agent.")
+    first = Agent(
+        name="first",
+        model=Scripted(
+            world,
+            [("delegate", "d1", '{"input": "a"}'), ("delegate", "d2", '{"input": "b"}')],
+            [("transfer_to_last", "t1", "{}")],
+        ),
+        tools=[delegate],
+        handoffs=[handoff(last)],
+    )
+    app = Onward("sqlite://:memory:")
+    app.openai_agent(first)
+    async for killed in crashes(app):
+        task = await killed.submit("first", "Go.")
+        assert await drain(killed) == [], killed.killed_at
+        assert (await task.result()).startswith("['inner answer', 'inner answer', "), killed.killed_at
+        usage = (await killed.get(task.id)).usage
+        assert usage is not None
+        assert usage.calls == 7
+        steps = await steps_of(killed, task.id)
+    assert {"[branch.d1]model", "[branch.d1/branch.look hall]look", "[branch.d2]model#2", "model#3"} <= steps.keys()
+
+
+# ── tools, approvals and the run ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_parallel_tools_run_at_once(world: World) -> None:
+    together = asyncio.Barrier(3)
+
+    @function_tool
+    async def look(place: str) -> str:
+        """Look."""
+        await asyncio.wait_for(together.wait(), 60)
+        return place
+
+    agent = Agent(name="clerk", model=Scripted(world, LOOKS, results), tools=[look])
+    task, _ = await run(agent, world)
+    assert task.result == "['hall', 'yard', 'roof']"
+
+
+async def test_a_denied_call(world: World) -> None:
+    agent = Agent(name="clerk", model=Scripted(world, PAY, results), tools=tools(world))
+    app = memory_app()
+    app.openai_agent(agent, tools=PAYS, approve=["external_action"])
+    async with app:
+        task = await app.submit("clerk", "Go.")
+        await drain(app)
+        (ask,) = await app.asks()
+        await app.decide(ask.id, "deny", reason="too much")
+        assert await drain(app) == []
+        assert await task.result() == "['denied: too much']"
+    assert world.done == []
+
+
+async def test_a_call_with_other_arguments_and_always(world: World) -> None:
+    again = [("pay", "pay 2", '{"cents": 9}')]
+    agent = Agent(name="clerk", model=Scripted(world, PAY, again, results), tools=tools(world))
+    app = memory_app()
+    app.openai_agent(agent, tools=PAYS, approve=["external_action"])
+    async with app:
+        task = await app.submit("clerk", "Go.")
+        await drain(app)
+        (ask,) = await app.asks()
+        await app.decide(ask.id, "approve", arguments={"cents": 3}, always=True)
+        assert await drain(app) == []
+        assert 'other arguments, {"cents": 3})' in await task.result()
+    assert world.done == [3, 9]
+
+
+async def test_a_tool_that_needs_approval_by_itself(world: World) -> None:
+    @function_tool(needs_approval=True)
+    async def pay(cents: int) -> str:
+        """Pay."""
+        world.done.append(cents)
+        return "paid"
+
+    agent = Agent(name="clerk", model=Scripted(world, PAY, "done"), tools=[pay])
+    task, _ = await run(agent, world)
+    assert (task.result, world.done) == ("done", [4])
+
+
+async def test_output_of_a_type(world: World) -> None:
+    class Place(BaseModel):
+        place: str
+
+    agent = Agent(name="clerk", model=Scripted(world, '{"place": "hall"}'), output_type=Place)
+    task, _ = await run(agent, world)
+    assert task.result == {"place": "hall"}
+
+
+async def test_a_budget_that_is_spent_makes_the_task_wait(world: World) -> None:
+    agent = Agent(name="clerk", model=Scripted(world, LOOKS, "done"), tools=tools(world))
+    app = memory_app()
+    app.openai_agent(agent, budget=Budget(max_steps=1))
+    async with app:
+        task = await app.submit("clerk", "Go.")
+        (left,) = await drain(app)
+        assert left.reason == "budget"
+        await app.raise_budget(task.id, max_steps=2)
+        assert await drain(app) == []
+        assert await task.result() == "done"
+    assert world.asked == [0, 1]
+
+
+async def test_a_streamed_run(world: World) -> None:
+    agent = Agent(name="clerk", model=Scripted(world, LOOKS, "done"), tools=tools(world))
+    app = memory_app()
+
+    @app.task
+    async def work(ctx: Any) -> list[Any]:
+        result = Runner.run_streamed(agent, "Go.")
+        kinds = [event.type async for event in result.stream_events()]
+        return [result.final_output, "raw_response_event" in kinds]
+
+    async with app:
+        task = await app.submit(work)
+        assert await drain(app) == []
+        assert await task.result() == ["done", True]
+        assert "[branch.look hall]look" in await steps_of(app, task.id)
+
+
+async def test_the_agent_runs_as_usual_outside_of_a_task_and_inside_a_step(world: World) -> None:
+    agent = Agent(name="clerk", model=Scripted(world, LOOKS, "done"), tools=tools(world))
+    result = await Runner.run(agent, "Go.")
+    assert result.final_output == "done"
+    assert result.last_agent is agent
+    app = memory_app()
+
+    async def ask() -> Any:
+        return (await Runner.run(agent, "Go.")).final_output
+
+    @app.task
+    async def work(ctx: Any) -> Any:
+        inside = await ctx.step(ask)
+        durable = await Runner.run(agent, "Go.")
+        return [inside, durable.last_agent is agent]
+
+    async with app:
+        task = await app.submit(work)
+        assert await drain(app) == []
+        assert await task.result() == ["done", True]
+
+
+def test_mistakes_are_reported_when_the_agent_is_registered(world: World) -> None:
+    app = memory_app()
+    agent = Agent(name="clerk", model=Scripted(world, "done"))
+    with pytest.raises(BadSetting, match="rules of tool 'pay'"):
+        app.openai_agent(agent, tools={"pay": {"risks": "x"}})
+    with pytest.raises(BadSetting, match="approve"):
+        app.openai_agent(agent, approve="external_action")
