@@ -16,7 +16,7 @@ from typing import Any
 
 from onward import Budget, Onward
 from onward.agent.models.scripted import ScriptedModel
-from onward.app.application import Handle
+from onward.app.verbs import Handle
 from onward.engines.temporal.client import TemporalEngine
 from rig.temporal import Temporal
 from tests.engines.kit import Foreign

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from onward import Onward
-from onward.app.application import Handle
 from onward.app.engines import RunningWorker
+from onward.app.verbs import Handle
 from onward.core.task import NEVER, State, Task
 from onward.engine.background import spawn
 from onward.engine.worker.worker import Worker
