@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import bare, bell, engines, events, growth, hostile, idle, intake, report
+from bench import bare, bell, engines, events, frameworks, growth, hostile, idle, intake, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
@@ -110,6 +110,8 @@ def _bell(words: list[str]) -> int:
 def main() -> int:
     if sys.argv[1:2] == ["bell"]:
         return _bell(sys.argv[2:])
+    if sys.argv[1:2] == ["frameworks"]:
+        return frameworks.run(frameworks.parse(sys.argv[2:]))
     if sys.argv[1:2] == ["engines"]:
         return engines.run(engines.parse(sys.argv[2:]))
     if sys.argv[1:2] == ["events"]:
