@@ -82,10 +82,8 @@ def test_a_member_of_a_union_that_comes_back_as_another_is_refused() -> None:
     declared = type_of(Base | Other)
     assert declared is not None
     value = Other(a=1)
-    loaded = declared.load(declared.dump(value))
-    if type(loaded) is not Other:
-        with pytest.raises(InvalidInput, match="comes back from its record as a Base"):
-            declared.check_same(value, loaded)
+    with pytest.raises(InvalidInput, match="comes back from its record as a Base"):
+        declared.check_same(value, declared.load(declared.dump(value)))
 
 
 def test_a_dict_for_a_model_becomes_the_model() -> None:
