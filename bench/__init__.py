@@ -9,6 +9,7 @@
     python -m bench intake              how fast messages of brokers become tasks (bench/intake.py)
     python -m bench bell                pick-up behind PgBouncer, with and without a bell (bench/bell.py)
     python -m bench frameworks          what a step of an agent framework costs (bench/frameworks.py)
+    python -m bench processes           what a second worker process is worth (bench/processes.py)
     python -m bench hostile             what one tenant costs another (bench/hostile.py)
 
 The workloads, the same for everybody; bodies do nothing, so that the engine's own cost shows:

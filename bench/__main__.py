@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import bare, bell, engines, events, frameworks, growth, hostile, idle, intake, report
+from bench import bare, bell, engines, events, frameworks, growth, hostile, idle, intake, processes, report
 from bench.agent import w7
 from bench.measure import Figure, medians
 from bench.peers import host
@@ -82,6 +82,12 @@ def _idle(words: list[str]) -> int:
         return idle.run(options, {store: ground.pair(store) for store in options.store})
 
 
+def _processes(words: list[str]) -> int:
+    options = processes.parse(words)
+    with _ground(options.store) as ground:
+        return processes.run(options, {store: ground.pair(store) for store in options.store})
+
+
 def _hostile(words: list[str]) -> int:
     options = hostile.parse(words)
     with _ground(options.store) as ground:
@@ -122,6 +128,8 @@ def main() -> int:
         return _growth(sys.argv[2:])
     if sys.argv[1:2] == ["idle"]:
         return _idle(sys.argv[2:])
+    if sys.argv[1:2] == ["processes"]:
+        return _processes(sys.argv[2:])
     if sys.argv[1:2] == ["intake"]:
         return _intake(sys.argv[2:])
     options = _options()

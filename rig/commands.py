@@ -13,7 +13,9 @@ HEAD = """\
 This page is generated from the parser by `python -m rig.commands`; `onward COMMAND --help` prints the same. For a tour of ten
 minutes see the [quickstart](quickstart.md).
 
-- Every command takes `--db URL` and `--json`, before or after its name. With `--json` a command prints one JSON document on stdout,
+- Every command takes `--db URL`, `--url URL` and `--json`, before or after its name. With `--url` (or `ONWARD_URL`) it asks a server
+  instead of the database, and needs no access to the database: [the command line of a server](guides/clients.md#the-command-line-of-a-server).
+  `--key-file FILE` and `--ca-file FILE` go with it. With `--json` a command prints one JSON document on stdout,
   or a line for each item if it streams (`follow`, `submit --follow`, `worker`, `serve`). An error is
   `{"error": {"code", "message", …}}` there, and a sentence on stderr.
 - Ids of tasks, approvals, questions, artifacts, deliveries and keys may be shortened to their first or last characters. If that
@@ -74,7 +76,9 @@ def _section(path: tuple[str, ...], parser: argparse.ArgumentParser, told: str) 
 
 
 def _everywhere(action: argparse.Action) -> bool:
-    return action.dest in {"help", "db", "json"} or isinstance(action, argparse._SubParsersAction)
+    return action.dest in {"help", "db", "url", "key_file", "ca_file", "json"} or isinstance(
+        action, argparse._SubParsersAction
+    )
 
 
 def _name(action: argparse.Action) -> str:

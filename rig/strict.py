@@ -101,6 +101,8 @@ class Strict:
 
     def __init__(self, behind: str = "") -> None:
         self.seen: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        """The headers of each request, with names in lower case."""
         self.refused: list[str] = []
         self.rule: Callable[[dict[str, Any]], Answer | None] = lambda _: None
         """Asked for every request: an answer, or None to let it through."""
@@ -122,6 +124,7 @@ class Strict:
     def forget(self) -> None:
         """Nothing was asked, and nothing is to be said."""
         self.seen.clear()
+        self.headers.clear()
         self.refused.clear()
         self._next.clear()
         self.rule = lambda _: None
@@ -151,6 +154,7 @@ class Strict:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                door.headers.append({name.lower(): value for name, value in self.headers.items()})
                 said = door._judge(json.loads(body))
                 if said is None:
                     self._pass_on(body)

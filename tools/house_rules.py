@@ -52,8 +52,13 @@ CLOCK_READERS = {
     "store/sqlite/file.py",  # patience with a file that is being made
     "store/postgres/listener.py",  # pauses between two tries to connect
     "store/postgres/migrate.py",  # pauses between two tries to get a lock
+    "store/shared/epochs.py",  # a restore waits for the end of leases, which workers measure by their own clocks
+    "store/sqlite/backup.py",
+    "store/postgres/backup.py",
+    "app/backup.py",  # how often a long backup reports
     "engine/worker/lease.py",
     "agent/http_limits.py",  # the pause between two tries to go on with a stream
+    "integrations/openai_agents/guardrails.py",  # a guardrail waits for the replay of the run beside it
     "engines/temporal/workflow.py",  # its clock is the one of Temporal
     "testing.py",  # a step that really takes time is really waited for
 }

@@ -42,6 +42,7 @@ class Settings:
     poll_s: float = 0.5
     queue_limit: int = 100_000
     slots: int = 100
+    code: str = ""
     connections: int = DEFAULT_CONNECTIONS
     grace_s: float = 10.0
     prune_after_s: float = 0.0

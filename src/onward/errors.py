@@ -12,8 +12,9 @@
     ├── TooManyAskers         a task has as many askers as Onward records
     ├── MoreMatch             for many tasks at once: far more match than the caller saw
     ├── QueueFull             come back in `retry_after` seconds; QuotaExceeded: a tenant has used up a quota
-    ├── StoreUnavailable      the database cannot be reached or written now; DiskFull, ReadOnly, TooSlow, FileReplaced
+    ├── StoreUnavailable      the database cannot be reached or written now; DiskFull, ReadOnly, TooSlow, FileReplaced, EpochEnded
     │   └── SchemaMismatch    the database has another version of the tables
+    ├── BackupDamaged         a folder is no whole backup, or was changed since it was written
     ├── BrokerUnavailable     a broker cannot be reached now, or has not the place that was named
     ├── Unreachable           for clients: the server gives no answer
     ├── SecretMissing         the worker has no value for a secret; UnfitSecret (a Fatal): it has one that cannot be masked
@@ -413,10 +414,33 @@ class FileReplaced(StoreUnavailable):
         )
 
 
+class EpochEnded(StoreUnavailable):
+    """The database was restored from a backup after this process had opened it."""
+
+    code = "epoch_ended"
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where} was restored from a backup while this process had it open. This process writes nothing any more: what it knows may "
+            "be from the time that the restore took back. Restart it"
+        )
+
+
 class SchemaMismatch(StoreUnavailable):
     """The database has another version of the tables than this program."""
 
     code = "schema_mismatch"
+
+
+class BackupDamaged(OnwardError):
+    """A folder is no whole backup, or was changed since it was written."""
+
+    code = "backup_damaged"
+    status = 422
+    exit_status = 1
+
+    def __init__(self, folder: object, why: str) -> None:
+        super().__init__(f"{folder} cannot be restored: {why}. Nothing was changed; use another backup")
 
 
 class BrokerUnavailable(OnwardError):

@@ -30,7 +30,7 @@ def script(*responses: dict[str, Any]) -> list[dict[str, Any]]:
 def play(server: AIMock | str, *words: str) -> Output:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "ONWARD_"))}
     environment |= {"OPENAI_BASE_URL": server if isinstance(server, str) else server.url, "ONWARD_MODEL": "gpt-x"}
-    return process("demo", "agent", "--yes", *words, env=environment, timeout=60)
+    return process("demo", "agent", "--yes", *words, env=environment, timeout=180)
 
 
 @pytest.mark.slow

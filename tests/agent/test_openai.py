@@ -8,6 +8,7 @@ import json
 import time
 from typing import Any
 
+import openai
 import pytest
 from pydantic import BaseModel
 
@@ -15,6 +16,7 @@ from onward.agent.model import ModelBusy, ModelRefused, ModelUnavailable, Reply,
 from onward.agent.models.openai import OpenAIModel
 from onward.agent.prices import Prices, cost
 from onward.agent.tools import tool
+from onward.errors import UsageError
 from rig.aimock import AIMock
 from rig.strict import Answer, Strict, events
 
@@ -70,6 +72,29 @@ async def test_an_answer_comes_in_pieces_and_with_its_usage(door: Strict, openai
     (seen,) = door.seen
     assert (seen["model"], seen["stream"], seen["stream_options"]) == ("gpt-5-mini", True, {"include_usage": True})
     assert seen["temperature"] == 0.5
+
+
+async def test_options_of_the_model_are_sent_where_the_agent_sets_none(door: Strict, openai_server: AIMock) -> None:
+    openai_server.script([{**MATCH, "response": {"content": "It rains."}}])
+    options = {"temperature": 0.1, "reasoning_effort": "low", "headers": {"X-Team": "shipping"}}
+    await ask(door, **options)
+    await ask(door, Request([ASK], temperature=0.9), **options)
+    assert [(seen["temperature"], seen["reasoning_effort"]) for seen in door.seen] == [(0.1, "low"), (0.9, "low")]
+    assert [headers["x-team"] for headers in door.headers] == ["shipping"] * 2
+
+
+async def test_a_client_that_the_user_made(door: Strict, openai_server: AIMock) -> None:
+    openai_server.script([{**MATCH, "response": {"content": "It rains."}}])
+    address = door.url.removesuffix("/v1")
+    async with openai.AsyncAzureOpenAI(azure_endpoint=address, api_key="azure-key", api_version="2026-01-01") as client:
+        model = OpenAIModel("gpt-5-mini", client=client)
+        assert model.quota.startswith("gpt-5-mini at 127.0.0.1:")
+        assert (await model.ask(Request([ASK]), Words())).text == "It rains."
+        await model.close()
+        assert not client.is_closed()
+    assert [headers["api-key"] for headers in door.headers] == ["azure-key"]
+    with pytest.raises(UsageError, match="give base_url, api_key and headers to the client"):
+        OpenAIModel("gpt-5-mini", client=client, api_key="other")
 
 
 async def test_tools_are_called_and_answered(door: Strict, openai_server: AIMock) -> None:

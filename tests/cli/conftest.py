@@ -110,11 +110,16 @@ Waiting = Callable[..., str]
 @pytest.fixture
 def waiting(onward: Run, crew: str) -> Waiting:
     """Submits a task, and waits until it waits for the given reason. Returns its id."""
+    return waiting_at(onward, crew)
+
+
+def waiting_at(onward: Run, url: str) -> Waiting:
+    """The same for the worker of another database."""
 
     def until(reason: str, *words: str) -> str:
-        task_id = submitted(onward, crew, *words)
+        task_id = submitted(onward, url, *words)
         end = time.monotonic() + 60
-        while (task := onward("show", task_id, "--json", "--db", crew).json)["reason"] != reason:
+        while (task := onward("show", task_id, "--json", "--db", url).json)["reason"] != reason:
             assert time.monotonic() < end, task
             time.sleep(0.02)
         return task_id

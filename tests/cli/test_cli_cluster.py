@@ -9,6 +9,8 @@ import pytest
 
 from onward import Onward
 from onward.agent.models.scripted import ScriptedModel
+from onward.cli.commands import cluster
+from onward.core.views import CodeVersion
 from tests.cli.conftest import Run, controls, submitted
 
 
@@ -134,3 +136,14 @@ def test_a_message_is_in_the_timeline(onward: Run, talked: tuple[str, str, str])
     assert "received message" in shown
     assert "message.read" not in shown
     assert controls(shown.replace("\n", "")) == []
+
+
+def test_versions_say_whether_their_workers_can_go() -> None:
+    gone, busy = CodeVersion("old", 0, 0, 3, 0), CodeVersion("new", 2, 1, 4, 0)
+    idle, parked = CodeVersion("idle", 1, 0, 0, 0), CodeVersion("lost", 0, 0, 0, 2)
+    assert "no worker lives" in cluster._advice(gone, [gone]).plain
+    assert "other code goes on" in cluster._advice(gone, [gone, busy]).plain
+    assert cluster._advice(busy, [gone, busy]).plain == ""
+    assert "can go" in cluster._advice(idle, [idle, busy]).plain
+    assert "onward check" in cluster._advice(busy, [idle, busy]).plain
+    assert "onward resume" in cluster._advice(parked, [parked, busy]).plain

@@ -175,3 +175,19 @@ def test_zsh_reads_it(crew: str):
         [shell("zsh"), "-fc", script], capture_output=True, text=True, check=True, env=environment(crew)
     )
     assert done.stdout == "_onward\n"
+
+
+def test_no_names_of_a_database_where_a_server_is_asked(
+    onward: Run, crew: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handlers(line: str) -> str:
+        return onward("__complete", "bash", line).out
+
+    assert "greet" in handlers(f"onward --db {crew} submit gr")
+    assert "greet" not in handlers(f"onward --db {crew} --url https://onward.example.com submit gr")
+    monkeypatch.setenv("ONWARD_DB", crew)
+    assert "greet" in handlers("onward submit gr")
+    assert "greet" not in handlers("onward submit gr --url=https://onward.example.com")
+    monkeypatch.setenv("ONWARD_URL", "https://onward.example.com")
+    assert "greet" not in handlers("onward submit gr")
+    assert "greet" in handlers(f"onward --db={crew} submit gr")

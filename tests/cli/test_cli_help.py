@@ -89,7 +89,7 @@ def test_no_command_is_wrong_usage():
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["fly"], "invalid choice: 'fly'"),
+        (["fly"], "there is no 'fly'"),
         (["list", "--limit", "0"], "'0' is not a whole number of 1 or more"),
         (["list", "--limt", "1"], "unrecognized arguments: --limt 1"),
         (["prioritize", "x", "high"], "invalid int value: 'high'"),

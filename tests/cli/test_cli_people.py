@@ -351,13 +351,13 @@ def test_resolve_without_a_verdict_lists_the_effects_and_the_words(onward: Run, 
     output = onward("resolve", task_id, "--db", crew)
     assert output.status == 0
     assert "pay  TimeoutError: no answer from the bank" in output.out
-    for verdict in ("happened", "not_happened", "undo"):
+    for verdict in ("happened", "not_happened", "nothing_happened", "undo"):
         assert f"onward resolve {task_id[-8:]} {verdict} " in output.out
     document = onward("resolve", task_id, "--json", "--db", crew).json
     assert [(doubt["step"], doubt["reason"]) for doubt in document["doubts"]] == [
         ("pay", "TimeoutError: no answer from the bank")
     ]
-    assert sorted(document["verdicts"]) == ["happened", "not_happened", "undo"]
+    assert [*document["verdicts"]] == ["happened", "not_happened", "nothing_happened", "undo"]
     onward("cancel", task_id, "--db", crew)
     over = onward("resolve", task_id, "--db", crew)
     assert "onward resolve" not in over.out
@@ -430,7 +430,7 @@ def test_nothing_is_open(onward: Run, db: str, tmp_path):
         (["answer", "x", "eu", "--value", "1"], "and not both"),
         (["answer", "x", "--value", "{"], "is not JSON"),
         (["signal", "x", "go", "nonsense"], "is not JSON"),
-        (["resolve", "x", "perhaps"], "'perhaps' is no verdict: say happened, not_happened or undo"),
+        (["resolve", "x", "perhaps"], "'perhaps' is no verdict: say happened, not_happened, nothing_happened or undo"),
         (["resolve", "x", "undo", "--result", "1"], "--result is the result of an effect that happened"),
         (["resolve", "x", "--result", "1"], "--result is the result of an effect that happened"),
         (["signal", "x"], "the following arguments are required: NAME"),

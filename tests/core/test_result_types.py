@@ -112,3 +112,51 @@ def returning(annotation: Any, *, context: bool = False) -> Callable[..., Any]:
     function = with_context if context else without
     function.__annotations__["return"] = annotation
     return function
+
+
+# ── closures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_closures_of_one_code_share_their_type() -> None:
+    def make(number: int) -> Callable[[], Any]:
+        def step() -> Point:
+            return Point(number, number)
+
+        return step
+
+    declared = result_type(make(1))
+    assert declared is not None
+    assert result_type(make(2)) is declared
+
+
+def test_closures_of_one_code_may_return_different_types() -> None:
+    def make(annotation: Any) -> Callable[[], Any]:
+        def step() -> Any:
+            return annotation
+
+        step.__annotations__["return"] = annotation
+        return step
+
+    for annotation in (Point, datetime.date, list[Point], Point):
+        declared = result_type(make(annotation))
+        assert declared is not None
+        assert declared.annotation == annotation
+    assert result_type(make(int)) is None
+
+
+def test_a_type_that_is_made_later_is_found_for_the_next_closure() -> None:
+    def make(number: int) -> Callable[[], Any]:
+        def step() -> Any:
+            return number
+
+        step.__annotations__["return"] = "MadeLater"
+        return step
+
+    assert result_type(make(1)) is None
+    globals()["MadeLater"] = Point
+    try:
+        declared = result_type(make(2))
+    finally:
+        del globals()["MadeLater"]
+    assert declared is not None
+    assert declared.annotation is Point

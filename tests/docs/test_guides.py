@@ -17,6 +17,7 @@ import pytest
 
 from onward import Budget, Onward
 from onward.agent.models.scripted import ScriptedModel
+from onward.app import backup
 from onward.cli.args.parser import parse
 from onward.core.task import State
 from onward.errors import Fatal, TaskCancelled
@@ -60,6 +61,7 @@ def test_the_threat_model_names_tests_that_exist() -> None:
     "guide",
     [
         "running.md",
+        "backup.md",
         "agents.md",
         "approvals.md",
         "artifacts.md",
@@ -114,6 +116,28 @@ async def test_plain_functions(url: str) -> None:
         names["app"].sync.close()
 
     await asyncio.to_thread(program)
+
+
+async def test_backup(tmp_path: Path) -> None:
+    """The task ends after the backup; after the restore a person says that its courier was called."""
+    names = code_of("backup.md", "orders.py")
+    app, folder = names["app"], tmp_path / "copy"
+    app.move(f"sqlite:///{tmp_path / 'onward.db'}")
+    quiet: dict[str, Any] = {"tell": lambda _: None}
+    async with app:
+        task = await app.submit("order", "7")
+        await backup.back_up(app.store.backups, None, folder, where="", version="", **quiet)
+        async with app.worker():
+            await task.result(timeout=60)
+    await backup.restore(app.store.backups, None, folder, overwrite=True, lease_s=0.0, **quiet)
+    async with app, app.worker():
+        for _ in range(600):
+            if await app.store.listing.doubts():
+                break
+            await asyncio.sleep(0.1)
+        await app.resolve(task.id, "happened", "courier 9")
+        assert await task.result(timeout=60) == "courier 9"
+    assert names["sent"] == ["7"]
 
 
 async def test_effects() -> None:

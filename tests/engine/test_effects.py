@@ -104,6 +104,33 @@ async def test_an_effect_that_can_be_asked_is_asked_and_not_announced() -> None:
     assert reconciled > 0
 
 
+@pytest.mark.parametrize("error", [ConnectionResetError, TimeoutError])
+async def test_an_effect_that_is_lost_each_time_is_tried_by_its_retry_rule(error: type[Exception]) -> None:
+    """`reconcile` says each time that it did not happen. The step waits between its attempts, and fails after the last one."""
+    app, tries = memory_app(), 0
+
+    @app.task(retry=1)
+    async def pay(ctx: Any) -> Any:
+        async def charge() -> str:
+            nonlocal tries
+            tries += 1
+            assert tries < 50, "it is tried without an end"
+            raise error("gone")
+
+        async def was_charged() -> str | None:
+            return None
+
+        return await ctx.step(charge, effect="once", reconcile=was_charged, retry=Retry(attempts=3, first=60))
+
+    async with app:
+        begun = app.clock.now()
+        task = await app.submit(pay)
+        assert await drain(app) == []
+        assert (await task.get()).state == "failed"
+        assert tries == 3
+        assert app.clock.now() - begun >= 60, "it did not wait between its attempts"
+
+
 async def test_steps_that_are_safe_to_repeat_pay_nothing() -> None:
     app = memory_app()
 

@@ -35,6 +35,11 @@ def whole(records: list[Record]) -> list[int]:
     return [record.value["number"] for record in records if record.kind == r.CHECKPOINT and not record.dropped]
 
 
+def test_without_a_time_the_clock_of_the_worker_does_not_matter() -> None:
+    assert Checkpoints(keep=1).dropped_before(100.0) == math.inf
+    assert Checkpoints(keep=1, keep_for=30).dropped_before(100.0) == 70.0
+
+
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 KINDS = [

@@ -6,12 +6,15 @@ The database is a mirror; an empty name means none. A fault is planted to show t
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 import time
 import uuid
 from pathlib import Path
 from typing import Any
+
+import temporalio.worker
 
 from onward import Onward
 from onward.engines.session import SessionWriter
@@ -20,7 +23,8 @@ from rig.ledger import Ledger
 
 STEPS = 10
 STEP_S = 0.05
-EARLY, ZOMBIE = "early", "zombie"
+LONG_STEP_S = 6.0
+EARLY, ZOMBIE, POLLING = "early", "zombie", "polling"
 ZOMBIE_LEASE_S = 1e6
 
 
@@ -45,6 +49,15 @@ def make_app(url: str, ledger: Ledger, db: str | None = None) -> Onward:
         await ctx.step(charge, effect="once")
         return runs + [await ctx.step(step, number, name=f"step {number}") for number in range(STEPS // 2, STEPS)]
 
+    @app.task(retry=1)
+    async def plod(ctx: Any) -> str:
+        async def step() -> str:
+            ledger.write("step", ctx.task_id, 0, "", os.getpid(), time.time())
+            await asyncio.sleep(LONG_STEP_S)
+            return "done"
+
+        return str(await ctx.step(step))
+
     return app
 
 
@@ -60,6 +73,12 @@ def _plant(fault: str) -> None:
             return future
 
         SessionWriter.append = append_early  # type: ignore[method-assign]
+    elif (
+        fault == POLLING
+    ):  # no fault: each activity goes through the task queue, where the server may give it to any worker
+        temporalio.worker.Worker.__init__ = functools.partialmethod(  # type: ignore[method-assign]
+            temporalio.worker.Worker.__init__, disable_eager_activity_execution=True
+        )
     elif fault == ZOMBIE:  # a worker that was frozen does not notice it
         start = TemporalWorker.start
 

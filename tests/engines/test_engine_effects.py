@@ -197,7 +197,7 @@ async def test_wrong_words(engine: Engine) -> None:
     async def odd(ctx: Any) -> None:
         await ctx.step(print, effect="twice")
 
-    with pytest.raises(BadSetting, match="one of happened, not_happened, undo"):
+    with pytest.raises(BadSetting, match="one of happened, not_happened, nothing_happened, undo"):
         await engine.app.resolve("x", "perhaps")
     task = await engine.run(pay)
     with pytest.raises(StateConflict, match="no effect of it is in doubt"):

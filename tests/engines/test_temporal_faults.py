@@ -7,6 +7,7 @@ that the guide names. Each test prints its figures.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import time
@@ -18,10 +19,11 @@ import pytest
 
 from bench.measure import percentile
 from onward import Onward
+from onward.errors import OnwardError
 from rig.ledger import Ledger
 from rig.processes import Child
 from rig.temporal import Temporal
-from tests.engines.temporal_worker import EARLY, STEPS, ZOMBIE, make_app
+from tests.engines.temporal_worker import EARLY, POLLING, STEPS, ZOMBIE, make_app
 from tests.kit import eventually, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("temporal")]
@@ -40,6 +42,15 @@ MAX_RECOVERY_S = 15.0
 """Seconds from the kill of a worker until another one goes on with its tasks, at the 95th percentile, with default settings."""
 
 ENDED_WITHIN_S = 180.0
+
+PLODDERS = 20
+"""Tasks with one long step. The server gives the first ones to the polls of the frozen worker."""
+
+LOOK_EVERY_S = 1.0
+"""Seconds between the looks of the person who decides about charges in doubt."""
+
+QUIET_S = 5.0
+"""Seconds without a step after which the person looks at a task."""
 
 _queues = itertools.count(1)
 
@@ -77,13 +88,16 @@ class Storm:
         self._children: list[Child] = []
         self._thaws: list[asyncio.Task[None]] = []
         self.handles: list[Any] = []
+        self.doubted: set[str] = set()
+        """The tasks that waited for the person."""
 
     async def run(self, fault: str, times: int) -> None:
         """Submit tasks and bring the fault while they run, so many times; then wait until all have ended."""
         async with self.app:
+            person = asyncio.create_task(self._decide())
             try:
                 for _ in range(WORKERS):
-                    await self._start()
+                    await self.start()
                 for _ in range(times):
                     await self._begin_tasks()
                     await getattr(self, f"_{fault}")()
@@ -92,16 +106,22 @@ class Storm:
                     await eventually(lambda handle=handle: self._ended(handle), ENDED_WITHIN_S)
                 await self._check()
             finally:
-                for thaw in self._thaws:
-                    thaw.cancel()
-                for child in self._children:
-                    child.close()
+                for task in (*self._thaws, person):
+                    task.cancel()
+                self.close()
 
-    async def _start(self) -> None:
+    def close(self) -> None:
+        """End all workers."""
+        for child in self._children:
+            child.close()
+
+    async def start(self) -> Child:
+        """Start one more worker."""
         worker = Child.module("tests.engines.temporal_worker", self.url, str(self.ledger.path), "", self.planted)
         self._children.append(worker)
         await asyncio.to_thread(worker.wait_for, "ready")
         self._workers.append(worker)
+        return worker
 
     async def _begin_tasks(self) -> None:
         """Submit some tasks, and wait until they have done some steps, the more the later they come."""
@@ -118,14 +138,14 @@ class Storm:
         worker = self._workers.pop(0)
         self.kills.append((worker.pid, time.time()))
         await asyncio.to_thread(worker.kill9)
-        await self._start()
+        await self.start()
 
     async def _freeze(self) -> None:
         worker = self._workers.pop(0)
         self.kills.append((worker.pid, time.time()))
         worker.freeze()
         self._thaws.append(asyncio.create_task(self._thaw(worker)))
-        await self._start()
+        await self.start()
 
     async def _thaw(self, child: Child) -> None:
         """Wake a worker when another one has its tasks, and end it when it had time to do harm."""
@@ -139,12 +159,23 @@ class Storm:
         await asyncio.to_thread(self.server.start)
 
     async def _ended(self, handle: Any) -> bool:
-        """Whether a task has ended. A person who looks into the ledger decides about a charge in doubt."""
-        task = await handle.get()
-        if task.reason == "in_doubt":
-            charged = any(line[:2] == ["charge", handle.id] for line in self.ledger.read())
-            await self.app.resolve(handle.id, "happened" if charged else "not_happened", "charged")
-        return bool(task.ended)
+        return bool((await handle.get()).ended)
+
+    async def _decide(self) -> None:
+        """Look into the ledger, as a person does, and decide about each charge in doubt."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            lines = self.ledger.read()
+            latest = {line[1]: line for line in lines}
+            for task_id, line in latest.items():
+                # A query of every task would cost the server more than the steps do.
+                if line[2] == STEPS - 1 or time.time() - line[5] < QUIET_S:
+                    continue
+                with contextlib.suppress(OnwardError):  # the server may be away
+                    if (await self.app.get(task_id)).reason == "in_doubt":
+                        self.doubted.add(task_id)
+                        charged = any(line[:2] == ["charge", task_id] for line in lines)
+                        await self.app.resolve(task_id, "happened" if charged else "not_happened", "charged")
 
     async def _check(self) -> None:
         """Compare journals and ledger, and print figures."""
@@ -171,12 +202,17 @@ class Storm:
         )
 
     def recoveries(self) -> list[float]:
-        """For each task of each worker that was killed or frozen: the seconds until a step of it began on another worker."""
+        """For each task of each worker that was killed or frozen: the seconds until a step of it began on another worker.
+
+        A task in doubt waits for a person, so it does not count.
+        """
         lines = self.ledger.read()
         seconds = []
         for pid, at in self.kills:
             held = {line[1]: line for line in lines if line[5] <= at}
-            for task_id in [task_id for task_id, line in held.items() if line[4] == pid]:
+            for task_id in [
+                task_id for task_id, line in held.items() if line[4] == pid and task_id not in self.doubted
+            ]:
                 later = [line[5] - at for line in lines if line[1] == task_id and line[5] > at and line[4] != pid]
                 seconds += later[:1]
         return seconds
@@ -188,6 +224,27 @@ async def test_workers_die_and_hang(server: Temporal, tmp_path: Path, fault: str
     await storm.run(fault, FAULTS[fault] if prove else FEW)
     if prove and fault == "kill":  # the server gives tasks to a frozen worker too, and waits for their timeouts
         assert percentile(storm.recoveries(), 95) <= MAX_RECOVERY_S
+
+
+async def test_a_thawed_worker_begins_no_step_that_another_one_does(server: Temporal, tmp_path: Path) -> None:
+    """The server gave some tasks to the frozen worker first, and has given that up. The journals have not grown yet: the steps take long."""
+    storm = Storm(server, Ledger(tmp_path / "ledger"), POLLING)
+    async with storm.app:
+        try:
+            frozen = await storm.start()
+            await storm.start()
+            frozen.freeze()
+            tasks = [await storm.app.submit("plod") for _ in range(PLODDERS)]
+
+            async def all_begun() -> bool:
+                return {line[1] for line in storm.ledger.read()} == {task.id for task in tasks}
+
+            await eventually(all_begun, ENDED_WITHIN_S)
+            frozen.thaw()
+            assert [await task.result(120) for task in tasks] == ["done"] * PLODDERS
+            assert len(storm.ledger.read()) == PLODDERS, "a step began on both workers"
+        finally:
+            storm.close()
 
 
 async def test_the_server_dies(server: Temporal, tmp_path: Path, prove: bool) -> None:

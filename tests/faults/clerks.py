@@ -19,6 +19,7 @@ from pydantic_ai.usage import RequestUsage
 import onward
 from onward import Budget, Onward, Retry
 from onward.core import record as r
+from onward.engine.shift.scope import SCOPE
 from onward.integrations.pydantic_ai import OnwardDurability
 from rig.ledger import Ledger
 
@@ -28,31 +29,42 @@ BUSY_S = 0.03
 """The longest pause in a model request or a tool."""
 
 
+GOAL = "Look around, deposit and pay."
+PAID = "paid 7"
+"""The result of the tool that pays, for the person who says that it happened."""
+
+
 def app_of(options: dict[str, Any], **settings: Any) -> Onward:
     """The app of a crew, and of the test."""
     app = Onward(options["db"], **settings)
-    clerk = Clerk(app, Ledger(options["ledger"]))
-    app.pydantic_ai(clerk.agent(), budget=Budget(max_steps=1_000), retry=Retry(attempts=3, first=0.01))
+    add(app, Ledger(options["ledger"]))
     return app
+
+
+def add(app: Onward, ledger: Ledger) -> Clerk:
+    """Register the handler of the clerks."""
+    clerk = Clerk(app, ledger)
+    app.pydantic_ai(clerk.agent(), budget=Budget(max_steps=1_000), retry=Retry(attempts=3, first=0.01))
+    return clerk
 
 
 class Clerk:
     """The world of the agents of one process."""
 
     def __init__(self, app: Onward, ledger: Ledger) -> None:
-        self._app, self._ledger = app, ledger
+        self.app, self._ledger = app, ledger
 
     def agent(self) -> Agent[None, str]:
         async def look(place: str) -> str:
-            await self._note("looked", f"look {place}", "look")
+            await self._note("looked", f"look {place}")
             return f"nothing in the {place}"
 
         async def deposit(cents: int) -> str:
-            await self._note("deposited", "deposit", "deposit")
+            await self._note("deposited", "deposit")
             return f"deposited {cents}"
 
         async def pay(cents: int) -> str:
-            await self._note("paid", "pay", "pay")
+            await self._note("paid", "pay")
             return f"paid {cents}"
 
         tools = [
@@ -65,7 +77,7 @@ class Clerk:
 
     async def _reply(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         turn = sum(isinstance(message, ModelResponse) for message in messages)
-        await self._note("asked", f"turn {turn}", "model" if turn == 0 else f"model#{turn + 1}")
+        await self._note("asked", f"turn {turn}")
         parts: list[Any] = [TextPart(digest(messages))]
         if turn == 0:
             parts = [ToolCallPart("look", {"place": place}, tool_call_id=f"look {place}") for place in PLACES]
@@ -77,13 +89,13 @@ class Clerk:
             ]
         return ModelResponse(parts=parts, usage=RequestUsage(input_tokens=10, output_tokens=5))
 
-    async def _note(self, event: str, what: str, key: str) -> None:
+    async def _note(self, event: str, what: str) -> None:
         """Note that work is done now, and whether the journal has its result already."""
-        task_id = onward.current().task_id
+        task_id, key = onward.current().task_id, SCOPE.get().key
+        assert key is not None, "a step runs here"
         await asyncio.sleep(random.uniform(0, BUSY_S))
-        full_key = key if event == "asked" else f"[branch.{what}]{key}"
-        records = await self._app.store.journal(task_id, 0, 1_000)
-        again = any(record.kind == r.STEP_DONE and record.key == full_key for record in records)
+        records = await self.app.store.journal(task_id, 0, 1_000)
+        again = any(record.kind == r.STEP_DONE and record.key == key for record in records)
         self._ledger.write(event, task_id, what, again, "" if event == "asked" else onward.current().key)
         await asyncio.sleep(random.uniform(0, BUSY_S))
 

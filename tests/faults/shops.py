@@ -8,7 +8,9 @@ from typing import Any
 from onward import Budget, Onward, Retry
 from rig import openai_agents
 from rig.ledger import Ledger
-from tests.faults.clerks import PLACES, Clerk
+from tests.faults.clerks import ANSWER, GOAL, PAID, PLACES, Clerk
+
+__all__ = ["ANSWER", "GOAL", "PAID", "add", "app_of"]
 
 openai_agents.obtain()
 
@@ -25,17 +27,24 @@ TURNS: list[list[tuple[str, str, dict[str, Any]]]] = [
 
 def app_of(options: dict[str, Any], **settings: Any) -> Onward:
     """The app of a crew, and of the test."""
-    set_tracing_disabled(True)
     app = Onward(options["db"], **settings)
+    add(app, Ledger(options["ledger"]))
+    return app
+
+
+def add(app: Onward, ledger: Ledger) -> Shop:
+    """Register the handler of the clerks."""
+    set_tracing_disabled(True)
+    shop = Shop(app, ledger)
     rules = {"deposit": {"risk": "write_local", "idempotent": True}, "pay": {"risk": "external_action"}}
     app.openai_agent(
-        Shop(app, Ledger(options["ledger"])).sdk_agent(),
+        shop.sdk_agent(),
         tools=rules,
         approve=["external_action"],
         budget=Budget(max_steps=1_000),
         retry=Retry(attempts=3, first=0.01),
     )
-    return app
+    return shop
 
 
 class Shop(Clerk, Model):
@@ -47,19 +56,19 @@ class Shop(Clerk, Model):
         @function_tool(failure_error_function=None)
         async def look(place: str) -> str:
             """Look."""
-            await self._note("looked", f"look {place}", "look")
+            await self._note("looked", f"look {place}")
             return f"nothing in the {place}"
 
         @function_tool(failure_error_function=None)
         async def deposit(cents: int) -> str:
             """Deposit."""
-            await self._note("deposited", "deposit", "deposit")
+            await self._note("deposited", "deposit")
             return f"deposited {cents}"
 
         @function_tool(failure_error_function=None)
         async def pay(cents: int) -> str:
             """Pay."""
-            await self._note("paid", "pay", "pay")
+            await self._note("paid", "pay")
             return f"paid {cents}"
 
         return Agent(name="clerk", model=self, tools=[look, deposit, pay])
@@ -74,7 +83,7 @@ class Shop(Clerk, Model):
         items = [] if isinstance(input, str) else input
         outputs = {item["call_id"]: item["output"] for item in items if item.get("type") == "function_call_output"}
         turn = sum(all(call_id in outputs for _, call_id, _ in calls) for calls in TURNS)
-        await self._note("asked", f"turn {turn}", "model" if turn == 0 else f"model#{turn + 1}")
+        await self._note("asked", f"turn {turn}")
         output: list[Any] = [
             ResponseFunctionToolCall(type="function_call", name=name, call_id=call_id, arguments=json.dumps(arguments))
             for name, call_id, arguments in (TURNS[turn] if turn < len(TURNS) else [])

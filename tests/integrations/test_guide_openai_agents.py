@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import openai
 import pytest
 
 from onward.testing import memory_app
@@ -17,11 +18,17 @@ try:
 except Unavailable as missing:
     pytest.skip(f"the OpenAI Agents SDK cannot be installed here: {missing}", allow_module_level=True)
 
+import agents
 
-async def test_the_shop(openai_server: AIMock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
-    monkeypatch.setenv("OPENAI_BASE_URL", openai_server.url)
+
+@pytest.fixture(autouse=True)
+def client(openai_server: AIMock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK keeps its client for the whole process, and each test has an event loop of its own."""
     monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    agents.set_default_openai_client(openai.AsyncOpenAI(base_url=openai_server.url, api_key="k"), use_for_tracing=False)
+
+
+async def test_the_shop(openai_server: AIMock) -> None:
     openai_server.script(SCRIPT)
     names = code_of("openai-agents.md", "shop.py")
     app = memory_app(names["app"])
@@ -35,3 +42,17 @@ async def test_the_shop(openai_server: AIMock, monkeypatch: pytest.MonkeyPatch) 
         assert await task.result() == "It is done."
     assert names["sent"] == ["7: 8000"]
     assert len(openai_server.requests()) == 3
+
+
+async def test_the_chat(openai_server: AIMock) -> None:
+    openai_server.script([{"match": {}, "response": {"content": "Hello."}}])
+    names = code_of("openai-agents.md", "chat.py")
+    names["app"] = app = memory_app(names["app"])
+    names["chat"].__globals__["app"] = app
+    async with app:
+        for text in ("Hi", "Again"):
+            task = await app.submit("chat", {"customer": "7", "text": text})
+            assert await drain(app) == []
+            assert await task.result() == "Hello."
+        items = await names["OnwardSession"](app, "7").get_items()
+    assert [item["role"] for item in items] == ["user", "assistant", "user", "assistant"]

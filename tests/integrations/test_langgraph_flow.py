@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
+from onward.core import record as r
 from onward.errors import BadSetting, UsageError
+from onward.integrations.langgraph import flow
 from onward.integrations.langgraph.flow import graph_handler
 from onward.testing import MemoryApp, crashes, memory_app
 from tests.kit import drain
@@ -17,6 +22,14 @@ from tests.kit import drain
 
 class State(TypedDict):
     words: Annotated[list[str], operator.add]
+
+
+class Shown(TypedDict):
+    shown: str
+
+
+class Kept(Shown):
+    value: Any
 
 
 CALLS: list[str] = []
@@ -221,3 +234,91 @@ async def test_a_graph_with_a_checkpointer_is_refused() -> None:
 
     with pytest.raises(UsageError, match="the journal of the task takes its place"):
         graph_handler(asking().compile(checkpointer=InMemorySaver()))
+
+
+async def test_a_long_graph_stores_each_outcome_once_and_no_state() -> None:
+    """The record of a node has its outcome and nothing of the state, which grows."""
+
+    async def grow(state: State) -> dict[str, list[str]]:
+        return {"words": [f"word {len(state['words'])}"]}
+
+    graph = StateGraph(State)
+    graph.add_node("grow", grow)
+    graph.add_edge(START, "grow")
+    graph.add_conditional_edges("grow", lambda state: "grow" if len(state["words"]) < 30 else END)
+    app = app_of(graph, config={"recursion_limit": 100})
+    async with app:
+        task = await app.submit("flow", {"words": []})
+        assert await drain(app) == []
+        records = await app.store.journal(task.id, 0, 1_000)
+        sizes = [len(record.data) for record in records if record.kind == r.STEP_DONE]
+        assert len(sizes) == 30
+        assert max(sizes) <= min(sizes) + 4
+
+
+@pytest.mark.parametrize("value", [[1, 2.5, None, True, "x" * 50], {1: "one"}, {"a": {"b": [set()]}}, "x" * 100_000])
+async def test_outcomes_of_every_type_are_the_same_after_a_crash(value: Any) -> None:
+    graph = StateGraph(Kept, output_schema=Shown)
+    graph.add_node("make", lambda state: {"value": value})
+    graph.add_node("look", lambda state: {"shown": repr(state["value"])})
+    graph.add_edge(START, "make")
+    graph.add_edge("make", "look")
+    async for app in crashes(app_of(graph)):
+        task = await app.submit("flow", {"shown": ""})
+        assert await drain(app) == []
+        assert (await task.result())["shown"] == repr(value), app.killed_at
+
+
+async def test_records_of_an_earlier_version_are_read() -> None:
+    """Once, each outcome was stored beside the journal."""
+    app = app_of(asking())
+    async with app:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flow, "_is_json", lambda value, room: -1)
+            task = await app.submit("flow", {"words": []})
+            await drain(app)
+        for answer in ("a", "b"):
+            (ask,) = await app.asks()
+            await app.answer(ask.id, answer)
+            await drain(app)
+        assert (await task.result())["words"] == ["before", "a", "b", "beside", "after"]
+
+
+class Talk(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+def forgetful() -> StateGraph[Any, Any, Any, Any]:
+    """A graph that removes messages by ids which LangGraph gave them."""
+
+    async def say(state: Talk) -> dict[str, Any]:
+        return {"messages": [("ai", "a draft"), AIMessage("another")]}
+
+    async def forget(state: Talk) -> dict[str, Any]:
+        return {"messages": [RemoveMessage(id=str(message.id)) for message in state["messages"][:2]]}
+
+    graph = StateGraph(Talk)
+    graph.add_node("say", say)
+    graph.add_node("forget", forget)
+    graph.add_node("say again", say)
+    graph.add_node("forget again", forget)
+    for before, after in itertools.pairwise([START, "say", "forget", "say again", "forget again", END]):
+        graph.add_edge(before, after)
+    return graph
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_messages_have_the_same_ids_in_a_replay(depth: int) -> None:
+    """The journal has the ids that a node named: a replay that gives the messages other ids cannot remove them."""
+    graph = forgetful()
+    if depth:
+        outer = StateGraph(Talk)
+        outer.add_node("inner", graph.compile())
+        outer.add_edge(START, "inner")
+        graph = outer
+    async for app in crashes(app_of(graph)):
+        task = await app.submit("flow", {"messages": [{"role": "user", "content": "Go."}]})
+        assert await drain(app) == []
+        messages = (await task.result())["messages"]
+        left = ["Go.", "another"] if depth else ["another"]  # the graph around it still has its own message
+        assert [message["content"] for message in messages] == left, app.killed_at

@@ -71,6 +71,7 @@ async def _taken(door: AuthorizedService, of: TenantResources) -> Any:
 VERBS: dict[str, Verb] = {
     "get": Verb(READ, lambda d, of: d.get(of.fixer)),
     "list": Verb(READ, lambda d, _: d.list(), lists=True),
+    "list_explained": Verb(READ, lambda d, _: d.list_explained(), lists=True),
     "wait": Verb(READ, lambda d, of: d.wait(of.done, 0)),
     "journal": Verb(READ, lambda d, of: d.journal(of.fixer)),
     "tail": Verb(READ, _tail),
@@ -80,6 +81,7 @@ VERBS: dict[str, Verb] = {
     "budget": Verb(READ, lambda d, of: d.budget(of.fixer)),
     "asks": Verb(READ, lambda d, _: d.asks(), lists=True),
     "asks_of": Verb(READ, lambda d, of: d.asks_of(of.fixer)),
+    "asks_of_one": Verb(READ, lambda d, of: d.asks_of_one(of.fixer, "approval")),
     "ask": Verb(READ, lambda d, of: d.ask(of.approval)),
     "doubts": Verb(READ, lambda d, of: d.doubts(of.doubter)),
     "schedules": Verb(READ, lambda d, _: d.schedules(), lists=True),
@@ -93,6 +95,7 @@ VERBS: dict[str, Verb] = {
     "submit": Verb(SUBMIT, lambda d, of: d.submit([SubmitRequest("quick", {"goal": "on"})], after=of.done)),
     "children": Verb(READ, lambda d, of: d.children(of.asker)),
     "fork_plan": Verb(SUBMIT, lambda d, of: d.fork_plan(of.asker, 1)),
+    "fork_places": Verb(READ, lambda d, of: d.fork_places(of.asker)),
     "usage": Verb(READ, _taken, counts=True),
     "system": Verb(ADMIN, lambda d, _: d.system({}, ""), place=True),
     "prioritize": Verb(SUBMIT, lambda d, of: d.prioritize(of.asker, -7)),
@@ -108,7 +111,9 @@ VERBS: dict[str, Verb] = {
     "raise_budget": Verb(DECIDE, lambda d, of: d.raise_budget(of.fixer, max_llm_tokens=2_000_000), decides=True),
     "cancel": Verb(SUBMIT, lambda d, of: d.cancel(of.asker)),
     "queues": Verb(READ, lambda d, _: d.queues(), place=True),
+    "queue": Verb(READ, lambda d, _: d.queue("default"), place=True),
     "workers": Verb(READ, lambda d, _: d.workers(), place=True),
+    "versions": Verb(READ, lambda d, _: d.versions(), place=True),
     "stats": Verb(READ, lambda d, _: d.stats(), place=True),
     "pause_queue": Verb(ADMIN, lambda d, _: d.pause_queue("default"), place=True),
     "unpause_queue": Verb(ADMIN, lambda d, _: d.unpause_queue("default"), place=True),
@@ -137,6 +142,8 @@ VERBS: dict[str, Verb] = {
     "set_quota": Verb(ADMIN, lambda d, _: d.set_quota("acme", {"streams": 50}), place=True),
     "reset_quota": Verb(ADMIN, lambda d, _: d.reset_quota("acme"), place=True),
     "audit": Verb(ADMIN, lambda d, _: d.audit(), lists=True),
+    "verify_audit": Verb(ADMIN, lambda d, _: d.verify_audit(), place=True),
+    "encryption": Verb(ADMIN, lambda d, _: d.encryption(), place=True),
     "prune": Verb(ADMIN, lambda d, of: d.prune(of.done)),
 }
 """In an order in which each finds what it is for."""
@@ -236,7 +243,7 @@ async def test_callers_without_permission_get_and_change_nothing(app: Onward) ->
             other = caller("acme", agent="reviewer")
             await verb.use(AuthorizedService(app.service, other), acme)
         else:
-            assert await verb.use(AuthorizedService(app.service, who), acme) != [] or name == "workers"
+            assert await verb.use(AuthorizedService(app.service, who), acme) != [] or name in {"workers", "versions"}
 
 
 def unchecked(name: str) -> type[AuthorizedService]:

@@ -57,6 +57,9 @@ WITHOUT_PAGES = {
     "GET /api/tasks/{id}/budget": "`MAX_WAITING`, with the number of all",
     "POST /api/tasks/{id}/budget": "the same",
     "GET /api/tasks/{id}/state": "one value, which the agent holds in memory and writes as one record",
+    "POST /api/tasks/{id}/state": "the same",
+    "GET /api/versions": "`MAX_VERSIONS`",
+    "GET /api/encryption": "the master keys that the operator keeps, one for each rotation",
 }
 """Lists in responses that have no pages: fields by their names, or routes; and the reason."""
 

@@ -73,7 +73,7 @@ async def test_nothing_is_in_doubt(lab: Lab, asking_task: str) -> None:
         await lab.app.resolve(asking_task, "happened")
     with pytest.raises(StateConflict, match="no effect pay of it is in doubt"):
         await lab.app.resolve(asking_task, "happened", step="pay")
-    with pytest.raises(BadSetting, match="one of happened, not_happened, undo"):
+    with pytest.raises(BadSetting, match="one of happened, not_happened, nothing_happened, undo"):
         await lab.app.resolve(asking_task, "perhaps")
 
 

@@ -52,7 +52,7 @@ async def test_it_is_recognised(pooled: Any, url: str) -> None:
     assert (
         "connection",
         True,
-        "through a transaction pooler: no LISTEN, polling instead (a bell is faster: set ONWARD_BELL)",
+        "through a pooler: no LISTEN, polling instead (a bell is faster: set ONWARD_BELL)",
     ) in await pooled.health.doctor()
     direct: Any = open_store(url)
     await direct.open()
@@ -245,7 +245,7 @@ async def test_doctor_says_whether_the_bell_rings(
 
     pooled.bell = make_bell("shop", {"shop": ringer.url}, SystemClock())
     pooled.listen("ready", lambda *_: None)
-    assert await connection() == (True, "through a transaction pooler: no LISTEN, the bell rings instead")
+    assert await connection() == (True, "through a pooler: no LISTEN, the bell rings instead")
     await asyncio.to_thread(ringer.kill)
     await eventually(lambda: _now(not pooled.receives_nudges), 10)
     monkeypatch.setattr(nudges, "BELL_TIMEOUT_S", 0.1)

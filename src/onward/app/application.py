@@ -37,6 +37,7 @@ from onward.core.limit import LimitRow
 from onward.engine import background
 from onward.engine.background import Spawn
 from onward.engine.context.secrets import Source
+from onward.engine.worker.code import code_version
 from onward.engine.worker.ticker import Ticker
 from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
@@ -138,6 +139,8 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
         self._loop = None
         for model in self._models:
             await model.close()
+        for server in self._tool_servers:
+            await server.close()
         await self._close_cache()
         if self._coordinator is not None:
             await self._coordinator.close()
@@ -198,7 +201,7 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
             lease=self.settings.lease_s,
             heartbeat=self.settings.heartbeat_s,
             poll=self.settings.poll_s,
-            version=VERSION,
+            version=f"{VERSION}+{self.settings.code or code_version(self.handlers)}",
             clock=self._clock,
             rng=self._rng,
             ids=self._ids,

@@ -18,6 +18,7 @@ from onward.service.service import Service
 from onward.store.port.core import Store
 
 if TYPE_CHECKING:
+    from onward.agent.models import LazyModel
     from onward.engines.cadence.client import CadenceEngine
     from onward.engines.cadence.worker import CadenceWorker
     from onward.engines.mirror import MirroredWorker
@@ -102,6 +103,7 @@ class OtherEngines:
     _pruning: Callable[[], Callable[[], Coroutine[Any, Any, None]]]
     _version: str
     handlers: dict[str, Handler]
+    _models: list[LazyModel]
     secrets: Secrets
     approval_rules: tuple[ApprovalRule, ...]
     _clock: Clock
@@ -116,12 +118,14 @@ class OtherEngines:
     def _check_handlers(self) -> None:
         if not self.handlers:
             raise UsageError("this app has no handlers: nothing for a worker to do; decorate a function with @app.task")
+        for model in self._models:
+            model.check()
 
     def _make_foreign_worker(self, slots: int | None = None) -> TemporalWorker | CadenceWorker | None:
         """A worker of the engine that the settings name, not started yet; None for Onward's own."""
         if self._engine is None:
             return None
-        from onward.engines.session import SharedServices  # noqa: PLC0415 -- only with another engine
+        from onward.engines.session import SharedServices, worker_lease_s  # noqa: PLC0415 -- only with another engine
 
         self._check_handlers()
         self._refuse_features()
@@ -129,7 +133,7 @@ class OtherEngines:
         shared = SharedServices(
             clock=self._clock,
             rng=self._rng,
-            lease_s=settings.lease_s,
+            lease_s=worker_lease_s(settings.lease_s, settings.heartbeat_s),
             artifacts=self.service.artifacts,
             secrets=self.secrets,
             approval_rules=self.approval_rules,

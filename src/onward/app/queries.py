@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from onward.core.durations import Moment
 from onward.core.task import State, Task, Tasks
-from onward.core.views import Queue, Stats, WorkerView
+from onward.core.views import CodeVersion, Queue, Stats, WorkerView
 from onward.service.service import Service
 
 if TYPE_CHECKING:
     from onward.core.state import StatePatch
 
 Queues = list[Queue]
+Versions = list[CodeVersion]
 Workers = list[WorkerView]
 """Names for list types in a class whose method `list` hides the builtin."""
 
@@ -103,6 +104,10 @@ class Queries:
     async def workers(self) -> Workers:
         """All workers that are not declared dead."""
         return await self.service.cluster.workers()
+
+    async def versions(self) -> Versions:
+        """The versions of the code that workers have, or that ran the latest shift of an unfinished task."""
+        return await self.service.cluster.versions()
 
     async def stats(self) -> Stats:
         """Counts of tasks by state and reason, and the throughput of the workers."""

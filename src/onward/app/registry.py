@@ -54,7 +54,8 @@ class Registry:
         self._queue_limits: dict[str, Limit | None] = {}
         self._agents: dict[str, str] = {}
         """The agents by name, with their descriptions."""
-        self._models: list[LazyModel | McpServer] = []
+        self._models: list[LazyModel] = []
+        self._tool_servers: list[McpServer] = []
         self.secrets: Secrets = Secrets()
         self._listeners: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {}
         """The event functions by name, with the event types that each gets."""
@@ -207,7 +208,7 @@ class Registry:
         main_model = LazyModel(model)
         summary_model = None if compact is False else main_model if compact is True else LazyModel(compact)
         self._models += {main_model} if summary_model is None else {main_model, summary_model}
-        self._models += servers
+        self._tool_servers += servers
         agent = Agent(
             name,
             main_model,

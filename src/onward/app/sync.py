@@ -137,6 +137,7 @@ class SyncOnward:
     timeline = _blocking(Verbs.timeline)
     unpause_queue = _blocking(Queries.unpause_queue)
     unpause_schedule = _blocking(Verbs.unpause_schedule)
+    versions = _blocking(Queries.versions)
     workers = _blocking(Queries.workers)
     list = _blocking(Queries.list)
 

@@ -231,7 +231,8 @@ class Verbs(Queries):
         return await self.service.messages.doubts(task_id)
 
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
-        """Resolve an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
+        """Resolve an effect in doubt: "happened" (with this result), "not_happened", "nothing_happened" (before a restore neither this
+        nor any effect after it did) or "undo"."""
         await self.service.messages.resolve(task_id, verdict, result, step=step, caller=in_python())
 
     async def fork(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> Handle[Any]:  # noqa: A002

@@ -65,6 +65,17 @@ class Directory:
         ):
             shutil.rmtree(task_id, dir_fd=root)
 
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Reads one folder after the other."""
+        with self._as_store_unavailable("listed in"):
+            if not self._folder.exists():
+                return
+            with os.scandir(self._folder) as tasks:
+                for task in tasks:
+                    if task.is_dir(follow_symlinks=False):
+                        with contextlib.suppress(FileNotFoundError):  # pruned just now
+                            yield from ((task.name, name) for name in os.listdir(task.path))  # noqa: PTH208 -- names only
+
     @contextlib.contextmanager
     def _as_store_unavailable(self, verb: str) -> Iterator[None]:
         try:

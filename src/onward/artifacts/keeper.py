@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from onward.core import record as r
@@ -59,6 +59,10 @@ class Shelf(Protocol):
         """Delete all that the task has. It is no error if there is nothing."""
         ...
 
+    def names(self) -> Iterator[tuple[str, str]]:
+        """The tasks and names of all that is stored, in any order, while others store and delete."""
+        ...
+
 
 class Artifacts:
     """The artifacts of all tasks. Without a shelf they are stored in the database, as contents of the task."""
@@ -70,6 +74,11 @@ class Artifacts:
     def elsewhere(self) -> bool:
         """Whether artifacts are stored outside the database."""
         return self._shelf is not None
+
+    @property
+    def shelf(self) -> Shelf | None:
+        """The place outside the database; None where the database stores them."""
+        return self._shelf
 
     # ── for workers ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -221,6 +230,11 @@ def _refs_in(record: Record) -> list[dict[str, Any]]:
         return []
     value = record.value
     return [*value.get("patch", {}).get("add_artifacts", ()), *value.get("state", {}).get("artifacts", ())]
+
+
+def is_stored_name(task_id: str, name: str) -> bool:
+    """Whether these are names that the keeper gives: a shelf may have other files, such as those that are being written."""
+    return bool(_TASK_ID.fullmatch(task_id) and _ARTIFACT_ID.fullmatch(name))
 
 
 def _check_task_id(task_id: str) -> str:

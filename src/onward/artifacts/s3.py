@@ -65,6 +65,14 @@ class Bucket:
             for page in self._store.list(prefix=task_id):
                 self._store.delete([entry["path"] for entry in page])
 
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Reads page by page."""
+        with self._as_store_unavailable("listed in"):
+            for page in self._store.list():
+                for entry in page:
+                    task_id, _, name = str(entry["path"]).partition("/")
+                    yield task_id, name
+
     @contextlib.contextmanager
     def _as_store_unavailable(self, verb: str) -> Iterator[None]:
         try:

@@ -42,6 +42,9 @@ def _run(args: Namespace) -> int:
     # The command is imported here, with all that it needs, so that --help stays fast.
     import importlib  # noqa: PLC0415
 
+    from onward.cli.backend.target import check_local  # noqa: PLC0415
+
+    check_local(args)
     module, _, name = args.run.partition(":")
     status = getattr(importlib.import_module(module), name)(args)
     if isinstance(status, int):

@@ -6,7 +6,17 @@ from onward.client.introspection import QueryVerbs
 from onward.client.script import Script, verb
 from onward.client.sending import path
 from onward.core.view_json import from_json
-from onward.core.views import DeadLetter, DeadLetterContent, Delivery, Intake, Queue, Schedule, Stats, WorkerView
+from onward.core.views import (
+    CodeVersion,
+    DeadLetter,
+    DeadLetterContent,
+    Delivery,
+    Intake,
+    Queue,
+    Schedule,
+    Stats,
+    WorkerView,
+)
 
 Deliveries = list[Delivery]
 Letters = list[DeadLetter]
@@ -67,6 +77,12 @@ class ClusterVerbs(QueryVerbs):
     def workers(self) -> Script[list[WorkerView]]:
         """All workers that were not declared dead, of all pages."""
         return [from_json(WorkerView, worker) for worker in (yield from self._pages("/api/workers", "workers"))]
+
+    @verb
+    def versions(self) -> Script[list[CodeVersion]]:
+        """The versions of the code that workers have, or that ran the latest shift of an unfinished task."""
+        response = yield from self._call("GET", "/api/versions")
+        return [from_json(CodeVersion, version) for version in response.json["versions"]]
 
     @verb
     def stats(self) -> Script[Stats]:

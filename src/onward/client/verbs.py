@@ -100,22 +100,21 @@ class Verbs(ClusterVerbs, Generic[H]):
         it is sent. When the queue is full, the client tries again at the time that the server names, as long as `patience` lasts; then
         it raises QueueFull.
         """
-        fields = {
-            "task": task,
-            "input": input,
-            "priority": priority or None,
-            "queue": queue,
-            "deadline_s": _seconds("deadline", deadline),
-            "delay_s": _seconds("delay", delay),
-            "expires_s": _seconds("expires", expires),
-            "labels": None if labels is None else dict(labels),
-            "group": group,
-            "budget": None if budget is None else _limits(**budget.to_json()),
-            "after": after,
-            "webhook_url": webhook,
-        }
-        body = {name: value for name, value in fields.items() if value is not None}
-        headers = {"Idempotency-Key": _quote(self._ids() if key is None else key)}
+        body = submit_body(
+            task,
+            input,
+            priority=priority,
+            queue=queue,
+            deadline=deadline,
+            delay=delay,
+            expires=expires,
+            labels=labels,
+            group=group,
+            budget=budget,
+            after=after,
+            webhook=webhook,
+        )
+        headers = key_header(self._ids() if key is None else key)
         response = yield from self._call("POST", "/api/tasks", body, headers=headers, idempotent=True)
         return self.handle(response.json["task_id"])
 
@@ -145,13 +144,13 @@ class Verbs(ClusterVerbs, Generic[H]):
                 return
 
     def _page(self, limit: int, cursor: str | None, which: Which) -> Script[tuple[Tasks, str | None]]:
-        document = yield from self._read("/api/tasks", limit=limit, cursor=cursor, **_query(which))
+        document = yield from self._read("/api/tasks", limit=limit, cursor=cursor, **task_query(which))
         return [parse_task(task) for task in document["tasks"]], document["next"]
 
     @verb
     def count(self, **which: Unpack[Which]) -> Script[tuple[int, bool]]:
         """How many tasks such a list has, and whether there may be more: they are counted up to 10,000."""
-        document = yield from self._read("/api/tasks/count", **_query(which))
+        document = yield from self._read("/api/tasks/count", **task_query(which))
         return document["count"], document["capped"]
 
     @verb
@@ -159,7 +158,7 @@ class Verbs(ClusterVerbs, Generic[H]):
         """Cancel, resume, pause or prioritize ("priority") all tasks that such a list has. `count` is how many you have seen: when far
         more match by now, nothing is done and MoreMatch is raised. Not sent twice."""
         lists = {"state", "reason", "task", "queue", "label"}
-        filters = {n: [v] if n in lists and isinstance(v, str) else v for n, v in _query(which).items()}
+        filters = {n: [v] if n in lists and isinstance(v, str) else v for n, v in task_query(which).items()}
         body = {"action": action, "count": count, "filter": filters}
         body |= {} if priority is None else {"priority": priority}
         return from_json(Acted, (yield from self._call("POST", "/api/tasks/actions", body)).json)
@@ -385,7 +384,8 @@ class Verbs(ClusterVerbs, Generic[H]):
 
     @verb
     def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Script[None]:
-        """Resolve an effect in doubt: "happened" (with this result), "not_happened" or "undo"."""
+        """Resolve an effect in doubt: "happened" (with this result), "not_happened", "nothing_happened" (before a restore neither this
+        nor any effect after it did) or "undo"."""
         yield from self._control(task_id, "resolve", {"verdict": verdict, "result": result, "step": step})
 
     @verb
@@ -409,7 +409,40 @@ class Verbs(ClusterVerbs, Generic[H]):
         return parse_budget(response.json)
 
 
-def _query(which: Which) -> dict[str, Any]:
+def submit_body(
+    task: str,
+    input: Any,  # noqa: A002 -- as in Onward.submit
+    *,
+    priority: int = 0,
+    queue: str | None = None,
+    deadline: Duration | None = None,
+    delay: Duration | None = None,
+    expires: Duration | None = None,
+    labels: Mapping[str, str] | None = None,
+    group: str | None = None,
+    budget: Budget | None = None,
+    after: str | None = None,
+    webhook: str | None = None,
+) -> dict[str, Any]:
+    """The body of a submit; its arguments are those of `submit`."""
+    fields = {
+        "task": task,
+        "input": input,
+        "priority": priority or None,
+        "queue": queue,
+        "deadline_s": _seconds("deadline", deadline),
+        "delay_s": _seconds("delay", delay),
+        "expires_s": _seconds("expires", expires),
+        "labels": None if labels is None else dict(labels),
+        "group": group,
+        "budget": None if budget is None else _limits(**budget.to_json()),
+        "after": after,
+        "webhook_url": webhook,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def task_query(which: Which) -> dict[str, Any]:
     """The filters as parameters of a query."""
     query: dict[str, Any] = dict(which)
     for name in ("created_after", "created_before"):
@@ -445,9 +478,9 @@ def _limits(max_wall_time: Duration | None = None, **limits: Any) -> dict[str, A
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _quote(key: str) -> bytes:
-    """The value of the header Idempotency-Key: a quoted string."""
+def key_header(key: str) -> dict[str, bytes]:
+    """The header Idempotency-Key. Its value is a quoted string."""
     if not key.isprintable():
         raise UsageError(f"key must be a string of 1 to 512 printable characters, not {key!r:.80}")
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'.encode()
+    return {"Idempotency-Key": f'"{escaped}"'.encode()}

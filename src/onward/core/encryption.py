@@ -21,7 +21,7 @@ import os
 import re
 from typing import Any, Final, NamedTuple, Protocol
 
-from onward.core.record import CANCEL, DROPPED, FORKED, HANDED_BACK, RESUMED, SHIFT, SUBMITTED
+from onward.core.record import CANCEL, DROPPED, FORKED, HANDED_BACK, RESTORED, RESUMED, SHIFT, SUBMITTED
 from onward.core.sealed import DAMAGED, HEADER_BYTES, KEY_ID_BYTES, MAGIC
 from onward.errors import BadSetting, PayloadDamaged, UsageError
 
@@ -36,7 +36,7 @@ KEY_BYTES: Final = 32
 MAX_CIPHERS: Final = 5_000
 """Derived keys that a data key keeps in memory."""
 
-PLAIN_KINDS: Final = frozenset({SUBMITTED, FORKED, SHIFT, HANDED_BACK, CANCEL, RESUMED})
+PLAIN_KINDS: Final = frozenset({SUBMITTED, FORKED, SHIFT, HANDED_BACK, CANCEL, RESUMED, RESTORED})
 """Kinds of records that hold ids and reasons of Onward alone. They are never sealed."""
 
 PLAIN_VALUES: Final = frozenset({b"{}", b"null", b"", b'{"state":"cancelled"}'})

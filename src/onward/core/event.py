@@ -56,6 +56,8 @@ class Origin(NamedTuple):
     """Whether the task has no earlier record of this kind."""
     trace: dict[str, str] | None = None
     """The trace that was submitted with the task."""
+    epoch: int = 0
+    """How often the database had been restored when the record was written."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,7 +162,9 @@ def event(task_id: str, record: Record, kind: str, origin: Origin) -> Event:
     if kind == "approval.voted":
         payload = {**payload["value"], "approval_id": f"{task_id}.{payload['name']}"}
     data = payload | {"task_id": task_id, "task": origin.task}
-    return Event(f"{task_id}.{record.seq}", kind, task_id, origin.task, record.seq, record.at, data)
+    # After a restore the same number is another record: a receiver must not take the two for one.
+    event_id = f"{task_id}.{record.seq}.{origin.epoch}" if origin.epoch else f"{task_id}.{record.seq}"
+    return Event(event_id, kind, task_id, origin.task, record.seq, record.at, data)
 
 
 def body(event: Event, limit: int = BODY_LIMIT) -> bytes:

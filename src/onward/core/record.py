@@ -49,6 +49,8 @@ RETRY: Final = "task.retry"
 PARKED: Final = "task.parked"
 QUARANTINED: Final = "task.quarantined"
 RESUMED: Final = "task.resumed"
+RESTORED: Final = "task.restored"
+"""The database was restored from a backup that has the task unfinished: what it did since the backup is lost, its effects are not."""
 CANCEL: Final = "cancel.requested"
 DEADLINE: Final = "deadline.passed"
 COMPLETED: Final = "task.completed"
@@ -96,3 +98,8 @@ def payload(record: Record) -> Any:
         return record.value
     except (OnwardError, ValueError):
         return None
+
+
+def shift_data(worker: str, version: str) -> bytes:
+    """The data of a `shift.started` record: the worker, and the version of its code."""
+    return wire.encode({"worker": worker, "version": version} if version else {"worker": worker})

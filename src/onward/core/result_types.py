@@ -15,7 +15,7 @@ import types
 import typing
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from onward.core import secret, wire
 from onward.core.annotations import adapter, bears_secrets, secret_str
@@ -98,6 +98,8 @@ def result_type(function: Callable[..., Any]) -> ResultType | None:
         function = _called(function)
     if not isinstance(function, type) and "return" not in getattr(function, "__annotations__", ()):
         return None
+    if type(function) is types.FunctionType and function.__closure__ is not None:
+        return _of_closure(function)
     try:
         known: ResultType | None = _types.get(function, _NEW)
         if known is _NEW:
@@ -105,6 +107,46 @@ def result_type(function: Callable[..., Any]) -> ResultType | None:
         return known
     except TypeError:  # not hashable, or without weak references
         return _result_type(function)
+
+
+class _Closure(NamedTuple):
+    """The result type that a closure was found to have."""
+
+    annotation: Any
+    names: Mapping[str, Any]
+    """The global names by which its annotation was read."""
+    result: ResultType | None
+
+
+_closures: weakref.WeakKeyDictionary[types.CodeType, _Closure] = weakref.WeakKeyDictionary()
+"""By their code: a handler makes a new function of the same code for each step, and its annotation takes longer to read than a step."""
+
+
+def _of_closure(function: types.FunctionType) -> ResultType | None:
+    code, annotation, names = function.__code__, function.__annotations__["return"], function.__globals__
+    known = _closures.get(code)
+    if known is not None and known.names is names and _is_same(known.annotation, annotation):
+        return known.result
+    result = _result_type(function)
+    if not hasattr(function, "__wrapped__") and not _is_unknown(function):
+        _closures[code] = _Closure(annotation, names, result)
+    return result
+
+
+def _is_same(annotation: Any, other: Any) -> bool:
+    """Whether two annotations of one code mean the same type."""
+    if annotation is other:
+        return True
+    return type(annotation) is type(other) and type(other) in {str, types.GenericAlias} and bool(annotation == other)
+
+
+def _is_unknown(function: Any) -> bool:
+    """Whether its annotation names a type that cannot be found. It may be there when the next function of this code is made."""
+    try:
+        typing.get_type_hints(function)
+    except Exception:
+        return True
+    return False
 
 
 def check_result_type(function: Callable[..., Any], what: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from onward.core import wire
+from onward.core.epoch import Lost
 from onward.core.page import Page
 from onward.core.task import NewTask
 from onward.errors import BadSetting, UsageError
@@ -115,10 +116,11 @@ class ScheduleRow(NamedTuple):
     def rhythm(self) -> Rhythm:
         return Rhythm(self.cron, self.every, self.timezone)
 
-    def task_at(self, tick: float | None, task_id: str) -> NewTask:
-        """The task of a tick, with a key that only this tick has; without a tick, the task of a trigger."""
+    def task_at(self, tick: float | None, task_id: str, lost: Lost | None = None) -> NewTask:
+        """The task of a tick, with a key that only this tick has; without a tick, the task of a trigger. `lost` is the time that a
+        restore took, in which this tick may have fired before."""
         labels = {"schedule": self.name} | ({} if tick is None else {"tick": stamp(tick)})
-        options = wire.decode(self.options)
+        options = wire.decode(self.options) | ({} if lost is None else {"lost": lost.to_json()})
         with_labels = wire.encode(options | {"labels": options.get("labels", {}) | labels})
         key = None if tick is None else f"schedule:{self.name}:{stamp(tick)}"
         return NewTask(task_id, self.task, self.input, with_labels, self.queue, self.priority, 0.0, key, "")

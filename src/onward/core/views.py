@@ -86,6 +86,21 @@ class WorkerView:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CodeVersion:
+    """A version of the code: the workers that have it, and the unfinished tasks whose latest shift it ran."""
+
+    version: str
+    """Of Onward and of the app's code, as in `WorkerView`. Empty for tasks of an Onward that did not record it."""
+    workers: int
+    """Living workers."""
+    running: int
+    waiting: int
+    """Tasks that wait, sleep or are queued again, without the parked ones."""
+    parked: int
+    """Tasks that wait for code that fits them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class HandlerView:
     """The handler of a task name."""
 

@@ -239,11 +239,6 @@ class WorkflowEngine(abc.ABC):
         """A task as it is now, for a shift."""
         return await self.store.get(task_id, whose)
 
-    async def head(self, task_id: str) -> int:
-        """The number of the last record of a task; 0 when there is no such task."""
-        view = await self._view(task_id, 2**53, 2**31)
-        return 0 if view is None else view["head"]
-
     async def records(self, task_id: str) -> list[Record]:
         """The whole journal of a task."""
         return [to_record(record) for record in await self._json_records(task_id)]

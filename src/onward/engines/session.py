@@ -13,6 +13,7 @@ import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 from onward.artifacts.keeper import Artifacts
@@ -331,11 +332,26 @@ class SessionServices:
         self.locks: TaskLocks = NoLocks()
         self.secrets, self.approval_rules, self.submit = shared.secrets, shared.approval_rules, shared.submit
 
+    version: str = ""
+
+    async def others_may_fit(self, task_id: str, tried: AbstractSet[str]) -> bool:  # noqa: ARG002
+        """The engine has versions of workers of its own."""
+        return False
+
     def now(self) -> float:
         return self.clock.now()
 
     def due(self, at: float) -> None:
         """The workflow has a timer for it."""
+
+
+def worker_lease_s(lease_s: float, heartbeat_s: float) -> float:
+    """Seconds for which the lease of a worker holds after an answer of the server.
+
+    The server gives an activity up so many seconds after its last heartbeat as `lease_s` says. That heartbeat may be up to two intervals older than the
+    answer: the SDK holds a heartbeat back for as long as one.
+    """
+    return max(lease_s - 2 * heartbeat_s, lease_s / 2)
 
 
 class SharedServices:

@@ -8,6 +8,7 @@ the framework byte for byte.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -67,6 +68,10 @@ class _Stored(NamedTuple):
     message: Any
     forms: list[Message]
     names: list[str]
+
+
+_NOTHING = _Stored(object(), [], [])
+"""In the place of a message that the last request did not have."""
 
 
 class ModelSteps:
@@ -144,9 +149,12 @@ class ModelSteps:
     def _store(self, content: Content) -> tuple[list[Message], list[str]]:
         """The conversation of a request, and the names of its messages, each of which is stored once."""
         stored: list[_Stored] = []
-        for number, message in enumerate(content.messages):
-            if number < len(self._stored) and self._stored[number].message is message:
-                stored.append(self._stored[number])
+        known = itertools.chain(self._stored, itertools.repeat(_NOTHING))
+        for before, message in zip(known, content.messages, strict=False):
+            if (
+                before.message is message or before.message == message
+            ):  # some frameworks copy the messages for each request
+                stored.append(before)
             else:
                 forms = list(content.convert(message))
                 stored.append(_Stored(message, forms, [self._ctx.keep(wire.encode(dict(form))) for form in forms]))

@@ -12,11 +12,12 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
+from onward.core import wire
 from onward.core.clock import Clock
 from onward.core.page import Page, check_limit, every_item, fitting
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
 from onward.core.view_json import from_row
-from onward.core.views import Queue, Stats, WorkerView
+from onward.core.views import CodeVersion, Queue, Stats, WorkerView
 from onward.service.shared_read import SharedRead
 from onward.service.submission import named
 from onward.store.port.core import Store
@@ -31,6 +32,9 @@ T = TypeVar("T")
 PAGE_WORKERS = 1_000
 """Workers of a page."""
 
+MAX_VERSIONS = 1_000
+"""Versions of the code in one list."""
+
 MAX_COUNT_ENDED = 10_000
 """Ended tasks that are counted; above it they are estimated."""
 
@@ -42,6 +46,9 @@ READY = frozenset({Reason.QUEUED, Reason.CANCELLING})
 
 WAITING = READY | {Reason.DELAYED, Reason.QUOTA}
 """Reasons of tasks that count for the bound of a queue."""
+
+
+_ACTIVITIES: Mapping[str, str] = {Reason.RUNNING: "running", Reason.PARKED: "parked"}
 
 
 class Cluster:
@@ -138,6 +145,28 @@ class Cluster:
         now, held = await self._held()
         return [_worker(row, now, held.get(row.id, 0)) for row in rows]
 
+    async def versions(self) -> list[CodeVersion]:
+        """The versions of the code that living workers have, or that ran the latest shift of an unfinished task; the one with the most
+        workers first, then the one with the most tasks, 1,000 at most. It reads a record of each unfinished task."""
+        counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        for group in await every_item(lambda cursor: self._store.overview.latest_shifts(after=cursor or "")):
+            if group.data is not None:
+                counts[_version(group.data), _ACTIVITIES.get(group.reason, "waiting")] += group.tasks
+        alive = collections.Counter(worker.version for worker in await self.workers() if worker.alive)
+        names = {*alive, *(version for version, _ in counts)}
+        versions = [
+            CodeVersion(
+                version=name,
+                workers=alive[name],
+                running=counts[name, "running"],
+                waiting=counts[name, "waiting"],
+                parked=counts[name, "parked"],
+            )
+            for name in names
+        ]
+        versions.sort(key=lambda v: (-v.workers, -(v.running + v.waiting + v.parked), v.version))
+        return versions[:MAX_VERSIONS]
+
     async def _ended(self, whose: str | None) -> Ended:
         if whose is None:
             return await self._store.overview.ended(MAX_COUNT_ENDED)
@@ -180,6 +209,11 @@ def _many(reasons: Mapping[str, int]) -> bool:
 
 def _name_bytes(worker: WorkerView) -> int:
     return sum(len(name.encode()) for name in (*worker.handlers, *worker.queues))
+
+
+def _version(data: bytes) -> str:
+    """The version in the data of a `shift.started` record; empty where it has none."""
+    return str(wire.decode(data).get("version", ""))
 
 
 def _queue(

@@ -38,6 +38,8 @@ class NewKey:
 
     key: Key
     token: str = dataclasses.field(repr=False)
+    webhook_secret: str | None = dataclasses.field(default=None, repr=False)
+    """It signs the webhooks that the key's tenant gives at submit, where this installation sends webhooks."""
 
 
 KeyList = list[Key]

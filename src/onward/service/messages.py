@@ -37,7 +37,7 @@ from onward.service.votes import Votes
 from onward.store.port.core import Sent, Store
 from onward.store.port.paging import journal_pages
 
-VERDICTS = ("happened", "not_happened", "undo")
+VERDICTS = ("happened", "not_happened", "nothing_happened", "undo")
 
 MAX_MESSAGE_CHARS = 64_000
 """Characters of one message: an agent shows all of it to its model."""

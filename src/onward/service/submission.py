@@ -78,6 +78,8 @@ class SubmitRequest(NamedTuple):
     """The principals that ask for it (`service/askers.py`): approval rules keep them from deciding."""
     intake: str | None = None
     """The intake that received it. `key` is then the identity of its message: keys of callers and of other intakes are apart from it."""
+    lost: Mapping[str, Any] | None = None
+    """The time that a restore took from its parent (`core/epoch.py`)."""
     trace: Mapping[str, str] | None = None
     """The trace of the caller (`telemetry.incoming`). The fingerprint of the request leaves it out."""
 
@@ -152,7 +154,7 @@ INTAKE_FINGERPRINT = "intake"
 """The fingerprint of every task of an intake: a message that comes again has its task, also after a deploy changed the queue, the priority
 or the deadline of the handler."""
 
-_NOT_IN_FINGERPRINT = frozenset({"purses", "tenant", "agent", "by", "askers", "trace"})
+_NOT_IN_FINGERPRINT = frozenset({"purses", "tenant", "agent", "by", "askers", "trace", "lost"})
 """Options that may differ for the same key: they change with the code, or with the caller."""
 
 
@@ -184,6 +186,8 @@ def _options(request: SubmitRequest, spec: HandlerSpec) -> dict[str, Any]:
         options["budget"] = request.budget.to_json()
     if request.inherited_budgets:
         options["purses"] = dict(request.inherited_budgets)
+    if request.lost is not None:
+        options["lost"] = dict(request.lost)
     if request.trace:
         options["trace"] = dict(request.trace)
     if request.tenant is not None:

@@ -41,6 +41,9 @@ SCRIPTED = "scripted"
 MIRROR = "mirror"
 """The mark of a database that is the mirror of the tasks of another engine (`engines/mirror.py`)."""
 
+EPOCHS = 20
+"""The migration that made the table of epochs."""
+
 _MADE = re.compile(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+)", re.MULTILINE)
 _INDEX = re.compile(
     r"^CREATE (?P<unique>UNIQUE )?INDEX (?:CONCURRENTLY )?(?P<name>\w+)(?P<rest> ON (?P<table>\w+)[^;]*);", re.MULTILINE

@@ -2,7 +2,7 @@
 
 No foreign code is in this repository. `fetch` downloads the source archive of a pinned version from the package index into `.cache/`, with the
 packages that its tests need, and `run` runs those tests in a process of its own with a plugin of ours, which puts Onward in the place of the
-framework's own checkpointer or store.
+framework's own checkpointer, store or runner.
 """
 
 from __future__ import annotations

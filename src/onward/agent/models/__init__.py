@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 
 from onward.agent.model import Model
-from onward.errors import BadSetting
+from onward.errors import BadSetting, UsageError
 
 
 def model_of(model: str | Model) -> Model:
@@ -41,6 +42,13 @@ class LazyModel:
         if self._made is None:
             self._made = model_of(self._choice)
         return self._made
+
+    def check(self) -> None:
+        """Raises UsageError where the model needs an extra that is not installed."""
+        if isinstance(self._choice, str) and importlib.util.find_spec("openai") is None:
+            raise UsageError(
+                f"the model {self._choice!r} needs an extra that is not installed: pip install 'onward[openai]'"
+            )
 
     async def close(self) -> None:
         """Close the model, if it was made and has a `close`. It may be used again."""

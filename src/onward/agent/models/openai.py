@@ -35,6 +35,7 @@ from onward.agent.model import (
 from onward.agent.prices import Prices
 from onward.core import mask
 from onward.core.durations import Duration, seconds
+from onward.errors import UsageError
 
 CONNECT_TIMEOUT_S = 10.0
 FIRST_WORD_TIMEOUT_S = 300.0
@@ -84,18 +85,32 @@ class OpenAIModel:
         connect: Duration = CONNECT_TIMEOUT_S,
         first: Duration = FIRST_WORD_TIMEOUT_S,
         silence: Duration = SILENCE_TIMEOUT_S,
+        temperature: float | None = None,
+        reasoning_effort: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        client: openai.AsyncOpenAI | None = None,
         max_tokens_as: str | None = None,
         send_back: Iterable[str] = SENT_BACK,
     ) -> None:
-        """`send_back` names the fields of a reply that the next requests contain as they came, where OpenAI's API has no such fields: thoughts
+        """`temperature` and `reasoning_effort` (such as "low") are sent where the agent sets none. `headers` are sent with each request.
+        `client` is a client of the SDK that you have made, such as `AsyncAzureOpenAI`: it has the address, the key, the headers and the
+        limits of responses; its retries are switched off, and you close it.
+
+        `send_back` names the fields of a reply that the next requests contain as they came, where OpenAI's API has no such fields: thoughts
         of the model and their signatures. `max_tokens_as` is the field for the most tokens of a reply, where the base URL does not determine it: OpenAI accepts only
         `max_completion_tokens`, most other servers only `max_tokens`."""
         self.name: str = name
         self.prices: Prices | None = prices
         self._send_back = frozenset(send_back)
-        self._own_server = base_url or os.environ.get("OPENAI_BASE_URL") or None
+        if client is not None and (base_url or api_key or headers):
+            raise UsageError(f"the model {name!r} has a client: give base_url, api_key and headers to the client")
+        self._given_client = client
+        self._temperature, self._reasoning_effort = temperature, reasoning_effort
+        self._headers = dict(headers or {})
+        own_server = base_url if client is None else str(client.base_url)
+        self._own_server = own_server or os.environ.get("OPENAI_BASE_URL") or None
         self.base_url: str = self._own_server or OPENAI
-        self._key = api_key
+        self._key = api_key if client is None else client.api_key
         self._connect = seconds(connect, "connect")
         self._first, self._silence = seconds(first, "first"), seconds(silence, "silence")
         host = urllib.parse.urlsplit(self.base_url).hostname or ""
@@ -152,6 +167,9 @@ class OpenAIModel:
 
     def _client(self) -> openai.AsyncOpenAI:
         """One client for all tasks, and a new one in another event loop: connections belong to their loop."""
+        if self._given_client is not None:
+            timeout = openai.Timeout(max(self._first, self._silence), connect=self._connect)
+            return self._given_client.with_options(max_retries=0, timeout=timeout)
         loop = asyncio.get_running_loop()
         if self._open_client is None or self._open_client[0] is not loop:
             key = self._api_key()
@@ -169,7 +187,7 @@ class OpenAIModel:
                 max_retries=0,
                 timeout=timeout,
                 http_client=http,
-                default_headers=http_limits.HEADERS,
+                default_headers={**self._headers, **http_limits.HEADERS},
             )
             self._open_client = loop, client
         return self._open_client[1]
@@ -188,8 +206,11 @@ class OpenAIModel:
             parameters["tools"] = list(request.tools)
         if request.max_tokens is not None:
             parameters[self._max_tokens_field] = request.max_tokens
-        if request.temperature is not None:
-            parameters["temperature"] = request.temperature
+        temperature = self._temperature if request.temperature is None else request.temperature
+        if temperature is not None:
+            parameters["temperature"] = temperature
+        if self._reasoning_effort is not None:
+            parameters["reasoning_effort"] = self._reasoning_effort
         if request.result is not None:
             schema = {"name": request.result.__name__, "schema": request.result.model_json_schema()}
             parameters["response_format"] = {"type": "json_schema", "json_schema": schema}

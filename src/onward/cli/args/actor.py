@@ -11,8 +11,6 @@ import socket
 
 from onward.core.caller import Caller
 from onward.core.text import short
-from onward.server.access.service import AuthorizedService
-from onward.service.service import Service
 
 MAX_NAME_CHARS = 100
 """Characters of the name of an account, and of a machine."""
@@ -26,11 +24,6 @@ def actor(door: str = "cli") -> str:
 def cli_caller() -> Caller:
     """The caller of a command that works on the database itself. It may do everything."""
     return Caller(name=actor())
-
-
-def authorized(service: Service) -> AuthorizedService:
-    """The service for a command that changes something: the audit log gets an entry, and the task the name of who asked."""
-    return AuthorizedService(service, cli_caller())
 
 
 def _user() -> str:

@@ -13,6 +13,7 @@ def serve(commands: Commands) -> None:
         "run the HTTP server and a worker for the handlers of an app",
         "Without an app it serves the demo agent. While no key exists, it accepts\nrequests from this machine only.\n\n"
         "  onward serve\n  onward serve shop.tasks:app --port 8765",
+        local="it is the server itself, and runs on the database",
     )
     parser.add_argument(
         "app",
@@ -36,6 +37,19 @@ def serve(commands: Commands) -> None:
     parser.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, in PEM (ONWARD_TLS_KEY)")
 
 
+def dev(commands: Commands) -> None:
+    """`onward dev`."""
+    parser = commands.add(
+        "dev",
+        "commands.dev:dev",
+        "for development: server, worker and console of an app, started anew at changes",
+        "It watches the folder in which you start it. Tasks go on with the new code.\n\n  onward dev shop.tasks:app",
+        local="it runs your code here, on the database",
+    )
+    of_app(parser)
+    parser.add_argument("--port", type=port, metavar="N", help="the port to listen at (ONWARD_PORT, or 8765)")
+
+
 def mcp(commands: Commands) -> None:
     """`onward mcp`."""
     parser = commands.add(
@@ -44,6 +58,7 @@ def mcp(commands: Commands) -> None:
         "run an MCP server on stdin and stdout, for a client that starts it",
         "With an app it also runs a worker. The client's configuration has the command:\n\n"
         '  {"mcpServers": {"onward": {\n    "command": "onward", "args": ["mcp", "shop.tasks:app"]}}}',
+        local="it runs on the database; the server itself speaks MCP, at the path /mcp",
     )
     parser.add_argument(
         "app",
@@ -98,6 +113,7 @@ def intake(commands: Commands) -> None:
         "receive the messages of brokers for an app; its workers run elsewhere",
         "Workers and `onward serve` receive messages too, unless --no-intake is given. On\nSIGTERM or Ctrl-C it commits the "
         "messages that it has, and receives no more.\n\n  onward intake shop.tasks:app",
+        local="an intake runs your code here, and writes tasks to the database",
     )
     of_app(parser)
     parser.add_argument(
@@ -365,6 +381,15 @@ def usage(commands: Commands) -> None:
 def workers(commands: Commands) -> None:
     """`onward workers`."""
     commands.add("workers", "commands.cluster:workers", "list workers: host, running tasks and rate")
+
+
+def versions(commands: Commands) -> None:
+    """`onward versions`."""
+    commands.add(
+        "versions",
+        "commands.cluster:versions",
+        "list versions of the code: their workers and unfinished tasks",
+    )
 
 
 def top(commands: Commands) -> None:

@@ -1,4 +1,4 @@
-"""The parts that all commands share: error messages of the parser, --db and --json, and the types of values."""
+"""The parts that all commands share: error messages of the parser, --db, --url and --json, and the types of values."""
 
 from __future__ import annotations
 
@@ -28,30 +28,42 @@ class Parser(argparse.ArgumentParser):
         """Print the message with a hint to the help of this command, and exit with status 2."""
         if (suggestion := _suggestion(message)) is not None:
             typed, choice = suggestion
-            message = f"there is no {typed!r}; perhaps you meant {choice!r}"
+            message = f"there is no {typed!r}" + (f"; perhaps you meant {choice!r}" if choice else "")
         sys.stderr.write(f"onward: {safe(message)}; see `{command} --help`\n")
         sys.exit(2)
 
 
-def _suggestion(message: str) -> tuple[str, str] | None:
-    """The word that argparse refused, and the choice that looks most like it."""
+MAX_CHOICES = 8
+"""A message lists at most so many choices."""
+
+
+def _suggestion(message: str) -> tuple[str, str | None] | None:
+    """The word that argparse refused, and the choice that looks most like it; None where the message of argparse is good enough."""
     match = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
     if match is None:
         return None
     import difflib  # noqa: PLC0415 -- only needed after a typing error
 
-    near = difflib.get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), 1, 0.6)
-    return (match[1], near[0]) if near else None
+    choices = re.findall(r"[\w-]+", match[2])
+    near = difflib.get_close_matches(match[1], choices, 1, 0.6)
+    return (match[1], near[0] if near else None) if near or len(choices) > MAX_CHOICES else None
 
 
 def common(parser: argparse.ArgumentParser, **defaults: object) -> None:
-    """Add --db and --json. They may stand before or after the command: a subparser without a default keeps a value given before."""
-    parser.add_argument(
-        "--db",
-        metavar="URL",
-        default=defaults.get("db", argparse.SUPPRESS),
-        help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE",
-    )
+    """Add --db, --url and --json. They may stand before or after the command: a subparser without a default keeps a value given
+    before."""
+    for name, metavar, text in (
+        ("--db", "URL", "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"),
+        (
+            "--url",
+            "URL",
+            "ask this server instead, as in https://onward.example.com (ONWARD_URL); its key is ONWARD_KEY",
+        ),
+        ("--key-file", "FILE", "with --url: read the key from the first line of FILE, instead of ONWARD_KEY"),
+        ("--ca-file", "FILE", "with --url: trust the authorities in this PEM file (ONWARD_CA_FILE)"),
+    ):
+        dest = name.removeprefix("--").replace("-", "_")
+        parser.add_argument(name, metavar=metavar, default=defaults.get(dest, argparse.SUPPRESS), help=text)
     parser.add_argument(
         "--json",
         action="store_true",
@@ -61,12 +73,13 @@ def common(parser: argparse.ArgumentParser, **defaults: object) -> None:
 
 
 class Commands:
-    """Adds commands to a parser. `run` names the function of a command; it is imported only when the command runs."""
+    """Adds commands to a parser. `run` names the function of a command; it is imported only when the command runs. `local` says why a
+    command cannot ask a server (--url), as the end of a sentence; empty for a command that can."""
 
     def __init__(self, commands: argparse._SubParsersAction[Parser]) -> None:
         self._commands = commands
 
-    def add(self, name: str, run: str, sentence: str, more: str = "") -> Parser:
+    def add(self, name: str, run: str, sentence: str, more: str = "", *, local: str = "") -> Parser:
         parser = self._commands.add_parser(
             name,
             help=sentence,
@@ -75,12 +88,12 @@ class Commands:
             formatter_class=Help,
             allow_abbrev=False,
         )
-        parser.set_defaults(run=f"onward.cli.{run}")
+        parser.set_defaults(run=f"onward.cli.{run}", local=local)
         common(parser)
         return parser
 
-    def add_for_task(self, name: str, run: str, sentence: str, more: str = "") -> Parser:
-        parser = self.add(name, run, sentence, more)
+    def add_for_task(self, name: str, run: str, sentence: str, more: str = "", *, local: str = "") -> Parser:
+        parser = self.add(name, run, sentence, more, local=local)
         parser.add_argument("id", metavar="ID", help="the id of the task, or its first or last characters")
         return parser
 
@@ -100,6 +113,12 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
+
+
+def processes(text: str) -> int | str:
+    if text != "auto" and (not text.isascii() or not text.isdigit() or int(text) < 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more, nor auto")
+    return text if text == "auto" else int(text)
 
 
 def names(text: str) -> tuple[str, ...]:

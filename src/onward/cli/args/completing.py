@@ -4,6 +4,7 @@ and options come from the parser, ids and names from one statement on the databa
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onward.cli.args import parser as arguments
+from onward.cli.backend.target import URL
 
 STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
 REASONS = (
@@ -82,6 +84,8 @@ class _Cursor(NamedTuple):
     given: int
     """Positional arguments before the cursor."""
     db: str | None
+    url: bool = False
+    """Whether the line has --url."""
 
 
 def candidates(words: Sequence[str]) -> list[Candidate]:
@@ -103,12 +107,13 @@ def _cursor(words: Sequence[str]) -> _Cursor:
     cursor = _Cursor(arguments.build(), (), None, 0, None)
     for word in words:
         if cursor.action is not None:
-            cursor = cursor._replace(action=None, db=word if cursor.action.dest == "db" else cursor.db)
+            is_url = cursor.url or cursor.action.dest == "url"
+            cursor = cursor._replace(action=None, db=word if cursor.action.dest == "db" else cursor.db, url=is_url)
         elif word.startswith("--"):
             option, equals, value = word.partition("=")
             action = _option(cursor.parser, option)
-            if equals and option == "--db":
-                cursor = cursor._replace(db=value)
+            if equals and option in {"--db", "--url"}:
+                cursor = cursor._replace(db=value) if option == "--db" else cursor._replace(url=True)
             elif action is not None and action.nargs != 0 and not equals:
                 cursor = cursor._replace(action=action)
         else:
@@ -165,7 +170,7 @@ def _values(cursor: _Cursor, action: argparse.Action, word: str) -> Iterator[Can
     elif dest == "app":
         yield from _apps()
     elif dest == "verdict":
-        yield from map(Candidate, ("happened", "not_happened", "undo"))
+        yield from map(Candidate, ("happened", "not_happened", "nothing_happened", "undo"))
     elif dest in {"queue", "queues"} or (command, dest) == ("queues", "name"):
         yield from _from_database(cursor, "suggest_queues")
     elif command == "dead" and dest in {"intake", "letters"}:
@@ -187,6 +192,9 @@ _WAITS = {"approve": "approval", "deny": "approval", "answer": "question", "reso
 
 
 def _from_database(cursor: _Cursor, statement: str, **values: str) -> list[Candidate]:
+    """Suggestions of the database; none where the command asks a server, whose ids and names are others."""
+    if cursor.url or (cursor.db is None and os.environ.get(URL)):
+        return []
     from onward.cli.args.suggest import query  # noqa: PLC0415 -- imports a database driver
 
     return [Candidate(value, about) for value, about in query(cursor.db, statement, limit=MAX_SHOWN * 20, **values)]

@@ -1,23 +1,33 @@
-"""Opens the app that the arguments name, and resolves shortened ids of tasks, questions and approvals."""
+"""Opens the database or the server that the arguments name, and resolves shortened ids of tasks, questions and approvals."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from onward.app.application import Onward
 from onward.cli.args.loading import load
+from onward.cli.backend import target
+from onward.cli.backend.local import LocalBackend
 from onward.cli.output.text import count, safe
+from onward.core.page import Page, every_item
 from onward.core.task import Tasks
 from onward.core.views import Ask
 from onward.errors import NotFound, OnwardError, TaskNotFound, UsageError
-from onward.service.service import Service
 from onward.store.port.core import Store
 from onward.store.sqlite.file import MEMORY
 from onward.store.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from onward.cli.backend.remote import RemoteBackend
+
+T = TypeVar("T")
+Backend: TypeAlias = "LocalBackend | RemoteBackend"
+"""What the commands ask. mypy holds that both have each verb that a command calls, with these arguments and results."""
 
 ID_LENGTH = 26
 
@@ -30,6 +40,27 @@ MAX_CANDIDATES = 5
 
 MAX_PAGES = 10
 """Pages that the search for the end of an id reads: tasks that contain the given characters anywhere, newest first."""
+
+
+@contextlib.asynccontextmanager
+async def open_backend(args: Namespace, *, create: bool = False) -> AsyncIterator[Backend]:
+    """What a command asks: the server of --url, or the database. With `create`, a SQLite file that does not exist is made."""
+    server = target.server(args)
+    if server is None:
+        async with load_app(args) if create else open_app(args) as app:
+            yield LocalBackend(app)
+        return
+    if getattr(args, "app", None) is not None:
+        raise UsageError("--app does not go with a server, which checks values itself; leave out --app, or give --db")
+    from onward.cli.backend.remote import open_remote  # noqa: PLC0415 -- an extra
+
+    async with open_remote(server) as remote:
+        yield remote
+
+
+async def everything(read: Callable[..., Awaitable[Page[T]]]) -> list[T]:
+    """The items of all pages of a verb of the backend."""
+    return await every_item(lambda cursor: read(cursor=cursor))
 
 
 def load_app(args: Namespace) -> Onward:
@@ -73,14 +104,14 @@ class Ambiguous(UsageError):
         super().__init__(f"{given!r:.80} fits more than one {things}: {names}{rest}; give more of the id")
 
 
-async def resolve_task_id(service: Service, given: str) -> str:
+async def resolve_task_id(backend: Backend, given: str) -> str:
     """The whole task id for an id, or for the first or last characters of exactly one."""
     part = given.strip().lower()
     if not part.isascii() or not part.isalnum():
         raise TaskNotFound(given)
     if len(part) >= ID_LENGTH:
         return part
-    tasks = [*await _starting_with(service, part), *await _ending_with(service, part)]
+    tasks = [*await _starting_with(backend, part), *await _ending_with(backend, part)]
     matches = {task.task_id: f"{task.task}, {task.state}" for task in tasks}
     if not matches:
         raise TaskNotFound(given)
@@ -89,17 +120,17 @@ async def resolve_task_id(service: Service, given: str) -> str:
     return next(iter(matches))
 
 
-async def _starting_with(service: Service, part: str) -> Tasks:
+async def _starting_with(backend: Backend, part: str) -> Tasks:
     """The newest tasks whose ids start with this. Ids sort as strings, and "~" sorts behind every character of an id."""
-    page, _ = await service.list(cursor=f"{part}~", limit=MAX_CANDIDATES + 1, brief=True)
+    page, _ = await backend.list(cursor=f"{part}~", limit=MAX_CANDIDATES + 1, brief=True)
     return [task for task in page if task.task_id.startswith(part)]
 
 
-async def _ending_with(service: Service, part: str) -> Tasks:
+async def _ending_with(backend: Backend, part: str) -> Tasks:
     matches: Tasks = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
-        page, cursor = await service.list(text=part, cursor=cursor, limit=PAGE_SIZE, brief=True)
+        page, cursor = await backend.list(text=part, cursor=cursor, limit=PAGE_SIZE, brief=True)
         matches += [task for task in page if task.task_id.endswith(part)]
         if cursor is None or len(matches) > MAX_CANDIDATES:
             break
@@ -121,26 +152,26 @@ def match_id(given: str, things: str, ids: Sequence[tuple[str, str]], not_found:
 # ── questions and approvals ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def resolve_ask(app: Onward, given: str | None, kind: str, command: str) -> Ask:
+async def resolve_ask(backend: Backend, given: str | None, kind: str, command: str) -> Ask:
     """The question or approval of this id, whose first part may be shortened; or the only open one of the task of this id; or,
     without an id, the only open one of all. The error message uses `command` to say what to type."""
     if given is not None and "." in given:
         task, _, number = given.strip().rpartition(".")
         try:
-            task_id = await resolve_task_id(app.service, task)
+            task_id = await resolve_task_id(backend, task)
         except TaskNotFound:
             raise NotFound(f"there is no {kind} {given!r}; `onward {kind}s` lists those that are open") from None
-        return await app.ask(f"{task_id}.{number}")
+        return await backend.ask(f"{task_id}.{number}")
     if given is None:
-        asks = await app.asks(kind)
+        asks = await backend.asks(kind)
     else:
         try:
-            task_id = await resolve_task_id(app.service, given)
+            task_id = await resolve_task_id(backend, given)
         except TaskNotFound:
             raise NotFound(
                 f"there is no {kind} {given!r}, and no task of this id; `onward {kind}s` lists those that are open"
             ) from None
-        asks = await app.service.asks.of_one(task_id, kind)
+        asks = await backend.asks_of_one(task_id, kind)
     if not asks:
         whose = "" if given is None else f" of task {given!r}"
         raise NotFound(f"no {kind}{whose} is open; `onward {kind}s` lists those that are, `onward list` the tasks")
@@ -149,7 +180,7 @@ async def resolve_ask(app: Onward, given: str | None, kind: str, command: str) -
         more = f", … (`onward {kind}s` lists all)" if len(asks) > 3 else ""
         number_of = count(len(asks), kind) if asks.next is None else f"more than {count(len(asks), kind)}"
         raise UsageError(f"{number_of} are open, say which: {examples}{more}")
-    return asks[0] if not asks[0].left_out else await app.ask(asks[0].id)
+    return asks[0] if not asks[0].left_out else await backend.ask(asks[0].id)
 
 
 def short_ask_id(ask_id: str) -> str:

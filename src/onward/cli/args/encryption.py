@@ -25,6 +25,7 @@ def encryption(commands: Commands) -> None:
         "commands.encryption:rotate",
         "wrap all data keys anew with the first master key",
         "Workers may run meanwhile. Run it again when it was interrupted.",
+        local="it needs the master keys (ONWARD_ENCRYPTION_KEYS), and changes every data key of the database",
     )
     rotate.add_argument(
         "--data-keys", action="store_true", help="also begin new data keys for what is written from now on"
@@ -37,6 +38,7 @@ def encryption(commands: Commands) -> None:
         "again when it was interrupted. With roles of PostgreSQL, run it as the owner of\n"
         "the tables.\n\n"
         "examples:\n  onward encryption seal",
+        local="it needs the master keys (ONWARD_ENCRYPTION_KEYS), and rewrites every payload of the database",
     )
     seal.add_argument(
         "--after", metavar="TASK", default="", help="go on after this task, the last one that was reported"
@@ -53,6 +55,7 @@ def erase(commands: Commands) -> None:
         "Names, labels, times and the number of records stay. Backups have the keys of\n"
         "their time.\n\n"
         "examples:\n  onward erase --tenant acme\n  onward erase --label person=u-17 --force",
+        local="what it erases is lost for good, so no key of a server is enough for it",
     )
     parser.add_argument("--tenant", metavar="TENANT", help="erase the payloads of this tenant")
     parser.add_argument(

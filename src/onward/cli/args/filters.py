@@ -1,4 +1,4 @@
-"""The filter options of `list`, and of the commands with --all, converted to the arguments of the service."""
+"""The filter options of `list`, and of the commands with --all, converted to arguments of a verb."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from argparse import Namespace
 from typing import Any
 
 from onward.cli.args import connect
+from onward.cli.args.connect import Backend
 from onward.core.durations import seconds
 from onward.errors import OnwardError, UsageError
-from onward.service.service import Service
 
 
-async def task_filters(args: Namespace, service: Service) -> dict[str, Any]:
-    """The filters that were given, as keyword arguments of `Service.list`."""
+async def task_filters(args: Namespace, backend: Backend) -> dict[str, Any]:
+    """The filters that were given, as keyword arguments of `AuthorizedService.list`."""
     labels: dict[str, list[str]] = {}
     for name, value in args.label:
         labels.setdefault(name, []).append(value)
@@ -25,8 +25,8 @@ async def task_filters(args: Namespace, service: Service) -> dict[str, Any]:
         "task": _one_or_list(args.name),
         "queue": _one_or_list(args.queue),
         "labels": {name: _one_or_list(values) for name, values in labels.items()},
-        "parent": None if args.parent is None else await connect.resolve_task_id(service, args.parent),
-        "whose": args.tenant,
+        "parent": None if args.parent is None else await connect.resolve_task_id(backend, args.parent),
+        "tenant": args.tenant,
         "created_after": parse_time("--since", args.since),
         "created_before": parse_time("--until", args.until),
         "text": args.text,

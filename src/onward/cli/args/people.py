@@ -103,6 +103,8 @@ def resolve(commands: Commands) -> None:
         "say whether an effect in doubt happened",
         "Without a verdict it lists the effects in doubt and explains the verdicts.",
     )
-    parser.add_argument("verdict", metavar="VERDICT", nargs="?", help="happened, not_happened or undo")
+    parser.add_argument(
+        "verdict", metavar="VERDICT", nargs="?", help="happened, not_happened, nothing_happened or undo"
+    )
     parser.add_argument("--result", metavar="JSON", help="the result of an effect that happened (null)")
     parser.add_argument("--step", metavar="NAME", help="the step of the effect, if several are in doubt")

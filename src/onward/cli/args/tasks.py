@@ -150,7 +150,7 @@ def patch(commands: Commands) -> None:
         "The agent applies the patch at its next turn. The fields of a patch are\n"
         "append_facts, replace_plan, add_questions, answer_questions, flag_risks and\n"
         "unflag_risks.\n\n"
-        '  onward patch 7k2m \'{"append_facts": [{"key": "region", "value": "eu"}]}\'',
+        '  onward patch 7k2m \'{"replace_plan": ["look", "act"]}\'',
     )
     parser.add_argument("change", metavar="PATCH", help="the patch: JSON, or @FILE, or - for stdin")
 

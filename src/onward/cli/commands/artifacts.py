@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -26,13 +27,13 @@ async def artifacts(args: Namespace) -> int:
     screen = Screen(args)
     if args.out is not None and args.artifact is None:
         raise UsageError("say which artifact to save: `onward artifacts ID ARTIFACT --out FILE`")
-    async with connect.open_app(args) as app:
-        task_id = await connect.resolve_task_id(app.service, args.id)
-        refs = await app.artifacts(task_id)
+    async with connect.open_backend(args) as backend:
+        task_id = await connect.resolve_task_id(backend, args.id)
+        refs = await connect.everything(functools.partial(backend.artifacts, task_id))
         if args.artifact is None:
             return _list(screen, task_id, refs)
         ref = _resolve(task_id, refs, args.artifact)
-        data = await app.artifact(task_id, ref.artifact_id)
+        data = await backend.artifact(task_id, ref.artifact_id)
     if args.out is not None:
         return _save(screen, ref, data, Path(args.out))
     return _show(screen, task_id, ref, data)

@@ -8,7 +8,6 @@ from typing import Any
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import authorized
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number, print_table
 from onward.cli.output.text import count, span
@@ -29,15 +28,15 @@ async def budget(args: Namespace) -> int:
         "max_cost_usd": args.usd,
         "max_wall_time": args.time,
     }
-    async with connect.open_app(args) as app:
-        task_id = await connect.resolve_task_id(app.service, args.id)
+    async with connect.open_backend(args) as backend:
+        task_id = await connect.resolve_task_id(backend, args.id)
         if any(value is not None for value in limits.values()):
-            before = await app.budget(task_id)
-            spent = await authorized(app.service).raise_budget(task_id, **limits)
+            before = await backend.budget(task_id)
+            spent = await backend.raise_budget(task_id, **limits)
             if not screen.json:
                 screen.say(f"{_change(before, spent)}; {count(len(before.waiting), 'task')} waited for it")
         else:
-            spent = await app.budget(task_id)
+            spent = await backend.budget(task_id)
     if screen.json:
         screen.document(
             {"task_id": spent.task_id, "budget": spent.meters, "waiting": list(spent.waiting), "needs": spent.needs}

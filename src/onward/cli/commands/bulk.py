@@ -8,7 +8,6 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import authorized
 from onward.cli.args.filters import task_filters
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count, safe
@@ -22,15 +21,14 @@ async def on_all(args: Namespace) -> int:
     """Run the command on all tasks that match. Returns exit status 2 if the user does not confirm."""
     screen, verb = Screen(args), str(args.command)
     action, priority = ("priority", args.priority) if verb == "prioritize" else (verb, None)
-    async with connect.open_app(args) as app:
-        filters = await task_filters(args, app.service)
-        if not filters.keys() - {"whose"}:
+    async with connect.open_backend(args) as backend:
+        filters = await task_filters(args, backend)
+        if not filters.keys() - {"tenant"}:
             raise UsageError(f"--all needs a filter, such as --state or --name; `onward {verb} --help` lists them")
-        matching, more = await app.service.count(**filters)
+        matching, more = await backend.count(**filters)
         if matching and not args.yes and not _confirmed(screen, verb, matching, more=more):
             return UsageError.exit_status
-        tenant = filters.pop("whose", None)
-        acted = await authorized(app.service).act(action, matching, priority=priority, tenant=tenant, **filters)
+        acted = await backend.act(action, matching, priority=priority, **filters)
     if screen.json:
         refused = [{"task_id": task.task_id, "code": task.code, "detail": task.detail} for task in acted.refused]
         screen.document(

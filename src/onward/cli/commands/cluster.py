@@ -6,18 +6,19 @@ import asyncio
 import math
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import authorized
 from onward.cli.args.parser import FOREVER
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, number
 from onward.cli.output.text import age, count, safe, span
 from onward.core.durations import seconds
 from onward.core.task import Reason
-from onward.core.views import Queue
+from onward.core.view_json import to_json
+from onward.core.views import CodeVersion, Queue
 from onward.errors import ResultTimeout
 from onward.service.cluster import READY
 from onward.service.serialize import queue_json, stats_json, worker_json
@@ -40,6 +41,15 @@ WORKERS = (
     Column("HANDLERS"),
 )
 
+VERSIONS = (
+    Column("VERSION"),
+    number("WORKERS"),
+    number("RUNNING"),
+    number("WAITING"),
+    number("PARKED"),
+    Column("", drop=1),
+)
+
 DRAIN_POLL_S = 0.2
 """Time between two looks at a queue that drains."""
 
@@ -47,8 +57,8 @@ DRAIN_POLL_S = 0.2
 async def queues(args: Namespace) -> int:
     """`onward queues`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        snapshots = await app.queues()
+    async with connect.open_backend(args) as backend:
+        snapshots = await connect.everything(backend.queues)
     document = {"queues": [queue_json(queue) for queue in snapshots]}
     empty = "no unfinished tasks, and no queue is paused or has a limit"
     return screen.table(document, QUEUES, [queue_cells(queue) for queue in snapshots], empty)
@@ -71,8 +81,8 @@ def queue_cells(queue: Queue) -> tuple[Text, ...]:
 async def pause(args: Namespace) -> int:
     """`onward queues pause`."""
     screen = Screen(args)
-    async with connect.load_app(args) as app:  # works also before the first submit
-        queue = await authorized(app.service).pause_queue(args.name)
+    async with connect.open_backend(args, create=True) as backend:  # works also before the first submit
+        queue = await backend.pause_queue(args.name)
     running = (
         f"; {count(queue.running, 'task')} of it {'goes' if queue.running == 1 else 'go'} on" if queue.running else ""
     )
@@ -82,8 +92,8 @@ async def pause(args: Namespace) -> int:
 async def unpause(args: Namespace) -> int:
     """`onward queues unpause`."""
     screen = Screen(args)
-    async with connect.load_app(args) as app:  # works also before the first submit
-        queue = await authorized(app.service).unpause_queue(args.name)
+    async with connect.open_backend(args, create=True) as backend:  # works also before the first submit
+        queue = await backend.unpause_queue(args.name)
     return _print_change(screen, queue, f"goes on; {count(queue.waiting, 'task')} waiting")
 
 
@@ -91,12 +101,12 @@ async def drain(args: Namespace) -> int:
     """`onward queues drain`."""
     screen = Screen(args)
     timeout = math.inf if args.wait in (None, FOREVER) else seconds(args.wait, "--wait")
-    async with connect.load_app(args) as app:
-        queue = await authorized(app.service).pause_queue(args.name)
+    async with connect.open_backend(args, create=True) as backend:
+        queue = await backend.pause_queue(args.name)
         end = time.monotonic() + timeout
         while args.wait is not None and queue.running and time.monotonic() < end:
             await asyncio.sleep(DRAIN_POLL_S)
-            queue = await app.service.cluster.queue(args.name)
+            queue = await backend.queue(args.name)
     still = f"{count(queue.running, 'task')} of it still {'runs' if queue.running == 1 else 'run'}"
     rest = still if queue.running else "none of its tasks runs any more"
     _print_change(screen, queue, f"is paused, and {rest}; `onward queues unpause {safe(queue.name)}` lets it go on")
@@ -114,8 +124,8 @@ def _print_change(screen: Screen, queue: Queue, change: str) -> int:
 async def workers(args: Namespace) -> int:
     """`onward workers`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        views = await app.workers()
+    async with connect.open_backend(args) as backend:
+        views = await connect.everything(backend.workers)
     length = 26 if screen.out.width >= connect.FULL_ID_WIDTH else 8
     rows = [
         (
@@ -133,11 +143,45 @@ async def workers(args: Namespace) -> int:
     return screen.table(document, WORKERS, rows, "no workers; start one with `onward worker MODULE:APP`")
 
 
+async def versions(args: Namespace) -> int:
+    """`onward versions`."""
+    screen = Screen(args)
+    async with connect.open_backend(args) as backend:
+        views = await backend.versions()
+    rows = [
+        (
+            Text(safe(view.version) or "not recorded"),
+            Text(f"{view.workers:,}"),
+            *[Text(f"{tasks:,}") for tasks in (view.running, view.waiting, view.parked)],
+            _advice(view, views),
+        )
+        for view in views
+    ]
+    document = {"versions": [to_json(view) for view in views]}
+    return screen.table(document, VERSIONS, rows, "no workers, and no unfinished task was ever started")
+
+
+def _advice(view: CodeVersion, views: Sequence[CodeVersion]) -> Text:
+    """Whether the workers of a version can go, or must come back."""
+    if view.parked:
+        return Text("parked tasks need this code, or other code that fits them; then: onward resume", "yellow")
+    others_live = any(other.workers for other in views if other is not view)
+    if not view.workers:
+        return Text(
+            "other code goes on with its tasks" if others_live else "no worker lives: onward worker MODULE:APP", "dim"
+        )
+    if not others_live:
+        return Text("")
+    if view.running or view.waiting:
+        return Text("onward check with the other code says whether its tasks need it", "dim")
+    return Text("can go: no task needs it", "green")
+
+
 async def stats(args: Namespace) -> int:
     """`onward stats`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        figures = await app.stats()
+    async with connect.open_backend(args) as backend:
+        figures = await backend.stats()
     if screen.json:
         screen.document(stats_json(figures))
         return 0

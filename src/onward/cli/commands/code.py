@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from onward.app.application import Onward
 from onward.cli.args import connect
-from onward.cli.args.actor import authorized
+from onward.cli.backend.local import LocalBackend
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen, sign
 from onward.cli.output.table import Column, fixed, number, print_table
@@ -72,7 +71,7 @@ async def replay(args: Namespace) -> int:
     """`onward replay`."""
     screen, patience = Screen(args), seconds(args.patience, "--patience")
     async with connect.open_app(args) as app:
-        task_id = await connect.resolve_task_id(app.service, args.id)
+        task_id = await connect.resolve_task_id(LocalBackend(app), args.id)
         with contextlib.redirect_stdout(sys.stderr):
             replayed = await app.replay(task_id, patience=patience)
     if screen.json:
@@ -138,17 +137,17 @@ async def fork(args: Namespace) -> int:
     """`onward fork`."""
     screen = Screen(args)
     value = SAME if args.input is None else read_input(args.input)
-    async with connect.open_app(args) as app:
-        task_id = await connect.resolve_task_id(app.service, args.id)
+    async with connect.open_backend(args) as backend:
+        task_id = await connect.resolve_task_id(backend, args.id)
         if args.at is None and args.input is None:
-            return await _list_places(screen, app, task_id)
-        plan = await app.service.forks.plan(task_id, args.at, input=value)
+            return await _list_places(screen, backend, task_id)
+        plan = await backend.fork_plan(task_id, args.at, input=value)
         if args.preview:
             return _preview(screen, plan)
         if not args.yes and plan.again and not _confirmed(screen, plan.again, plan.at):
             return UsageError.exit_status
-        fork_id = await authorized(app.service).fork(task_id, args.at, input=value)
-        task = await app.get(fork_id)
+        fork_id = await backend.fork(task_id, args.at, input=value)
+        task = await backend.get(fork_id)
     if screen.json:
         forked = {"from": task_id, "at": plan.at, "again": [_again_json(again) for again in plan.again]}
         screen.document({**task_json(task), "forked": forked})
@@ -191,9 +190,9 @@ def _confirmed(screen: Screen, repeated: tuple[Again, ...], at: int) -> bool:
     return False
 
 
-async def _list_places(screen: Screen, app: Onward, task_id: str) -> int:
+async def _list_places(screen: Screen, backend: connect.Backend, task_id: str) -> int:
     """List the records after which the task can be forked: --at is missing."""
-    places = await app.service.forks.places(task_id)
+    places = await backend.fork_places(task_id)
     if screen.json:
         screen.document({"forked": None, "places": [{"at": p.seq, "kind": p.kind, "key": p.key} for p in places]})
     else:

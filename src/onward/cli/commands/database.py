@@ -6,11 +6,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 
 from rich.text import Text
 
 from onward.app.application import Onward
 from onward.cli.args import connect
+from onward.cli.backend import target
+from onward.cli.backend.local import LocalBackend
 from onward.cli.output.screen import Screen, indented, sign, verdicts
 from onward.cli.output.text import count, machine_readable, safe
 from onward.cli.output.timeline import Mark
@@ -63,7 +66,10 @@ async def migrate(args: Namespace) -> int:
 
 async def doctor(args: Namespace) -> int:
     """`onward doctor`."""
-    screen, app = Screen(args), connect.load_app(args)
+    screen = Screen(args)
+    if target.server_url(args) is not None:
+        return await _doctor_of_server(screen, args)
+    app = connect.load_app(args)
     if app.settings.engine:
         raise UsageError(
             f"doctor checks an Onward database, and this app runs on {app.store.where}; ask the tools of that engine"
@@ -73,6 +79,20 @@ async def doctor(args: Namespace) -> int:
         checks = await _examine(app, screen, deep=args.deep)
     except StoreUnavailable as error:
         checks, status = [Check("database", False, str(error))], error.exit_status
+    return _report(screen, where, checks, status)
+
+
+async def _doctor_of_server(screen: Screen, args: Namespace) -> int:
+    """Print what the server found. The census (--deep) reads all of the database."""
+    if args.deep:
+        raise target.not_remote("--deep", "it reads every task of the database, which takes long")
+    async with connect.open_backend(args) as backend:
+        assert not isinstance(backend, LocalBackend)
+        where, checks = await backend.doctor()
+    return _report(screen, where, checks, 0)
+
+
+def _report(screen: Screen, where: str, checks: Sequence[Check], status: int) -> int:
     if any(check.fine is False for check in checks):
         status = status or CHECK_FAILED
     if screen.json:
@@ -90,7 +110,7 @@ async def doctor(args: Namespace) -> int:
     return status
 
 
-def _print(screen: Screen, where: str, checks: list[Check]) -> None:
+def _print(screen: Screen, where: str, checks: Sequence[Check]) -> None:
     marks = {True: Mark.DONE, False: Mark.FAILED, None: Mark.NOTE}
     screen.say((safe(where), "bold"))
     grid = verdicts()

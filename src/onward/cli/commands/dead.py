@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from onward.app.application import Onward
 from onward.cli.args import connect
-from onward.cli.args.actor import authorized
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, number
 from onward.cli.output.text import age, count, local, safe, safe_lines
@@ -42,8 +40,8 @@ SHOWN_CHARS = 4000
 async def list_letters(args: Namespace) -> int:
     """`onward dead`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        page, cursor = await app.dead_letters.list(args.intake, limit=args.limit, cursor=args.cursor)
+    async with connect.open_backend(args) as backend:
+        page, cursor = await backend.dead_letters(args.intake, limit=args.limit, cursor=args.cursor)
     now = time.time()
     length = 26 if screen.out.width >= connect.FULL_ID_WIDTH else 8
     rows = [
@@ -75,8 +73,8 @@ def _state(letter: DeadLetter) -> Text:
 async def show(args: Namespace) -> int:
     """`onward dead show`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        letter = await app.dead_letters.get(await _resolve_id(app, args.letter), most=MAX_BYTES)
+    async with connect.open_backend(args) as backend:
+        letter = await backend.dead_letter(await _resolve_id(backend, args.letter), most=MAX_BYTES)
     if args.body:
         data = (letter.body or "").encode()
         sys.stdout.buffer.write(base64.b64decode(data) if letter.encoding == "base64" else data)
@@ -137,9 +135,9 @@ class _Target(NamedTuple):
 async def redrive(args: Namespace) -> int:
     """`onward dead redrive`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        target = await _target(app, args)
-        changed = await authorized(app.service).redrive_letters(target.id, intake=target.intake, all=target.all)
+    async with connect.open_backend(args) as backend:
+        target = await _target(backend, args)
+        changed = await backend.redrive_letters(target.id, intake=target.intake, all=target.all)
     if screen.json:
         screen.document({"letters": changed})
     elif not changed:
@@ -155,11 +153,11 @@ async def redrive(args: Namespace) -> int:
 async def drop(args: Namespace) -> int:
     """`onward dead drop`. Exit status 2 if the user does not confirm."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        target = await _target(app, args)
+    async with connect.open_backend(args) as backend:
+        target = await _target(backend, args)
         if target.id is None and target.letters and not args.yes and not _confirmed(screen, target):
             return UsageError.exit_status
-        changed = await authorized(app.service).drop_letters(target.id, intake=target.intake, all=target.all)
+        changed = await backend.drop_letters(target.id, intake=target.intake, all=target.all)
     if screen.json:
         screen.document({"letters": changed})
     elif changed:
@@ -181,22 +179,22 @@ def _confirmed(screen: Screen, target: _Target) -> bool:
     return False
 
 
-async def _target(app: Onward, args: Namespace) -> _Target:
+async def _target(backend: connect.Backend, args: Namespace) -> _Target:
     if args.all == (args.letters is not None):
         raise UsageError("name an intake or the id of a dead letter, or say --all; `onward dead` lists them")
-    numbers = {intake.name: intake.dead for intake in await app.service.intakes.list()}
+    numbers = {intake.name: intake.dead for intake in await connect.everything(backend.intakes)}
     if args.all:
         return _Target(sum(numbers.values()), "all intakes", all=True)
     if args.letters in numbers:
         return _Target(numbers[args.letters], f"intake {safe(args.letters)}", intake=args.letters)
-    return _Target(1, "one message", id=await _resolve_id(app, args.letters))
+    return _Target(1, "one message", id=await _resolve_id(backend, args.letters))
 
 
-async def _resolve_id(app: Onward, given: str) -> str:
+async def _resolve_id(backend: connect.Backend, given: str) -> str:
     """The whole id for an id, or for the first or last characters of one of the newest."""
     if len(given) >= connect.ID_LENGTH:
         return given
-    newest, _ = await app.dead_letters.list(limit=MAX_SEARCHED)
+    newest, _ = await backend.dead_letters(limit=MAX_SEARCHED)
     ids = [(letter.id, f"{letter.intake}: {letter.reason:.40}") for letter in newest]
     missing = NotFound(
         f"there is no dead letter and no intake {given!r:.80}; `onward dead` and `onward intakes` list them"

@@ -7,7 +7,6 @@ from argparse import Namespace
 
 from rich.text import Text
 
-from onward.app.application import Onward
 from onward.cli.args import connect
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number
@@ -37,10 +36,10 @@ async def list_deliveries(args: Namespace) -> int:
     if args.failed and args.pending:
         raise UsageError("--failed and --pending do not go together; leave one out")
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        task = None if args.task is None else await connect.resolve_task_id(app.service, args.task)
+    async with connect.open_backend(args) as backend:
+        task = None if args.task is None else await connect.resolve_task_id(backend, args.task)
         state = FAILED if args.failed else PENDING if args.pending else None
-        page, cursor = await app.deliveries(state=state, task=task, limit=args.limit, cursor=args.cursor)
+        page, cursor = await backend.deliveries(state=state, task=task, limit=args.limit, cursor=args.cursor)
     now = time.time()
     rows = [
         (
@@ -74,9 +73,9 @@ def _when(delivery: Delivery, now: float) -> str:
     return f"{age(now - (delivery.done_at or delivery.at))} ago"
 
 
-async def _resolve_id(app: Onward, given: str) -> str:
+async def _resolve_id(backend: connect.Backend, given: str) -> str:
     """The whole id for an id, or for the first or last characters of one of the newest."""
-    newest, _ = await app.deliveries(limit=MAX_SEARCHED)
+    newest, _ = await backend.deliveries(limit=MAX_SEARCHED)
     ids = [(delivery.id, f"{delivery.type}, {delivery.state}") for delivery in newest]
     try:
         return connect.match_id(given, "delivery", ids, NotFound(given))
@@ -87,8 +86,8 @@ async def _resolve_id(app: Onward, given: str) -> str:
 async def redeliver(args: Namespace) -> int:
     """`onward deliveries redeliver`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        delivery = await app.redeliver(await _resolve_id(app, args.delivery))
+    async with connect.open_backend(args) as backend:
+        delivery = await backend.redeliver(await _resolve_id(backend, args.delivery))
     if screen.json:
         screen.document(delivery_json(delivery))
     else:

@@ -22,8 +22,8 @@ COLUMNS = (Column("MASTER KEY"), fixed("DATA KEYS"), Column("USE"))
 async def status(args: Namespace) -> int:
     """`onward encryption`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        found = await app.service.encryption.status()
+    async with connect.open_backend(args) as backend:
+        found = await backend.encryption()
     names = dict.fromkeys([*([found.current] if found.current else []), *found.masters])
     rows = [
         (

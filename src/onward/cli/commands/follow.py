@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 
 from rich.live import Live
 
-from onward.app.application import Onward
 from onward.cli.args import connect
 from onward.cli.commands.tasks import open_waits, situation, waits_json
 from onward.cli.output.screen import Screen, format_line
@@ -22,7 +21,7 @@ from onward.core.journal.open_waits import Open
 from onward.core.journal.reader import fields
 from onward.core.record import CHILD, DOUBTED, HANDED_BACK, PARKED, QUARANTINED, Record
 from onward.core.task import ASKS_A_PERSON, HEARS, NEEDS_A_PERSON, Reason, State, Task
-from onward.errors import OnwardError, ResultTimeout, TaskCancelled, TaskFailed
+from onward.errors import Forbidden, OnwardError, ResultTimeout, TaskCancelled, TaskFailed
 from onward.service.serialize import record_json, task_json
 from onward.store.port.paging import journal_pages
 
@@ -72,15 +71,16 @@ def exit_status(task: Task) -> int:
     return 0 if task.state is State.COMPLETED else 1
 
 
-async def until_settled(app: Onward, task_id: str, timeout: float | None) -> Task:
+async def until_settled(backend: connect.Backend, task_id: str, timeout: float | None) -> Task:
     """Wait until the task ends or waits for a person. Raises ResultTimeout."""
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         left = POLL_S if end is None else min(POLL_S, max(0.0, end - time.monotonic()))
         try:
-            return await app.service.wait(task_id, left)
+            await backend.wait(task_id, left)
+            return await backend.get(task_id)
         except ResultTimeout:
-            task = await app.get(task_id)
+            task = await backend.get(task_id)
         if task.ended or task.reason in ASKS_A_PERSON:
             return task
         if end is not None and time.monotonic() >= end:
@@ -90,46 +90,46 @@ async def until_settled(app: Onward, task_id: str, timeout: float | None) -> Tas
 async def follow(args: Namespace) -> int:
     """`onward follow`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        return await watch(screen, app, await connect.resolve_task_id(app.service, args.id), None)
+    async with connect.open_backend(args) as backend:
+        return await watch(screen, backend, await connect.resolve_task_id(backend, args.id), None)
 
 
-async def watch(screen: Screen, app: Onward, task_id: str, timeout: float | None) -> int:
+async def watch(screen: Screen, backend: connect.Backend, task_id: str, timeout: float | None) -> int:
     """Show the records of a task as they come. Returns the exit status."""
-    task = await app.get(task_id)
+    task = await backend.get(task_id)
     view = (
         _JsonView(screen)
         if screen.json
-        else _TreeView(screen, app, task)
+        else _TreeView(screen, backend, task)
         if screen.live
         else _LineView(screen, task_id)
     )
     try:
-        async with asyncio.timeout(timeout), view.shown(), notices(screen, app, task_id):
-            async for record in _records(app, task_id):
+        async with asyncio.timeout(timeout), view.shown(), notices(screen, backend, task_id):
+            async for record in _records(backend, task_id):
                 view.record(record)
     except TimeoutError:
-        task = await app.get(task_id)
+        task = await backend.get(task_id)
         raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "") from None
     except asyncio.CancelledError:
         screen.aside(f"no longer following; task {task_id} goes on: onward follow {task_id[-8:]}")
         raise
-    task = await app.get(task_id)
-    view.end(task, await person_waits(app, task))
+    task = await backend.get(task_id)
+    view.end(task, await person_waits(backend, task))
     return exit_status(task)
 
 
-async def person_waits(app: Onward, task: Task) -> list[Open]:
+async def person_waits(backend: connect.Backend, task: Task) -> list[Open]:
     """The open waits of a task that waits for a person; empty for any other task."""
-    return await open_waits(app.service, task) if task.reason in ASKS_A_PERSON else []
+    return await open_waits(backend, task) if task.reason in ASKS_A_PERSON else []
 
 
 @contextlib.asynccontextmanager
-async def notices(screen: Screen, app: Onward, task_id: str) -> AsyncIterator[None]:
+async def notices(screen: Screen, backend: connect.Backend, task_id: str) -> AsyncIterator[None]:
     """While the block waits, tell the user if no worker has the handler, and if a task below waits for a person."""
 
     async def watch_task() -> None:
-        news, failing = _News(app, task_id), False
+        news, failing = _News(backend, task_id), False
         while True:
             await asyncio.sleep(NOTICE_S)
             try:
@@ -155,8 +155,8 @@ class _News:
     """Finds out that no worker has the handler of a task, and that tasks below it wait for a person. The journal of the task above
     does not say so; theirs do."""
 
-    def __init__(self, app: Onward, task_id: str) -> None:
-        self._app, self._task_id = app, task_id
+    def __init__(self, backend: connect.Backend, task_id: str) -> None:
+        self._backend, self._task_id = backend, task_id
         self._workers_checked = False
         self._seen: dict[tuple[str, float], list[Open]] = {}
         """The waits of each task, by its id and last change, so that a journal is read only after a change."""
@@ -164,9 +164,9 @@ class _News:
 
     async def read(self) -> list[str]:
         """The sentences that are new. The workers are checked only once."""
-        task = await self._app.get(self._task_id)
+        task = await self._backend.get(self._task_id)
         sentences = await self._below(task)
-        if not self._workers_checked and task.state is State.PENDING and not await _has_worker(self._app, task):
+        if not self._workers_checked and task.state is State.PENDING and not await _has_worker(self._backend, task):
             sentences.append(
                 f"no worker is running that does {safe(task.task)!r}: start one with onward worker MODULE:APP"
             )
@@ -182,7 +182,7 @@ class _News:
         for wait in await self._waits(task):
             if wait.kind != CHILD or not isinstance(child_id := wait.payload.get("child"), str):
                 continue
-            child = await self._app.get(child_id)
+            child = await self._backend.get(child_id)
             if child.reason in ASKS_A_PERSON:
                 sentences.append(safe(str(WaitsForPerson(child, await self._waits(child)))))
             sentences += await self._below(child)
@@ -191,26 +191,29 @@ class _News:
     async def _waits(self, task: Task) -> list[Open]:
         version = (task.task_id, task.updated_at)
         if version not in self._seen:
-            self._seen[version] = await open_waits(self._app.service, task)
+            self._seen[version] = await open_waits(self._backend, task)
         return self._seen[version]
 
 
-async def _has_worker(app: Onward, task: Task) -> bool:
-    """Whether a live worker takes tasks of this handler and queue."""
+async def _has_worker(backend: connect.Backend, task: Task) -> bool:
+    """Whether a live worker takes tasks of this handler and queue; True where the caller may not see the workers."""
+    try:
+        workers = await connect.everything(backend.workers)
+    except Forbidden:
+        return True
     return any(
-        task.task in worker.names and (not worker.queues or task.queue in worker.queues)
-        for worker in await app.store.workers.list()
-        if worker.lease_until > time.time()
+        worker.alive and task.task in worker.handlers and (not worker.queues or task.queue in worker.queues)
+        for worker in workers
     )
 
 
-async def _records(app: Onward, task_id: str) -> AsyncIterator[Record]:
+async def _records(backend: connect.Backend, task_id: str) -> AsyncIterator[Record]:
     """All records, as they come, until the task ends or waits for a person."""
-    async with contextlib.aclosing(app.service.tail(task_id)) as tail:  # type: ignore[type-var]
+    async with contextlib.aclosing(await backend.tail(task_id)) as tail:  # type: ignore[type-var]
         async for record in tail:
             yield record
             if _may_need_person(record):
-                task = await app.get(task_id)
+                task = await backend.get(task_id)
                 if task.reason in ASKS_A_PERSON and task.updated_at <= record.at:
                     return
 
@@ -275,9 +278,9 @@ class _LineView(_View):
 class _TreeView(_View):
     """Draws a tree on a terminal, with the tasks below, and updates it."""
 
-    def __init__(self, screen: Screen, app: Onward, task: Task) -> None:
+    def __init__(self, screen: Screen, backend: connect.Backend, task: Task) -> None:
         super().__init__(screen)
-        self._app = app
+        self._backend = backend
         self._tree = Tree(task.task_id, task.task)
         _set_state(self._tree, task)
         self._view = TreeView(screen.out, self._tree)
@@ -315,7 +318,7 @@ class _TreeView(_View):
             tree = queue.pop(0)
             seen += 1
             if not tree.ended:
-                _set_state(tree, await self._app.service.get(tree.task_id))
+                _set_state(tree, await self._backend.get(tree.task_id))
             await self._find_children(tree)
             for child in tree.children:
                 await self._read(child)
@@ -325,7 +328,7 @@ class _TreeView(_View):
         known = {child.task_id for child in tree.children}
         if tree.children_started <= len(known):
             return
-        children, _ = await self._app.service.list(parent=tree.task_id, limit=MAX_TREE_TASKS)
+        children, _ = await self._backend.list(parent=tree.task_id, limit=MAX_TREE_TASKS)
         for task in reversed(children):
             if task.task_id not in known:
                 child = Tree(task.task_id, task.task)
@@ -335,7 +338,7 @@ class _TreeView(_View):
     async def _read(self, tree: Tree) -> None:
         if tree.ended:
             return
-        async for page in journal_pages(self._app.service.journal, tree.task_id, tree.seq):
+        async for page in journal_pages(self._backend.journal, tree.task_id, tree.seq):
             for record in page:
                 tree.read(record)
 

@@ -28,8 +28,8 @@ COLUMNS = (
 async def handlers(args: Namespace) -> int:
     """`onward handlers`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        views = await app.service.handlers.list()
+    async with connect.open_backend(args) as backend:
+        views = await connect.everything(backend.handlers)
     if args.name is not None:
         return _show(screen, _named(views, args.name))
     rows = [

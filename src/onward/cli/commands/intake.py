@@ -16,7 +16,8 @@ from rich.text import Text
 from onward.app.application import Onward
 from onward.brokers.intakes import Intakes
 from onward.cli.args import connect
-from onward.cli.commands.worker import log_lines, loop_factory, print_event, stop_on_signals
+from onward.cli.commands.worker import log_lines, loop_factory, stop_on_signals
+from onward.cli.output.events import print_event
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, number
 from onward.cli.output.text import age, count, safe
@@ -90,8 +91,8 @@ async def _status_line(screen: Screen, running: Intakes) -> AsyncIterator[None]:
 async def list_intakes(args: Namespace) -> int:
     """`onward intakes`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        intakes = await app.service.intakes.list()
+    async with connect.open_backend(args) as backend:
+        intakes = await connect.everything(backend.intakes)
     now = time.time()
     document = {"intakes": [to_json(intake) for intake in intakes]}
     empty = "no intakes; app.intake(NAME, from_=…) declares one, and a worker or `onward intake MODULE:APP` receives it"

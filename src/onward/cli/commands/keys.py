@@ -9,15 +9,14 @@ from pathlib import Path
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import cli_caller
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import age, local, readable, safe
+from onward.config import load as load_settings
 from onward.core.audit import Entry
 from onward.core.views import Key
 from onward.errors import NotFound, UsageError
 from onward.service.audit import BY_HEAD, BY_SEAL, TAMPERED, UNPROVEN
-from onward.service.keys import Keys
 from onward.service.serialize import entry_json, key_json
 from onward.sinks.audit_heads import file_outlets
 
@@ -44,8 +43,8 @@ AUDIT = (
 async def list_keys(args: Namespace) -> int:
     """`onward keys`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        keys = await app.keys.list()
+    async with connect.open_backend(args) as backend:
+        keys = await connect.everything(backend.keys)
     now = time.time()
     rows = [
         (
@@ -74,34 +73,32 @@ def _validity(key: Key) -> str:
 async def create(args: Namespace) -> int:
     """`onward keys create`."""
     screen = Screen(args)
-    async with connect.load_app(args) as app:
-        created = await app.keys.create(
+    async with connect.open_backend(args, create=True) as backend:
+        created = await backend.create_key(
             args.name,
             [scope for scopes in args.scope for scope in scopes],
             tenant=args.tenant,
             agent=args.agent,
             expires=args.expires,
             owner=args.owner,
-            by=cli_caller(),
         )
-        secret = app.service.subscriptions.secret_of(created.key.tenant)
     if screen.json:
-        screen.document({**key_json(created.key), "token": created.token, "webhook_secret": secret})
+        screen.document({**key_json(created.key), "token": created.token, "webhook_secret": created.webhook_secret})
     else:
         print(created.token)
         screen.aside(
             f"this is key {created.key.id}, shown only now and not stored; `onward keys revoke {created.key.id}` revokes it"
         )
-        if secret is not None:
-            screen.aside(f"webhooks that this tenant gives at submit are signed with {secret}")
+        if created.webhook_secret is not None:
+            screen.aside(f"webhooks that this tenant gives at submit are signed with {created.webhook_secret}")
     return 0
 
 
 async def revoke(args: Namespace) -> int:
     """`onward keys revoke`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        key = await app.keys.revoke(await _resolve_id(app.keys, args.key), by=cli_caller())
+    async with connect.open_backend(args) as backend:
+        key = await backend.revoke_key(await _resolve_id(backend, args.key))
     if screen.json:
         screen.document(key_json(key))
     else:
@@ -109,9 +106,9 @@ async def revoke(args: Namespace) -> int:
     return 0
 
 
-async def _resolve_id(keys: Keys, given: str) -> str:
+async def _resolve_id(backend: connect.Backend, given: str) -> str:
     """The whole id for an id, for the first or last characters of one, or for a name that only one key has."""
-    all_keys = await keys.list()
+    all_keys = await connect.everything(backend.keys)
     if len(named := [key for key in all_keys if key.name == given]) == 1:
         return named[0].id
     if named:
@@ -127,8 +124,8 @@ async def audit(args: Namespace) -> int:
     """`onward audit`."""
     screen = Screen(args)
     entries: list[Entry] = []
-    async with connect.open_app(args) as app:
-        while page := await app.audit(after=entries[-1].number if entries else args.after, limit=PAGE_SIZE):
+    async with connect.open_backend(args) as backend:
+        while page := await backend.audit(entries[-1].number if entries else args.after, limit=PAGE_SIZE):
             entries = (entries + page)[-args.limit :]
     rows = [
         (
@@ -148,9 +145,9 @@ async def audit(args: Namespace) -> int:
 async def verify(args: Namespace) -> int:
     """`onward audit verify`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        heads = _heads(args.heads) or _exported_heads(app.settings.audit_heads)
-        verdict = await app.service.audit.verify(heads)
+    async with connect.open_backend(args) as backend:
+        heads = _heads(args.heads) or _exported_heads(load_settings({}).audit_heads)
+        verdict = await backend.verify_audit(heads)
     if screen.json:
         problem = {"broken": verdict.broken, "cause": verdict.cause or None, "why": verdict.why or None}
         problem["keyed_from"] = verdict.keyed_from

@@ -7,7 +7,6 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import cli_caller
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import safe
@@ -30,10 +29,10 @@ COLUMNS = (
 async def list_locks(args: Namespace) -> int:
     """`onward locks`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        locks, cursor = await app.locks.list(limit=1000)
+    async with connect.open_backend(args) as backend:
+        locks, cursor = await backend.locks(1000)
         while cursor is not None:
-            page, cursor = await app.locks.list(limit=1000, cursor=cursor)
+            page, cursor = await backend.locks(1000, cursor)
             locks += page
     empty = "no lock is held: `async with ctx.lock(NAME)` in a handler takes one"
     return screen.table({"locks": [to_json(lock) for lock in locks]}, COLUMNS, [_row(lock) for lock in locks], empty)
@@ -42,8 +41,8 @@ async def list_locks(args: Namespace) -> int:
 async def release(args: Namespace) -> int:
     """`onward locks release`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        lock = await app.locks.release(args.name, reason=args.reason, tenant=args.tenant, by=cli_caller())
+    async with connect.open_backend(args) as backend:
+        lock = await backend.release_lock(args.name, args.reason, args.tenant)
     return screen.table(to_json(lock), COLUMNS, [_row(lock)], "")
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.app.application import Onward
 from onward.cli.args import connect
-from onward.cli.args.actor import authorized
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, print_table
@@ -28,6 +26,7 @@ from onward.service.serialize import ask_json, iso, task_json
 MEANINGS = {
     "happened": "it was done; the task goes on with --result as its result",
     "not_happened": "it was not done; the task does it again",
+    "nothing_happened": "neither it nor any effect after it was done before the restore; the task does them",
     "undo": "unknown; its undo is called, and the step fails",
 }
 
@@ -52,8 +51,8 @@ async def questions(args: Namespace) -> int:
 
 async def _list(args: Namespace, kind: str, hint: str, show: Callable[[Screen, list[Ask]], None]) -> int:
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        asks = await app.asks(kind, limit=args.limit, cursor=args.cursor)
+    async with connect.open_backend(args) as backend:
+        asks = await backend.asks(kind, limit=args.limit, cursor=args.cursor)
     if screen.json:
         screen.document({f"{kind}s": [ask_json(ask) for ask in asks], "next": asks.next})
     elif asks:
@@ -68,8 +67,8 @@ async def _list(args: Namespace, kind: str, hint: str, show: Callable[[Screen, l
 
 async def _show_one(args: Namespace) -> int:
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        ask = await connect.resolve_ask(app, args.id, "approval", "onward approvals")
+    async with connect.open_backend(args) as backend:
+        ask = await connect.resolve_ask(backend, args.id, "approval", "onward approvals")
     if ask.kind != "approval":
         raise UsageError(f"{ask.id} is a question; `onward questions` lists the open ones")
     if screen.json:
@@ -117,14 +116,14 @@ async def deny(args: Namespace) -> int:
 async def _decide(args: Namespace, decision: str, done: str) -> int:
     screen = Screen(args)
     options = {} if decision == "deny" else {"arguments": _arguments(args.arguments), "always": args.always}
-    async with connect.open_app(args) as app:
-        ask = await connect.resolve_ask(app, args.id, "approval", f"onward {decision}")
+    async with connect.open_backend(args) as backend:
+        ask = await connect.resolve_ask(backend, args.id, "approval", f"onward {decision}")
         if args.id is None and not screen.json:
             _show(screen, ask)
-        decided = await authorized(app.service).decide(
+        decided = await backend.decide(
             ask.id, decision, reason=args.reason, hash=args.hash, digest=args.digest, **options
         )
-        task = await app.get(ask.task_id)
+        task = await backend.get(ask.task_id)
     if screen.json:
         fields = {"decision": decision, "reason": args.reason or None, **options, "task_state": task.state}
         counts = {} if ask.rule is None else {"decided": decided.decided, "votes": _votes_json(decided)}
@@ -190,10 +189,10 @@ async def answer(args: Namespace) -> int:
     if (args.text is None) == (args.value is None):
         raise UsageError("give the answer as TEXT, or as JSON with --value, and not both: onward answer QUESTION TEXT")
     value = args.text if args.value is None else read_input(args.value)
-    async with connect.open_app(args) as app:
-        ask = await connect.resolve_ask(app, args.id, "question", "onward answer")
-        await authorized(app.service).answer(ask.id, value)
-        task = await app.get(ask.task_id)
+    async with connect.open_backend(args) as backend:
+        ask = await connect.resolve_ask(backend, args.id, "question", "onward answer")
+        await backend.answer(ask.id, value)
+        task = await backend.get(ask.task_id)
     if screen.json:
         screen.document(ask_json(ask) | {"answer": value, "task_state": task.state})
     else:
@@ -205,10 +204,10 @@ async def signal(args: Namespace) -> int:
     """`onward signal`."""
     screen = Screen(args)
     value = read_input(args.value)
-    async with connect.open_app(args) as app:
-        task_id = await connect.resolve_task_id(app.service, args.id)
-        await authorized(app.service).signal(task_id, args.name, value, id=args.key)
-        task = await app.get(task_id)
+    async with connect.open_backend(args) as backend:
+        task_id = await connect.resolve_task_id(backend, args.id)
+        await backend.signal(task_id, args.name, value, id=args.key)
+        task = await backend.get(task_id)
     if screen.json:
         screen.document({"task_id": task_id, "signal": args.name, "value": value, "task_state": task.state})
     else:
@@ -220,14 +219,15 @@ async def message(args: Namespace) -> int:
     """`onward message`."""
     screen = Screen(args)
     text = sys.stdin.read() if args.text == "-" else args.text
-    async with connect.open_app(args) as app:
-        task_id = await connect.resolve_task_id(app.service, args.id)
-        await authorized(app.service).message(task_id, text, id=args.key)
-        task = await app.get(task_id)
-        agent = await app.service.is_agent(task.task)
+    async with connect.open_backend(args) as backend:
+        task_id = await connect.resolve_task_id(backend, args.id)
+        await backend.message(task_id, text, id=args.key)
+        task = await backend.get(task_id)
+        handlers = [] if screen.json else await connect.everything(backend.handlers)
     if screen.json:
         screen.document(task_json(task))
         return 0
+    agent = any(handler.name == task.task and handler.kind == "agent" for handler in handlers)
     handler = "the handler receives it as the signal 'message', if it waits for that"
     _confirm(screen, "sent", "the agent reads it before its next turn" if agent else handler, task)
     return 0
@@ -247,18 +247,19 @@ async def resolve(args: Namespace) -> int:
     if args.result is not None and verdict != "happened":
         raise UsageError("--result is the result of an effect that happened: onward resolve ID happened --result JSON")
     result = read_input(args.result)
-    async with connect.open_app(args) as app:
-        task = await app.get(await connect.resolve_task_id(app.service, args.id))
-        doubts = await app.doubts(task.task_id)
+    async with connect.open_backend(args) as backend:
+        task = await backend.get(await connect.resolve_task_id(backend, args.id))
+        doubts = await backend.doubts(task.task_id)
         if verdict is None:
             return _print_doubts(screen, task, doubts)
-        return await _resolve(screen, app, task, _pick_doubt(task, doubts, args.step), verdict, result)
+        return await _resolve(screen, backend, task, _pick_doubt(task, doubts, args.step), verdict, result)
 
 
-async def _resolve(screen: Screen, app: Onward, task: Task, doubt: Doubt, verdict: str, result: Any) -> int:
-    service = authorized(app.service)
-    await service.resolve(task.task_id, verdict, result, step=doubt.step)
-    task = await app.get(task.task_id)
+async def _resolve(
+    screen: Screen, backend: connect.Backend, task: Task, doubt: Doubt, verdict: str, result: Any
+) -> int:
+    await backend.resolve(task.task_id, verdict, result, step=doubt.step)
+    task = await backend.get(task.task_id)
     if screen.json:
         screen.document(task_json(task) | {"step": doubt.step, "verdict": verdict})
     else:

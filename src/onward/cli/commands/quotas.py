@@ -7,7 +7,6 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import cli_caller
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import safe
@@ -16,6 +15,7 @@ from onward.core.view_json import to_json
 from onward.core.views import QuotaUse, TenantUse
 
 COLUMNS = (Column("TENANT"), fixed("QUOTA"), fixed("USED"), fixed("LIMIT"), Column("FROM", drop=1))
+PAGE_SIZE = 1000
 IN_DATABASE = frozenset({"queue_share", "tasks", "queues"})
 """Quotas whose use the database has. Each server process counts the others for itself: `GET /api/quotas` shows them."""
 
@@ -23,9 +23,9 @@ IN_DATABASE = frozenset({"queue_share", "tasks", "queues"})
 async def list_quotas(args: Namespace) -> int:
     """`onward quotas`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        uses = await app.service.tenant_quotas.list()
-        while page := await app.service.tenant_quotas.list(after=uses[-1].tenant) if uses else []:
+    async with connect.open_backend(args) as backend:
+        uses = list(await backend.quotas(limit=PAGE_SIZE))
+        while page := await backend.quotas(uses[-1].tenant, PAGE_SIZE) if uses else []:
             uses += page
     rows = [row for use in uses for row in _rows(use)]
     empty = "no tenants: `onward keys create --tenant NAME …` creates a key for one"
@@ -36,16 +36,16 @@ async def set_quota(args: Namespace) -> int:
     """`onward quotas set`."""
     screen = Screen(args)
     values = {name: getattr(args, name) for name in NAMES if getattr(args, name) is not None}
-    async with connect.load_app(args) as app:
-        use = await app.service.tenant_quotas.set(args.tenant, values, by=cli_caller())
+    async with connect.open_backend(args, create=True) as backend:
+        use = await backend.set_quota(args.tenant, values)
     return screen.table(_json(use), COLUMNS, _rows(use), "")
 
 
 async def reset(args: Namespace) -> int:
     """`onward quotas reset`."""
     screen = Screen(args)
-    async with connect.load_app(args) as app:
-        use = await app.service.tenant_quotas.reset(args.tenant, by=cli_caller())
+    async with connect.open_backend(args, create=True) as backend:
+        use = await backend.reset_quota(args.tenant)
     return screen.table(_json(use), COLUMNS, _rows(use), "")
 
 

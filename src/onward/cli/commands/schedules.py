@@ -8,7 +8,6 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import authorized
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import age, local, safe, span
@@ -21,8 +20,8 @@ COLUMNS = (Column("NAME"), Column("TASK", drop=2), Column("RHYTHM"), fixed("LAST
 async def list_schedules(args: Namespace) -> int:
     """`onward schedules`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        schedules = await app.schedules()
+    async with connect.open_backend(args) as backend:
+        schedules = await connect.everything(backend.schedules)
     now = time.time()
     rows = [
         (
@@ -65,16 +64,16 @@ def _next(schedule: Schedule, now: float) -> str:
 async def pause(args: Namespace) -> int:
     """`onward schedules pause`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        schedule = await authorized(app.service).pause_schedule(args.name)
+    async with connect.open_backend(args) as backend:
+        schedule = await backend.pause_schedule(args.name)
     return _print_change(screen, schedule, f"is paused; `onward schedules unpause {schedule.name}` lets it go on")
 
 
 async def unpause(args: Namespace) -> int:
     """`onward schedules unpause`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        schedule = await authorized(app.service).unpause_schedule(args.name)
+    async with connect.open_backend(args) as backend:
+        schedule = await backend.unpause_schedule(args.name)
     return _print_change(screen, schedule, f"ticks next at {_next(schedule, time.time())}")
 
 
@@ -91,8 +90,8 @@ def _print_change(screen: Screen, schedule: Schedule, change: str) -> int:
 async def remove(args: Namespace) -> int:
     """`onward schedules remove`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        await authorized(app.service).remove_schedule(args.name)
+    async with connect.open_backend(args) as backend:
+        await backend.remove_schedule(args.name)
     if screen.json:
         screen.document({"name": args.name, "removed": True})
     else:
@@ -103,8 +102,8 @@ async def remove(args: Namespace) -> int:
 async def trigger(args: Namespace) -> int:
     """`onward schedules trigger`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        task = await app.get(await authorized(app.service).trigger(args.name))
+    async with connect.open_backend(args) as backend:
+        task = await backend.get(await backend.trigger(args.name))
     if screen.json:
         screen.document(task_json(task))
     else:

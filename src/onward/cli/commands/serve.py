@@ -15,10 +15,12 @@ from typing import Any
 from onward.app.application import Onward
 from onward.app.engines import RunningWorker
 from onward.cli.args import connect
-from onward.cli.commands.worker import log_lines, loop_factory, print_event, status_line, stop_on_signals
+from onward.cli.commands.worker import log_lines, loop_factory, status_line, stop_on_signals
 from onward.cli.demo.serve import demo_app, fill, introduce
+from onward.cli.output.events import print_event
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import count
+from onward.cli.processes import child
 from onward.config import Settings
 from onward.core.caller import KEYLESS
 from onward.errors import UsageError
@@ -30,7 +32,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 def serve(args: Namespace) -> int:
     """`onward serve`."""
-    screen = Screen(args)
+    screen, supervised = Screen(args), child.attach()
     app = demo_app(args) if args.app is None else connect.load_app(args)
     given = {name: value for name in ("tls_cert", "tls_key") if (value := getattr(args, name)) is not None}
     app.settings = dataclasses.replace(app.settings, **given)
@@ -38,24 +40,31 @@ def serve(args: Namespace) -> int:
     if not screen.json:
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # our own line says that it started
     with asyncio.Runner(loop_factory=loop_factory()) as runner, log_lines(screen):
-        return runner.run(_serve(screen, app, args))
+        return runner.run(_serve(screen, app, args, supervised))
 
 
-async def _serve(screen: Screen, app: Onward, args: Namespace) -> int:
+async def _serve(screen: Screen, app: Onward, args: Namespace, supervised: child.Supervised | None) -> int:
     host = args.host or app.settings.host
     port = app.settings.port if args.port is None else args.port
     stop = asyncio.Event()
     tls = certificate(app.settings.tls_cert, app.settings.tls_key)
     with stop_on_signals(stop), _bound(host, port) as bound:
+        if supervised is not None:
+            supervised.watch(app.settings.grace_s)
         async with (
             _open_checked(app, host) as keyless,
             _worker(app, args) as worker,
             status_line(screen, app, worker, stop),
+            contextlib.AsyncExitStack() as reports,
         ):
             served = app._make_asgi(hosts=_hosts(host, app.settings), keyless=keyless)
             disk = await fill(app) if args.app is None else None
 
+            await reports.enter_async_context(child.reporting(supervised, worker))
+
             def ready() -> None:
+                if supervised is not None:
+                    supervised.report(ready=True)
                 if disk is not None:
                     introduce(screen, disk, _address(bound, tls), args.db)
                 print_event(screen, "ready", _introduction(app, worker, _address(bound, tls)))

@@ -8,7 +8,6 @@ from argparse import Namespace
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import cli_caller
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed
 from onward.cli.output.text import age, count, local, safe
@@ -30,8 +29,8 @@ SESSIONS = (
 async def list_sessions(args: Namespace) -> int:
     """`onward sessions`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        sessions = await app.service.sessions.list()
+    async with connect.open_backend(args) as backend:
+        sessions = await connect.everything(backend.sessions)
     now = time.time()
     rows = [
         (
@@ -52,10 +51,9 @@ async def list_sessions(args: Namespace) -> int:
 async def revoke(args: Namespace) -> int:
     """`onward sessions revoke`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        sessions = app.service.sessions
-        ids = _matching(await sessions.list(), args.session)
-        ended = [await sessions.revoke(session_id, by=cli_caller()) for session_id in ids]
+    async with connect.open_backend(args) as backend:
+        ids = _matching(await connect.everything(backend.sessions), args.session)
+        ended = [await backend.revoke_session(session_id) for session_id in ids]
     if screen.json:
         screen.document({"sessions": [to_json(session) for session in ended]})
     else:

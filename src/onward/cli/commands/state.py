@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 
 from onward.cli.args import connect
-from onward.cli.args.actor import authorized
 from onward.cli.commands.submit import read_input
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import safe
@@ -20,8 +19,8 @@ async def state(args: Namespace) -> int:
     from onward.core.slice import state_slice  # noqa: PLC0415 -- pydantic
 
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        agent_state = await app.state(await connect.resolve_task_id(app.service, args.id))
+    async with connect.open_backend(args) as backend:
+        agent_state = await backend.state(await connect.resolve_task_id(backend, args.id))
     if screen.json:
         screen.document(agent_state.model_dump(mode="json"))
         return 0
@@ -36,10 +35,10 @@ async def patch(args: Namespace) -> int:
     change = read_input(args.change)
     if not isinstance(change, dict):
         raise UsageError('a patch is a JSON object, such as {"replace_plan": ["look", "act"]}: `onward patch --help`')
-    async with connect.open_app(args) as app:
-        task_id = await connect.resolve_task_id(app.service, args.id)
-        await authorized(app.service).patch(task_id, change)
-        agent_state = await app.state(task_id)
+    async with connect.open_backend(args) as backend:
+        task_id = await connect.resolve_task_id(backend, args.id)
+        await backend.patch(task_id, change)
+        agent_state = await backend.state(task_id)
     if screen.json:
         screen.document(agent_state.model_dump(mode="json"))
     else:

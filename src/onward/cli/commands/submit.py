@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onward.app.application import Onward
 from onward.cli.args import connect
-from onward.cli.args.actor import actor
 from onward.cli.args.parser import FOREVER
 from onward.cli.commands.follow import WaitsForPerson, exit_status, notices, person_waits, until_settled, watch
 from onward.cli.commands.tasks import waits_json
@@ -48,20 +46,17 @@ async def submit(args: Namespace) -> int:
         group=args.group,
         budget=None if args.budget is None else _budget(read_input(args.budget)),
         webhook=args.webhook,
-        askers=(actor(),),
     )
-    async with connect.load_app(args) as app:
-        if args.after is not None:
-            after = await connect.resolve_task_id(app.service, args.after)
-            request = await app.service.agent_states.after(after, request)
-        task_id = await _submit(app, request, unchecked=args.anyway)
+    async with connect.open_backend(args, create=True) as backend:
+        after = None if args.after is None else await connect.resolve_task_id(backend, args.after)
+        task_id = await _submit(backend, request, after, unchecked=args.anyway)
         if args.follow:
             if not screen.live:  # the head of the tree has the id
                 screen.aside((f"task {task_id}", "dim"))
-            return await watch(screen, app, task_id, timeout)
+            return await watch(screen, backend, task_id, timeout)
         if args.wait is not None:
-            return await _wait(screen, app, task_id, timeout)
-        task = await app.service.get(task_id)
+            return await _wait(screen, backend, task_id, timeout)
+        task = await backend.get(task_id)
     if screen.json:
         screen.document(task_json(task))
         return 0
@@ -71,12 +66,12 @@ async def submit(args: Namespace) -> int:
     return 0
 
 
-async def _submit(app: Onward, request: SubmitRequest, *, unchecked: bool) -> str:
+async def _submit(backend: connect.Backend, request: SubmitRequest, after: str | None, *, unchecked: bool) -> str:
     """Submit and return the id. Retry for a moment if the handler is unknown: its worker may be starting."""
     end = time.monotonic() + WORKER_START_S
     while True:
         try:
-            (task_id,) = await app.service.submit([request], unchecked=unchecked)
+            (task_id,) = await backend.submit([request], after=after, unchecked=unchecked)
         except UnknownTask:
             if time.monotonic() > end:
                 raise
@@ -92,18 +87,18 @@ def _budget(limits: Any) -> Budget:
     return Budget(**limits)
 
 
-async def _wait(screen: Screen, app: Onward, task_id: str, timeout: float | None) -> int:
+async def _wait(screen: Screen, backend: connect.Backend, task_id: str, timeout: float | None) -> int:
     """Wait, then print only the result on stdout; the id goes to stderr."""
     screen.aside((f"task {task_id}", "dim"))
     try:
-        async with notices(screen, app, task_id):
-            task = await until_settled(app, task_id, timeout)
+        async with notices(screen, backend, task_id):
+            task = await until_settled(backend, task_id, timeout)
     except ResultTimeout as timed_out:
         if not screen.json:
             raise
-        screen.document(task_json(await app.get(task_id)))
+        screen.document(task_json(await backend.get(task_id)))
         return timed_out.exit_status
-    waits = await person_waits(app, task)
+    waits = await person_waits(backend, task)
     if screen.json:
         screen.document(task_json(task) | (waits_json(waits) if waits else {}))
     else:

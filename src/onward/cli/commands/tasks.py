@@ -11,7 +11,6 @@ from typing import Any
 from rich.text import Text
 
 from onward.cli.args import connect
-from onward.cli.args.actor import authorized
 from onward.cli.args.filters import task_filters
 from onward.cli.commands import bulk, turns
 from onward.cli.output.screen import Screen, facts, indented, print_lines, state_text
@@ -26,9 +25,8 @@ from onward.core.record import SLEEP, Record
 from onward.core.task import HEARS, NEEDS_A_PERSON, Reason, State, Task, Tasks
 from onward.core.usage import Usage
 from onward.errors import UsageError
-from onward.server.access.service import AuthorizedService
 from onward.service.serialize import record_json, task_json, why_json
-from onward.service.service import Service
+from onward.store.port.paging import journal_pages
 
 MAX_VALUE_CHARS = 2000
 """Characters of an input or a result that are printed."""
@@ -48,11 +46,12 @@ MAX_JOURNALS = 50
 async def list_tasks(args: Namespace) -> int:
     """`onward list`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        filters = await task_filters(args, app.service)
-        tasks, cursor = await app.service.list(**filters, key=args.key, limit=args.limit, cursor=args.cursor)
-        waits = {task.task_id: await open_waits(app.service, task) for task in _waiting(tasks)}
-        explanations = await app.service.explainer.of(tasks)
+    async with connect.open_backend(args) as backend:
+        filters = await task_filters(args, backend)
+        tasks, explanations, cursor = await backend.list_explained(
+            **filters, key=args.key, limit=args.limit, cursor=args.cursor
+        )
+        waits = {task.task_id: await open_waits(backend, task) for task in _waiting(tasks)}
     if screen.json:
         items = [
             task_json(task) | waits_json(waits.get(task.task_id, [])) | {"why": why_json(explanations[task.task_id])}
@@ -73,10 +72,10 @@ def _waiting(tasks: Tasks) -> Tasks:
     return [task for task in tasks if task.reason in HEARS][:MAX_JOURNALS]
 
 
-async def open_waits(service: Service, task: Task) -> list[Open]:
+async def open_waits(backend: connect.Backend, task: Task) -> list[Open]:
     """The open waits of a task."""
     waits = OpenWaits(task.task_id)
-    async for page in service.timelines.pages(task.task_id):
+    async for page in journal_pages(backend.journal, task.task_id):
         for record in page:
             waits.read(record)
     return waits.open
@@ -145,21 +144,21 @@ def _explain(task: Task, explanation: Explanation, now: float) -> str:
 async def show(args: Namespace) -> int:
     """`onward show`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        task = await app.get(await connect.resolve_task_id(app.service, args.id))
+    async with connect.open_backend(args) as backend:
+        task = await backend.get(await connect.resolve_task_id(backend, args.id))
         if args.turns:
-            return await turns.show_all(screen, app.service, task)
+            return await turns.show_all(screen, backend, task)
         if args.record is not None:
-            return await turns.show_record(screen, app.service, task, args.record)
+            return await turns.show_record(screen, backend, task, args.record)
         if args.turn is not None:
-            return await turns.show(screen, app.service, task, args.turn)
-        return await _show_journal(screen, app.service, task)
+            return await turns.show(screen, backend, task, args.turn)
+        return await _show_journal(screen, backend, task)
 
 
-async def _show_journal(screen: Screen, service: Service, task: Task) -> int:
+async def _show_journal(screen: Screen, backend: connect.Backend, task: Task) -> int:
     """Print a task and its journal. The records are not kept: a journal may be larger than the memory."""
     renderer, lines, last, has_turns = LineRenderer(task.task_id), list[Line](), None, False
-    async for page in service.timelines.pages(task.task_id):
+    async for page in journal_pages(backend.journal, task.task_id):
         for record in page:
             lines += [line for line in renderer.render(record) if line.mark is not Mark.TEXT and not screen.json]
             has_turns = has_turns or bool(model_call(record))
@@ -167,7 +166,9 @@ async def _show_journal(screen: Screen, service: Service, task: Task) -> int:
     waits = [] if task.ended else _effective_waits(task, renderer.open_waits.open)
     undone = _undone(task, last, renderer.open_waits)
     if screen.json:
-        records = (record_json(record) async for page in service.timelines.pages(task.task_id) for record in page)
+        records = (
+            record_json(record) async for page in journal_pages(backend.journal, task.task_id) for record in page
+        )
         await screen.long_document({**task_json(task), **waits_json(waits), **undone}, "journal", records)
     else:
         print_task(screen, task, waits, undone)
@@ -275,7 +276,7 @@ def _value(value: object) -> str | None:
 
 async def cancel(args: Namespace) -> int:
     """`onward cancel`."""
-    return await _control(args, AuthorizedService.cancel, _cancelled)
+    return await _control(args, lambda backend, task_id: backend.cancel(task_id), _cancelled)
 
 
 def _cancelled(task: Task) -> str:
@@ -290,7 +291,7 @@ def _cancelled(task: Task) -> str:
 
 async def pause(args: Namespace) -> int:
     """`onward pause`."""
-    return await _control(args, AuthorizedService.pause, _paused)
+    return await _control(args, lambda backend, task_id: backend.pause(task_id), _paused)
 
 
 def _paused(task: Task) -> str:
@@ -304,28 +305,30 @@ def _paused(task: Task) -> str:
 async def resume(args: Namespace) -> int:
     """`onward resume`."""
     words = {State.COMPLETED: "is completed"}
-    return await _control(args, AuthorizedService.resume, lambda task: words.get(task.state, "goes on"))
+    return await _control(
+        args, lambda backend, task_id: backend.resume(task_id), lambda task: words.get(task.state, "goes on")
+    )
 
 
 async def prioritize(args: Namespace) -> int:
     """`onward prioritize`."""
 
-    def act(service: AuthorizedService, task_id: str) -> Awaitable[Task]:
-        return service.prioritize(task_id, args.priority)
+    def act(backend: connect.Backend, task_id: str) -> Awaitable[Task]:
+        return backend.prioritize(task_id, args.priority)
 
     return await _control(args, act, lambda task: f"has priority {task.priority}")
 
 
 async def _control(
-    args: Namespace, act: Callable[[AuthorizedService, str], Awaitable[Task]], words: Callable[[Task], str]
+    args: Namespace, act: Callable[[connect.Backend, str], Awaitable[Task]], words: Callable[[Task], str]
 ) -> int:
     """Act on the task of the given id, or with --all on all that match."""
     if args.all:
         return await bulk.on_all(args)
     _refuse_filters(args)
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        task = await act(authorized(app.service), await connect.resolve_task_id(app.service, args.id))
+    async with connect.open_backend(args) as backend:
+        task = await act(backend, await connect.resolve_task_id(backend, args.id))
     if screen.json:
         screen.document(task_json(task))
     else:
@@ -339,9 +342,9 @@ async def prune(args: Namespace) -> int:
         return await bulk.on_all(args)
     _refuse_filters(args)
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        task_id = await connect.resolve_task_id(app.service, args.id)
-        pruned = await authorized(app.service).prune(task_id)
+    async with connect.open_backend(args) as backend:
+        task_id = await connect.resolve_task_id(backend, args.id)
+        pruned = await backend.prune(task_id)
     if screen.json:
         screen.document({"task_id": task_id, "pruned": pruned})
     else:

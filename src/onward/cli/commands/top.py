@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from onward.app.application import Onward
 from onward.cli.args import connect
 from onward.cli.commands.cluster import queue_cells
 from onward.cli.output.screen import Screen, has_unicode, state_text
@@ -126,34 +125,34 @@ class Snapshot:
 async def top(args: Namespace) -> int:
     """`onward top`."""
     screen, every = Screen(args), seconds(args.every, "--every")
-    async with connect.open_app(args) as app:
+    async with connect.open_backend(args) as backend:
         if screen.json:
-            screen.document((await take_snapshot(app)).json())
+            screen.document((await take_snapshot(backend)).json())
         elif args.once or not screen.live:
             width = screen.out.width if sys.stdout.isatty() else PLAIN_WIDTH
-            for line in frame(screen.out, await take_snapshot(app), width, 10_000, []):
+            for line in frame(screen.out, await take_snapshot(backend), width, 10_000, []):
                 screen.out.print(line, soft_wrap=True)
         else:
-            await _watch(screen, app, max(every, 0.2))
+            await _watch(screen, backend, max(every, 0.2))
     return 0
 
 
-async def take_snapshot(app: Onward) -> Snapshot:
+async def take_snapshot(backend: connect.Backend) -> Snapshot:
     """Read the data of a frame."""
-    running, _ = await app.list(state=State.RUNNING, limit=MAX_TASKS)
+    running, explanations, _ = await backend.list_explained(state=State.RUNNING, limit=MAX_TASKS)
     return Snapshot(
         at=time.time(),
-        where=app.store.where,
-        stats=await app.stats(),
-        queues=await app.service.cluster.queue_page(),
-        workers=await app.service.cluster.worker_page(),
+        where=backend.where,
+        stats=await backend.stats(),
+        queues=await backend.queues(),
+        workers=await backend.workers(),
         running=running,
-        explanations=await app.service.explainer.of(running),
-        people=await _person_waits(app),
+        explanations=explanations,
+        people=await _person_waits(backend),
     )
 
 
-async def _person_waits(app: Onward) -> list[Wait]:
+async def _person_waits(backend: connect.Backend) -> list[Wait]:
     """The tasks that wait for a person, the longest waiting first."""
     asks = [
         Wait(
@@ -164,12 +163,12 @@ async def _person_waits(app: Onward) -> list[Wait]:
             ask.text,
             f"onward {'approve' if ask.kind == 'approval' else 'answer'} {connect.short_ask_id(ask.id)}",
         )
-        for ask in await app.asks(limit=MAX_TASKS)
+        for ask in await backend.asks(limit=MAX_TASKS)
     ]
     others = [
         Wait(task.task_id, task.task, reason, task.updated_at, words, f"onward {verb} {task.task_id[-8:]}")
         for reason, (words, verb) in _ACTIONS.items()
-        for task in (await app.list(reason=reason, limit=MAX_TASKS))[0]
+        for task in (await backend.list(reason=reason, limit=MAX_TASKS))[0]
     ]
     return sorted([*asks, *others], key=lambda wait: wait.since)
 
@@ -361,14 +360,14 @@ class _Page:
         yield Text("\n", no_wrap=True, overflow="ignore", end="").join(lines)
 
 
-async def _watch(screen: Screen, app: Onward, every: float) -> None:
+async def _watch(screen: Screen, backend: connect.Backend, every: float) -> None:
     page, quit_, resized = _Page(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     with _quit_key(quit_), Live(page, console=screen.out, screen=True, auto_refresh=False) as live:
         loop.add_signal_handler(signal.SIGWINCH, resized.set)
         try:
             while not quit_.is_set():
-                await _update(app, page)
+                await _update(backend, page)
                 live.refresh()
                 end = loop.time() + every
                 while not quit_.is_set() and (left := end - loop.time()) > 0:
@@ -379,10 +378,10 @@ async def _watch(screen: Screen, app: Onward, every: float) -> None:
             loop.remove_signal_handler(signal.SIGWINCH)
 
 
-async def _update(app: Onward, page: _Page) -> None:
+async def _update(backend: connect.Backend, page: _Page) -> None:
     """Take a snapshot. While the database cannot be reached, the last one stays, with the error."""
     try:
-        page.snapshot, page.error = await take_snapshot(app), ""
+        page.snapshot, page.error = await take_snapshot(backend), ""
         page.rates = [*page.rates, page.snapshot.stats.rate][-MAX_RATES:]
     except OnwardError as error:
         page.error = short(f"{error}; tried again shortly · q quits", 400)

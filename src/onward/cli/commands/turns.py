@@ -6,15 +6,17 @@ from typing import Any
 
 from rich.text import Text
 
+from onward.cli.args.connect import Backend
 from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, number
 from onward.cli.output.text import local, readable, safe, safe_lines, span
 from onward.core.task import Task
+from onward.core.view_json import parse_time
 from onward.errors import NotFound, UsageError
-from onward.service.serialize import payload, turn_json, whole_record_json
-from onward.service.service import Service
+from onward.service.serialize import turn_json
 
 MAX_TURNS = 1000
+_VALUES = ("input", "output", "error")
 COLUMNS = (
     number("TURN"),
     Column("MODEL", drop=3),
@@ -27,10 +29,10 @@ COLUMNS = (
 )
 
 
-async def show(screen: Screen, service: Service, task: Task, number: int) -> int:
+async def show(screen: Screen, backend: Backend, task: Task, number: int) -> int:
     """`onward show ID --turn N`."""
     try:
-        turn = await service.timelines.turn(task.task_id, number)
+        turn = await backend.turn(task.task_id, number)
     except NotFound as error:
         raise UsageError(str(error)) from None
     if screen.json:
@@ -46,9 +48,9 @@ async def show(screen: Screen, service: Service, task: Task, number: int) -> int
     return 0
 
 
-async def show_all(screen: Screen, service: Service, task: Task) -> int:
+async def show_all(screen: Screen, backend: Backend, task: Task) -> int:
     """`onward show ID --turns`."""
-    turns = await service.timelines.turns(task.task_id, limit=MAX_TURNS)
+    turns = await backend.turns(task.task_id, limit=MAX_TURNS)
     rows = [
         (
             Text(str(turn.turn)),
@@ -67,27 +69,26 @@ async def show_all(screen: Screen, service: Service, task: Task) -> int:
     return screen.table(document, COLUMNS, rows, empty)
 
 
-async def show_record(screen: Screen, service: Service, task: Task, seq: int) -> int:
+async def show_record(screen: Screen, backend: Backend, task: Task, seq: int) -> int:
     """`onward show ID --record N`."""
-    view = await service.timelines.record(task.task_id, seq)
-    record = view.record
+    record = await backend.record_json(task.task_id, seq)
     if screen.json:
-        screen.document({"task_id": task.task_id, **whole_record_json(view)})
+        screen.document({"task_id": task.task_id, **record})
         return 0
-    screen.say((f"record {record.seq}", "bold"), f"  {record.kind}  ", safe(record.key))
-    values = (("input", view.input), ("output", view.output), ("error", view.error))
-    shown = [(name, None if value is None else cut(readable(value))) for name, value in values]
-    rest = None if any(text for _, text in shown) else cut(readable(payload(record)))
+    screen.say((f"record {record['seq']}", "bold"), f"  {record['kind']}  ", safe(record["key"]))
+    shown = [(name, None if record[name] is None else cut(readable(record[name]))) for name in _VALUES]
+    payload = record["text"] if record["truncated"] else readable(record["data"])
+    rest = None if any(text for _, text in shown) else cut(payload)
     screen.block(
         indented(
             facts(
                 [
-                    ("at", local(record.at)),
-                    ("shift", str(record.shift) if record.shift else None),
+                    ("at", local(parse_time(record["at"]))),
+                    ("shift", str(record["shift"]) if record["shift"] else None),
                     *shown,
                     ("payload", rest),
-                    ("attempts", None if view.attempts is None else str(view.attempts)),
-                    ("effect key", view.effect_key),
+                    ("attempts", None if record["attempts"] is None else str(record["attempts"])),
+                    ("effect key", record["effect_key"]),
                 ]
             )
         )

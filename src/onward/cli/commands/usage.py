@@ -29,8 +29,8 @@ async def usage(args: Namespace) -> int:
     """`onward usage`."""
     screen = Screen(args)
     since, until = parse_time("--since", args.since), parse_time("--until", args.until)
-    async with connect.open_app(args) as app:
-        report = await app.service.usage(args.by, since=since, until=until)
+    async with connect.open_backend(args) as backend:
+        report = await backend.usage(args.by, since=since, until=until)
     if screen.json:
         screen.document(dataclasses.asdict(report))
         return 0

@@ -25,21 +25,25 @@ from rich.text import Text
 from onward.app.application import Onward
 from onward.app.engines import RunningWorker
 from onward.cli.args import connect
+from onward.cli.output.events import print_event
 from onward.cli.output.screen import Screen
 from onward.cli.output.text import clock, count, safe
+from onward.cli.processes import child
+from onward.cli.processes.start import supervise_workers
 from onward.logging import JsonLines
-from onward.service.serialize import iso
 
 
 def work(args: Namespace) -> int:
     """`onward worker`."""
-    screen = Screen(args)
+    if args.processes is not None or args.reload:
+        return supervise_workers(args)
+    screen, supervised = Screen(args), child.attach()
     app = connect.load_app(args)
     screen.json |= app.settings.log == "json"
     if args.metrics_port is not None:
         app.settings = dataclasses.replace(app.settings, metrics_port=args.metrics_port)
     with asyncio.Runner(loop_factory=loop_factory()) as runner, log_lines(screen):
-        return runner.run(_work(screen, app, args))
+        return runner.run(_work(screen, app, args, supervised))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -52,11 +56,17 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _work(screen: Screen, app: Onward, args: Namespace) -> int:
+async def _work(screen: Screen, app: Onward, args: Namespace, supervised: child.Supervised | None) -> int:
     stop = asyncio.Event()
     with stop_on_signals(stop):
+        if supervised is not None:
+            supervised.watch(app.settings.grace_s)
         running = app.worker(slots=args.slots, queues=args.queues, intakes=not args.no_intake)
-        async with running as worker, status_line(screen, app, worker, stop):
+        async with (
+            running as worker,
+            status_line(screen, app, worker, stop),
+            child.reporting(supervised, worker),
+        ):
             print_event(screen, "ready", _introduction(app, worker, args))
             await stop.wait()
             grace = f", for up to {app.settings.grace_s:g} s; a second signal exits at once" if worker.running else ""
@@ -74,14 +84,6 @@ def _introduction(app: Onward, worker: RunningWorker, args: Namespace) -> str:
     return (
         f"worker {worker.id[-8:]} on {app.store.where}: {', '.join(sorted(app.handlers))} · {queues} · {slots}{metrics}"
     )
-
-
-def print_event(screen: Screen, event: str, text: str) -> None:
-    """Print a line about the process, such as "ready" or "stopped"; with --json as JSON."""
-    if screen.json:
-        screen.line({"at": iso(time.time()), "event": event, "message": text, "pid": os.getpid()})
-    else:
-        screen.out.print(Text.assemble((clock(time.time()), "dim"), f" {event}: ", (safe(text), "dim")), soft_wrap=True)
 
 
 @contextlib.contextmanager

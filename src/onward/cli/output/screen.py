@@ -105,8 +105,9 @@ class Screen:
         return 0
 
     def line(self, value: Any) -> None:
-        """Print one of many JSON lines."""
-        print(machine_readable(value), flush=True)
+        """Print one of many JSON lines, in one write: several processes may share the output (`worker --processes`)."""
+        sys.stdout.write(f"{machine_readable(value)}\n")
+        sys.stdout.flush()
 
     def say(self, *parts: Part) -> None:
         """Print a line of text."""

@@ -111,6 +111,7 @@ class LineRenderer:
             r.RETRY: _retry,
             r.PARKED: _stopped,
             r.QUARANTINED: _stopped,
+            r.RESTORED: lambda event: Line(event.at, Mark.AGAIN, "restored from a backup; what it did since is lost"),
             r.RESUMED: lambda event: Line(event.at, Mark.BEGIN, "resumed"),
             r.CANCEL: self._cancel,
             r.DEADLINE: lambda event: Line(event.at, Mark.FAILED, "the deadline has passed"),

@@ -288,6 +288,7 @@ function question(ask, done) {
 const VERDICTS = [
   ["happened", "It happened", "check", "The task continues with the result that you enter."],
   ["not_happened", "It did not happen", "right", "The step runs again."],
+  ["nothing_happened", "Nothing happened", "right", "After a restore: neither this nor any later effect happened. They run."],
   ["undo", "Undo it", "left", "Its undo runs, and the step fails."],
 ];
 
@@ -296,7 +297,7 @@ function doubted(item, done) {
     await post(`/api/tasks/${part(item.task_id)}/resolve`, { verdict, step: item.doubt.step, ...more });
     done(item, `${word}: ${line(item.doubt.step, 60)}`);
   };
-  const act = { happened: () => happened(item, resolve), not_happened: () => sure(item, "not_happened", "It did not happen", "The step runs again now. Be sure that it did not happen; otherwise it would happen twice.", resolve), undo: () => sure(item, "undo", "Undo it", "The undo of the step runs, and the step fails. Choose this if you cannot tell whether it happened, and if undoing does no harm when it did not.", resolve) };
+  const act = { happened: () => happened(item, resolve), not_happened: () => sure(item, "not_happened", "It did not happen", "The step runs again now. Be sure that it did not happen; otherwise it would happen twice.", resolve), nothing_happened: () => sure(item, "nothing_happened", "Nothing happened", "The step runs now, and the task asks no more about effects since the backup. Be sure that none of them happened; otherwise they would happen twice.", resolve), undo: () => sure(item, "undo", "Undo it", "The undo of the step runs, and the step fails. Choose this if you cannot tell whether it happened, and if undoing does no harm when it did not.", resolve) };
   return h(
     "div",
     { class: "ask-body" },

@@ -7,6 +7,7 @@ such a step can be run again, so a lost record costs only a repetition. All othe
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from onward.core.durations import Duration, seconds
@@ -53,8 +54,9 @@ class Checkpoints:
             object.__setattr__(self, "max_age", seconds(self.max_age, "Checkpoints.max_age"))
 
     def dropped_before(self, now: float) -> float:
-        """The time from which on all records are kept."""
-        return now - float(self.keep_for)  # type: ignore[arg-type]
+        """The time from which on all records are kept; without `keep_for` there is none. The clock of a worker may jump back a little, so
+        that records of the last moment are younger than now."""
+        return now - float(self.keep_for) if self.keep_for else math.inf  # type: ignore[arg-type]
 
     def check_age(self, number: int, age: float) -> None:
         """Raises UnfitCheckpoint for a checkpoint that is too old."""

@@ -310,6 +310,7 @@ _SUMMARIES: Final[dict[str, Callable[[Event], Summary]]] = {
     r.PARKED: _stopped,
     r.QUARANTINED: _stopped,
     r.RESUMED: lambda _: (WAITING, "", "resumed"),
+    r.RESTORED: lambda _: (WAITING, "", "restored from a backup"),
     r.CANCEL: lambda _: (UNDO, "", "cancel requested; what it did is undone first"),
     r.DEADLINE: lambda _: (UNDO, "", "the deadline has passed"),
     r.COMPLETED: lambda event: (COMPLETED, "", as_string(event.result)),

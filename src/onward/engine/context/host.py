@@ -34,6 +34,14 @@ class Host(TaskEnvironment, Protocol):
         """Whether the journal has records that the handler has not come to."""
         ...
 
+    def next_recorded(self) -> str | None:
+        """The key of the next record of this line or branch, if the journal has one that the handler has not come to."""
+        ...
+
+    def unread_in(self, path: str) -> int:
+        """How many records of the scope with this path, and of all below it, the handler has not come to."""
+        ...
+
     async def run(self, call: Call) -> Any:
         """Return the recorded result of the step; without one, run the step and record its result. Raises StepFailed."""
         ...

@@ -18,16 +18,25 @@ from typing import Any
 
 from onward.core import record as r
 from onward.core.control import Park
+from onward.core.epoch import Lost, lost_from
 from onward.core.journal import checkpoint
 from onward.core.journal.cuts import ASKED_AGAIN
 from onward.core.record import Record
 from onward.engine.shift.mail import Mail
 from onward.errors import Fatal, StepFailed
 
+UNFIT_CODE = "unfit code"
+"""The reason of a shift that ended because the worker's code does not fit the journal, and a worker with other code lives."""
+
 STEPS = frozenset({r.STEP_DONE, r.STEP_FAILED, r.ANNOUNCED})
 QUESTION_FIELDS = {r.QUESTION: ("question", "choices"), r.APPROVAL: ("what", "risk", "data"), r.CHILD: ("child",)}
 """The fields of a question: an answer belongs to these, and to no other wait of the same name."""
 
+
+NOTHING_HAPPENED = "nothing_happened"
+"""The verdict of a person that neither an effect in doubt nor any effect after it happened before the restore."""
+
+DID_NOT_HAPPEN = frozenset({"not_happened", NOTHING_HAPPENED})
 
 _EMPTY: dict[Any, Any] = {}
 """The tables of a new task: workers start thousands in a second, and the garbage collector would look at each table of its own."""
@@ -86,10 +95,15 @@ class Replay:
     """The value of the last checkpoint."""
     fresh_at: float = 0.0
     """When the last checkpoint was saved, or a person resumed or forked the task after it."""
+    lost: Lost | None = None
+    """The time that a restore of the database took from this task; None where it took none."""
+    certain: AbstractSet[str] = frozenset()
+    """The effects that did not happen in that time, by the verdict of a person."""
     decided: Mapping[str, bool] = MappingProxyType({})
     """What `ctx.version` returned before the last checkpoint, by name."""
 
-    def __init__(self, records: Sequence[Record] = ()) -> None:
+    def __init__(self, records: Sequence[Record] = (), lost: Lost | None = None) -> None:
+        self.lost = lost
         self.mail: Mail = Mail()
         self._queues: dict[str, collections.deque[Known]] = {} if records else _EMPTY
         self._unread: dict[str, int] = {} if records else _EMPTY
@@ -102,8 +116,16 @@ class Replay:
         """Effects whose end the journal does not have, by the number of the record that announced them."""
         self._locks: dict[str, Known] = {} if records else _EMPTY
         """Blocks under a lock that the journal does not leave, by their keys."""
+        self._last_call = 0
+        """The number of the last record of a call."""
+        self._passed_on: list[tuple[int, str]] = []
         for record in records:
             self._read(record)
+
+    @property
+    def unfit(self) -> list[str]:
+        """The versions of the code that could not go on with this task since its last record of a call, one for each try."""
+        return [version for seq, version in self._passed_on if seq > self._last_call]
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -173,10 +195,31 @@ class Replay:
         last = [queue[-1] for queue in self._queues.values() if queue]
         return any(known.kind == r.ANNOUNCED and known.data.get("verdict", {}).get("name") == "undo" for known in last)
 
+    def checkpoint_data(self, number: int, value: Any) -> dict[str, Any]:
+        """The payload of a checkpoint here."""
+        data = {
+            "form": checkpoint.FORM,
+            "number": number,
+            "value": value,
+            "inbox": self.inbox,
+            "messages": self.mail.all(),
+            "started_at": self.started_at,
+            "versions": self.decided,
+        }
+        return data if self.lost is None else data | {"lost": self.lost.to_json()}
+
+    def may_have_happened(self, key: str) -> bool:
+        """Whether a step without a record may have been done in the time that a restore took from this task."""
+        return self.lost is not None and key not in self.certain
+
     def inherits(self, prefix: str | None = None) -> bool:
         """Whether the next record in this scope (with None, in any) was written by the task that this one is a fork of."""
         queues = self._queues.values() if prefix is None else [self._queues.get(path_of(prefix))]
         return any(queue and queue[0].seq < self.forked for queue in queues)
+
+    def unread_in(self, path: str) -> int:
+        """How many unread records are in this scope and below it."""
+        return self._unread.get(path, 0)
 
     def unread_ahead(self, path: str) -> int:
         """How many unread records do not run beside this scope: they are in it, below it, around it, or after it."""
@@ -256,18 +299,31 @@ class Replay:
                 self._forget_failures(record.kind)
                 if record.kind == r.RESUMED:
                     self.fresh_at = record.at
+                    self.lost = self.lost or lost_from(record.value.get("lost"))
             case r.FORKED:
                 self._retries.clear()
                 self.asked_again.clear()  # those belong to the task that this one is a fork of
                 self.approvals = record.value.get("approvals", ())
+                self.lost = None  # a person wants the steps of a fork to run
                 self.undoing, self.undone = record.value.get("undo", 0), ""
                 self.origin = record.value["from"] if self.undoing else ""
                 stop = r.CANCEL if self.undoing else ""
                 self.started_at, self.stop, self.forked, self.fresh_at = None, stop, record.seq, record.at
+            case r.RESTORED:
+                self._restart(record)
             case r.CANCEL | r.DEADLINE:
                 self.stop = record.kind
             case r.SHIFT if self.started_at is None:
                 self.started_at = record.at
+            case r.HANDED_BACK if record.value.get("reason") == UNFIT_CODE:
+                self._passed_on.append((record.seq, record.value["version"]))
+
+    def _restart(self, record: Record) -> None:
+        """The database was restored. The task may have acted since on verdicts that an effect did not happen: they are void."""
+        self.lost, self.certain = self.lost or lost_from(record.value), frozenset()
+        for known in self._announced.values():
+            if known.data.get("verdict", {}).get("name") in DID_NOT_HAPPEN:
+                del known.data["verdict"]
 
     def _restore(self, record: Record) -> None:
         """Begin anew at a checkpoint: it stands for all records before it."""
@@ -279,6 +335,7 @@ class Replay:
         self.checkpoint, self.restored = saved["number"], saved["value"]
         self.mail = Mail(saved["messages"], saved["inbox"])
         self.started_at, self.decided = saved["started_at"], saved["versions"]
+        self.lost = lost_from(saved.get("lost"))
 
     def _queue_of(self, key: str) -> collections.deque[Known]:
         return self._queues.setdefault(path_of(key), collections.deque())
@@ -291,6 +348,7 @@ class Replay:
 
     def _add(self, record: Record, more: Mapping[str, Any] = MappingProxyType({}), *, over: bool = True) -> None:
         data = {**record.value, **more} if more else record.value
+        self._last_call = record.seq
         self._queue_of(record.key).append(Known(record.key, record.kind, data, record.seq, over))
         self._count(path_of(record.key), 1)
 
@@ -357,6 +415,10 @@ class Replay:
             self.mail.last = message["n"]
             if (known := self._announced.get(message["ref"])) is not None:
                 known.data = known.data | {"verdict": message}
+                if message["name"] in DID_NOT_HAPPEN:
+                    self.certain = with_name(self.certain, known.key)
+                if message["name"] == NOTHING_HAPPENED:
+                    self.lost = None
         else:
             self.mail.add(message)
 

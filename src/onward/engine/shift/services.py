@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from onward.artifacts.keeper import Artifacts
@@ -38,6 +39,13 @@ class WorkerServices(Protocol):
         self, name: str, value: object, options: dict[str, object], key: str, parent: str, until: float | None
     ) -> str:
         """Submit a child task; the same key gives the same child."""
+        ...
+
+    version: str
+    """The version of the worker: of Onward, and of the code of the app."""
+
+    async def others_may_fit(self, task_id: str, tried: AbstractSet[str]) -> bool:
+        """Whether a living worker with a version that is not among the tried ones can claim this task."""
         ...
 
     def now(self) -> float:

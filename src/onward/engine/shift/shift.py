@@ -21,7 +21,8 @@ from onward.core import record as r
 from onward.core import secret, wire
 from onward.core.approval import decision_of
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend, Unheard
-from onward.core.journal.checkpoint import EVERY_STEP, FORM, ON_STATE_CHANGE
+from onward.core.epoch import lost_from
+from onward.core.journal.checkpoint import EVERY_STEP, ON_STATE_CHANGE
 from onward.core.lock import without_fences
 from onward.core.sealed import ENCRYPTED_TEXT, NO_KEY
 from onward.core.task import NEVER, SAID, Reason, State
@@ -37,6 +38,7 @@ from onward.engine.shift.locks import LockBlock
 from onward.engine.shift.reads import DeferringSteps
 from onward.engine.shift.replay import Replay
 from onward.engine.shift.resources import JOURNAL_PAGE_SIZE, TaskResources
+from onward.engine.shift.rolling import pass_on
 from onward.engine.shift.saga import Saga
 from onward.engine.shift.scope import SCOPE, Scope
 from onward.engine.shift.services import WorkerServices
@@ -122,7 +124,12 @@ class Shift(TaskResources):
         SCOPE.set(self._root)
         CURRENT_TASK.set(self._claimed)
         try:
-            await self._settle(*await self._run_to_ending())
+            kind, data, ending = await self._run_to_ending()
+            if kind == r.PARKED:
+                why = self._may_log(data["reason"])
+                passed = await pass_on(self._services, self._claimed, self.attempt, self._journal.replay, why)
+                kind, data, ending = passed or (kind, data, ending)
+            await self._settle(kind, data, ending)
         except Fenced:
             log.info(
                 "task %s: another worker went on with it, or it was cancelled; its work here is dropped", self.task_id
@@ -194,10 +201,12 @@ class Shift(TaskResources):
         return idle - 1
 
     async def _read_journal(self) -> None:
-        replay = self._journal.replay
+        replay, lost = self._journal.replay, lost_from(self._options.get("lost"))  # its parent or schedule lost time
         if self._claimed.shift > 2:  # more than its submit is there
             records = await self._read_since_checkpoint(self.task_id)
-            replay = Replay([record for record in records if record.seq <= self._claimed.shift])
+            replay = Replay([record for record in records if record.seq <= self._claimed.shift], lost)
+        elif lost is not None:
+            replay.lost = lost
         if replay.forked == self._claimed.shift - 1:  # no shift of this task has begun anything
             self._root.resumed = False
         if replay.checkpoint:
@@ -396,7 +405,6 @@ class Shift(TaskResources):
         return {name: keys for name, keys in data.items() if keys}
 
     def _wait_for_person(self, kind: str, reason: Reason, why: str) -> Ending:
-        log.warning("task %s is %s: %s", self.task_id, reason, self._may_log(why))
         return kind, {"reason": why}, Wait(self.task_id, NEVER, reason, self.attempt)
 
     def _end(self, state: State, inbox: int | None = None) -> End:
@@ -432,8 +440,8 @@ class Shift(TaskResources):
         if self.hold.gate is not None:  # a task under the same limit may start now
             self._services.store.nudge("ready")
 
-    def _log_ending(self, kind: str, data: dict[str, Any], _ending: End | Wait) -> None:
-        """Log an ending that is durable, if it is a failure."""
+    def _log_ending(self, kind: str, data: dict[str, Any], ending: End | Wait) -> None:
+        """Log an ending that is durable, if it is a failure or waits for a person."""
         if kind in _FAILURES:
             level, what = (logging.ERROR, "failed") if kind == r.FAILED else (logging.WARNING, "is tried again")
             error = data["error"]
@@ -446,6 +454,8 @@ class Shift(TaskResources):
                 error["type"],
                 self._may_log(error["message"]),
             )
+        elif kind in {r.PARKED, r.QUARANTINED} and isinstance(ending, Wait):
+            log.warning("task %s is %s: %s", self.task_id, ending.reason, self._may_log(data["reason"]))
 
     # ── the Host under ctx (steps, waits and branches have their own modules) ────────────────────────────────────
 
@@ -470,6 +480,13 @@ class Shift(TaskResources):
     @property
     def replaying(self) -> bool:
         return bool(self._journal.replay.unread)
+
+    def next_recorded(self) -> str | None:
+        known = self._journal.replay.peek(SCOPE.get().prefix)
+        return None if known is None else known.key
+
+    def unread_in(self, path: str) -> int:
+        return self._journal.replay.unread_in(path)
 
     def branch(self, name: str) -> NamedBranch:
         self._branches = self._branches or Branches(self._journal, self._waits)
@@ -536,6 +553,7 @@ class Shift(TaskResources):
         deadline = self._time_of(LAST_ANSWER_SHARE) if self._handler.agent else self._deadline_at()
         inherited: dict[str, Any] = {"tenant": self._options.get("tenant"), "trace": self._options.get("trace")}
         inherited |= {"inherited_budgets": budgets} if (budgets := self._child_budgets()) else {}
+        inherited |= {"lost": lost.to_json()} if (lost := self._journal.replay.lost) else {}
         scope = SCOPE.get()
         key = f"{self.task_id}:{scope.key}"
         until = None if deadline == NEVER else deadline
@@ -567,16 +585,7 @@ class Shift(TaskResources):
         replay, number = journal.replay, journal.replay.checkpoint + 1
         decided = {key.partition("version ")[2]: new for key, new in (self._versions or {}).items()}
         replay.decided = {**replay.decided, **decided}
-        data = {
-            "form": FORM,
-            "number": number,
-            "value": value,
-            "inbox": replay.inbox,
-            "messages": replay.mail.all(),
-            "started_at": replay.started_at,
-            "versions": replay.decided,
-        }
-        journal.enqueue(r.CHECKPOINT, "", data)
+        journal.enqueue(r.CHECKPOINT, "", replay.checkpoint_data(number, value))
         replay.checkpoint_seq, replay.checkpoint, replay.restored = journal.hold.seq, number, value
         self._begin_at(number)
         await self._trim_checkpoints()

@@ -20,12 +20,13 @@ from onward.core.control import Control, Doubt, Fenced, NotNow, Park
 from onward.core.crash import crashpoint
 from onward.core.result_types import result_type
 from onward.core.retry import HOPELESS
+from onward.core.schedule import stamp
 from onward.core.task import NEVER, Reason
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.ports import StepWriter
-from onward.engine.shift.replay import STEPS, Known, failure_of
+from onward.engine.shift.replay import DID_NOT_HAPPEN, STEPS, Known, failure_of
 from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap
 from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.timeout import run_with_timeout
@@ -231,15 +232,20 @@ class Steps:
         """Run a step whose effect must not happen twice."""
         assert scope.key is not None
         doubt = "" if known is None else "the worker that did it died before it could tell"
-        if call.reconcile is not None and scope.resumed:
+        if call.reconcile is not None and (scope.resumed or self._journal.replay.lost is not None):
             doubt = "an earlier shift may have done it"
+        elif known is None and self._journal.replay.may_have_happened(scope.key):
+            await self.doubt_after_restore(scope, call)
         verdict = {} if known is None else known.data.get("verdict", {})
+        lost: BaseException | None = None
         while True:
             if verdict or doubt:
                 happened, value = await self._resolve_doubt(scope, call, verdict, doubt)
                 if happened:
                     return self.encode_result(scope, call, attempt, value)
                 verdict, doubt = {}, ""
+                if lost is not None:  # the attempt of this shift did not happen: it failed
+                    attempt, lost = await self.handle_failure(scope, call, attempt, lost), None
             if call.reconcile is None:
                 await self._journal.append(
                     r.ANNOUNCED, scope.key, wire.encode({"args": call.mark} if call.mark else {})
@@ -258,7 +264,7 @@ class Steps:
                 if self._journal.is_shift_exit(error):
                     raise
                 if _leaves_doubt(error):
-                    doubt = f"{type(error).__name__}: {error}"
+                    doubt, lost = f"{type(error).__name__}: {error}", error
                     if call.reconcile is not None:
                         await self._journal.ensure_may_continue()
                     continue
@@ -270,25 +276,34 @@ class Steps:
         assert scope.key is not None
         if verdict.get("name") == "happened":
             return True, verdict["value"]
-        if verdict.get("name") == "not_happened":
+        if verdict.get("name") in DID_NOT_HAPPEN:
             return False, None
         if verdict.get("name") == "undo":
-            await self._undo_by_verdict(scope, call)
+            await self.undo_by_verdict(scope, call)
         if call.reconcile is None:
             raise self._journal.end(Doubt(scope.key, doubt, self._journal.replay.inbox))
         value = await self._call(call.as_reconcile())
         return value is not None, value
 
+    async def doubt_after_restore(self, scope: Scope, call: Call) -> NoReturn:
+        """Leave an effect in doubt because the database was restored: it may have happened after the backup."""
+        lost = self._journal.replay.lost
+        assert scope.key is not None and lost is not None  # noqa: PT018 -- one fact: the caller has looked
+        await self._journal.append(r.ANNOUNCED, scope.key, wire.encode({"args": call.mark} if call.mark else {}))
+        scope.reported = True
+        why = f"the database was restored from a backup of {stamp(lost.since)}; it may have happened after that"
+        raise self._journal.end(Doubt(scope.key, why, self._journal.replay.inbox))
+
     async def _apply_verdict(self, scope: Scope, call: Call, known: Known) -> Any:
         """A person has decided about an effect in doubt, and the task is being ended. Nothing new begins. An effect that happened is
         recorded, so that a saga undoes it, and an effect that the person wants undone is undone here."""
         verdict = known.data["verdict"]
-        if verdict["name"] == "not_happened" or self._journal.interruption is not None or not self._lease.holds():
+        if verdict["name"] in DID_NOT_HAPPEN or self._journal.interruption is not None or not self._lease.holds():
             await self._journal.ensure_may_continue()  # raises what ends it
         scope.key, scope.started_at, scope.reported = known.key, self._monotonic(), True
         try:
             if verdict["name"] == "undo":
-                await self._undo_by_verdict(scope, call)
+                await self.undo_by_verdict(scope, call)
             value, data = self.encode_result(scope, call, 1, verdict["value"])
             await self._journal.append(r.STEP_DONE, known.key, data)
         finally:
@@ -297,7 +312,7 @@ class Steps:
             scope.saga.owe(self._journal.hold.seq, known.key, call, value)
         return value
 
-    async def _undo_by_verdict(self, scope: Scope, call: Call) -> NoReturn:
+    async def undo_by_verdict(self, scope: Scope, call: Call) -> NoReturn:
         """Undo an effect in doubt, record the step as failed, and raise that failure."""
         assert scope.key is not None
         if call.undo is not None:

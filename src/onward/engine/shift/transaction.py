@@ -11,18 +11,20 @@ now and in every replay. Its time is bounded: on SQLite all other writers wait f
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from types import TracebackType
 from typing import Any
 
 from onward.core import record as r
-from onward.core.control import Control, Fenced
+from onward.core import wire
+from onward.core.control import Control, Doubt, Fenced
 from onward.core.crash import crashpoint
 from onward.core.record import Entry
 from onward.core.result_types import result_type
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
-from onward.engine.shift.replay import Known
+from onward.engine.shift.replay import DID_NOT_HAPPEN, Known
 from onward.engine.shift.scope import SCOPE, Scope
 from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.steps import Steps
@@ -143,7 +145,38 @@ class Transaction:
                 "ctx.transaction cannot run while other branches of a ctx.gather do; make it a step before or after, or "
                 "a child task (ctx.submit)"
             )
-        return await self._steps.begin(scope, self._call)
+        known = await self._steps.begin(scope, self._call)
+        if known is None and self._is_in_doubt(scope):
+            await self._steps.doubt_after_restore(scope, self._call)
+        if known is not None and not known.over:
+            return await self._apply_verdict(scope, known)
+        return known
+
+    def _is_in_doubt(self, scope: Scope) -> bool:
+        """Whether this transaction may have been committed in a time that a restore took from the journal, and not from the tables of the
+        application."""
+        replay = self._journal.replay
+        lost = replay.lost
+        return lost is not None and not lost.own_tables and replay.may_have_happened(scope.key or "")
+
+    async def _apply_verdict(self, scope: Scope, known: Known) -> Known | None:
+        """A transaction was in doubt: record the result that a person gave for it, or begin it (None)."""
+        verdict = known.data.get("verdict", {})
+        if not verdict:
+            why = "a person has to say whether it happened"
+            raise self._journal.end(Doubt(known.key, why, self._journal.replay.inbox))
+        await self._journal.ensure_may_continue()
+        scope.key, scope.started_at, scope.reported = known.key, self._journal.monotonic(), True
+        if verdict["name"] in DID_NOT_HAPPEN:
+            return None
+        try:
+            if verdict["name"] == "undo":
+                await self._steps.undo_by_verdict(scope, self._call)
+            _, data = self._steps.encode_result(scope, self._call, 1, verdict["value"])
+            await self._journal.append(r.STEP_DONE, known.key, data)
+        finally:
+            scope.key = None
+        return dataclasses.replace(known, kind=r.STEP_DONE, data=wire.decode(data), over=True)
 
     def _check_stopped(self) -> None:
         """Raise when the task was paused since the step asked for its connection."""

@@ -267,7 +267,16 @@ class Claiming:
         self._claims_sent += 1
         try:
             claimed = await self._keep_unless_stopping(
-                me, await self._store.claim(me, queue, list(self._handlers), room, alone=alone, without=without)
+                me,
+                await self._store.claim(
+                    me,
+                    queue,
+                    list(self._handlers),
+                    room,
+                    alone=alone,
+                    without=without,
+                    version=self._worker.version,
+                ),
             )
             self._max_claim = min(self._max_claim * 2, MAX_CLAIM)
         except TooSlow:  # the inputs may be large, and the connection slow: claim fewer at a time

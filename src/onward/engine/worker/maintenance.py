@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from onward.coordinate.tasks import RENEW_INTERVAL_S
+from onward.core.text import count
 from onward.engine.worker.presence import CONFIRM_ABSENCE_S, PresenceWatch
 from onward.engine.worker.services import ChoreServices
 from onward.errors import CoordinatorUnavailable, OnwardError, StoreUnavailable
@@ -189,5 +190,5 @@ class Maintenance:
     async def _rescue(self, dead: list[str], lease: float | None = None) -> None:
         freed = await self._store.workers.rescue(dead, lease, self._worker.now())
         if freed:
-            log.warning("%d tasks of dead workers are ready to go on", freed)
+            log.warning("%s of dead workers can go on", count(freed, "task"))
             self._store.nudge("ready")

@@ -39,6 +39,8 @@ class ClaimServices(ChoreServices, Protocol):
     """What a worker gives to claiming."""
 
     slots: int
+    version: str
+    """The version of the code of the worker."""
     held: AbstractSet[str]
     """The tasks that the worker does now."""
     shares: TenantShares

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from onward.core.clock import Clock
+from onward.core.epoch import lost_at
 from onward.core.ids import Ids
 from onward.core.schedule import ScheduleRow, due
 from onward.core.sealed import CODECS, unreadable
@@ -128,7 +129,7 @@ class Ticker:
         except OnwardError as error:  # a time zone that this machine does not know: another worker may
             self._skip(row, error)
             return None
-        tasks = [row.task_at(tick, self._ids()) for tick in ticks]
+        tasks = [row.task_at(tick, self._ids(), lost_at(self._store.epoch, tick)) for tick in ticks]
         moved = row._replace(next_at=next_at, last_at=ticks[-1] if ticks else row.last_at, mark=self._ids())
         if not await self._store.schedules.advance(row.name, row.mark, moved, tasks):
             return now  # another worker was quicker; look at the schedule again

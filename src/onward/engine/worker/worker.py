@@ -113,7 +113,7 @@ class Worker:
         self.shares: TenantShares = TenantShares(slots, running_limit)
         self.finished: int = 0
         self.id: str = ""
-        self._handlers, self._queues, self._version = handlers, queues, version
+        self._handlers, self._queues, self.version = handlers, queues, version
         self._poll, self._ids, self._spawn_bare = poll, ids, spawn
         self._tasks: dict[asyncio.Task[Any], None] = {}
         """All background tasks of this worker that have not ended; a stop ends or logs each of them."""
@@ -271,7 +271,7 @@ class Worker:
             names=tuple(sorted(self._handlers)),
             queues=self._queues,
             address=await self.store.workers.attend(name),
-            version=self._version,
+            version=self.version,
         )
         self._claiming.gets_nudges = bool(row.address)
         sent, self._joining = self.clock.monotonic(), name
@@ -279,6 +279,17 @@ class Worker:
         self.id, self._joining = name, ""
         self.writer.worker = name
         self.lease.renew(sent)
+
+    async def others_may_fit(self, task_id: str, tried: AbstractSet[str]) -> bool:
+        """See `WorkerServices`."""
+        task, workers = await self.store.get(task_id), await self.store.workers.list()
+        return task is not None and any(
+            row.version not in tried
+            and row.lease_until > self.now()
+            and task.task in row.names
+            and (not row.queues or task.queue in row.queues)
+            for row in workers
+        )
 
     # ── the services of its shifts ───────────────────────────────────────────────────────────────────────────────
 

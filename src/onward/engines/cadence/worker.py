@@ -136,8 +136,8 @@ class CadenceWorker:
         request = advance["request"]
         task_id = request["id"]
         await self._shared.lease.until_held()
-        if self._shared.clock.monotonic() < self._doubt_until and await self._engine.head(task_id) != advance["head"]:
-            raise GivenUp("the server has given this stretch up: the journal has grown since")
+        if self._shared.clock.monotonic() < self._doubt_until and not await self._beat(activity.info().task_token):
+            raise GivenUp("the server has given this stretch up")
         session = self._sessions.get(task_id)
         if session is None or not session.fits(advance):
             if session is not None:
@@ -164,21 +164,23 @@ class CadenceWorker:
         token = activity.info().task_token
 
         async def beat() -> None:
-            client = await self._engine.client()
-            request = RecordActivityTaskHeartbeatRequest(task_token=token, identity=f"onward-{self.id}")
             try:
-                answer = await client.worker_stub.RecordActivityTaskHeartbeat(
-                    request, timeout=self._shared.lease.duration
-                )
-            except (EntityNotExistsError, WorkflowExecutionAlreadyCompletedError):
-                session.drop()
+                if not await self._beat(token):
+                    session.drop()
             except CadenceRpcError as error:
                 log.warning("task %s: Cadence did not take a heartbeat: %s", session.task_id, error)
-            else:
-                if answer.cancel_requested:
-                    session.drop()
 
         return lambda: spawn(beat(), "onward-cadence-heartbeat")
+
+    async def _beat(self, token: bytes) -> bool:
+        """Send a heartbeat of an activity; whether the server still waits for its answer."""
+        client = await self._engine.client()
+        request = RecordActivityTaskHeartbeatRequest(task_token=token, identity=f"onward-{self.id}")
+        try:
+            answer = await client.worker_stub.RecordActivityTaskHeartbeat(request, timeout=self._shared.lease.duration)
+        except (EntityNotExistsError, WorkflowExecutionAlreadyCompletedError):
+            return False
+        return not answer.cancel_requested
 
     async def _pulse(self, client: Client) -> None:
         """Renew the lease of this worker while the server answers. After a silence longer than the lease, the server has given all

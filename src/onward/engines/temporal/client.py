@@ -417,11 +417,6 @@ class TemporalEngine:
         large = isinstance(result, dict) and wire.REFERENCE in result
         return None if large else Completed(result)
 
-    async def head(self, task_id: str) -> int:
-        """The number of the last record of a task; 0 when there is no such task."""
-        view = await self._view(task_id, 2**53, 2**31)
-        return 0 if view is None else view["head"]
-
     async def records(self, task_id: str) -> list[Record]:
         """The whole journal of a task."""
         return [await self._to_record(record) for record in await self._json_records(task_id)]

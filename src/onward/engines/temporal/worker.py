@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
-from temporalio.client import Client
+from temporalio.client import AsyncActivityCancelledError, Client
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -160,7 +160,7 @@ class TemporalWorker:
         task_id = request["id"]
         await self._shared.lease.until_held()
         if self._shared.clock.monotonic() < self._doubt_until:
-            await self._check_head(task_id, advance["head"])
+            await self._check_given()
         if self._mirror is not None and request.get("mirror"):
             self._mirror.note(task_id, self.id)
         session = self._sessions.get(task_id)
@@ -201,10 +201,17 @@ class TemporalWorker:
         """Store old records of a task where artifacts are; the reference to them."""
         return await self._engine.shelve(task_id, records)
 
-    async def _check_head(self, task_id: str, head: int) -> None:
-        """Raises where the journal has grown since the server gave out this stretch: another worker has the task."""
-        if await self._engine.head(task_id) != head:
-            raise ApplicationError("the server has given this stretch up", type=wire.GIVEN_UP, non_retryable=True)
+    async def _check_given(self) -> None:
+        """Raises where the server has given up the stretch that begins here: another worker may have the task. A comparison of the journals
+        would not do: the other worker may be in the middle of a step."""
+        client = await self._engine.client()
+        try:
+            await client.get_async_activity_handle(task_token=activity.info().task_token).heartbeat()
+        except (RPCError, AsyncActivityCancelledError) as error:
+            if isinstance(error, RPCError) and error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            why = "the server has given this stretch up"
+            raise ApplicationError(why, type=wire.GIVEN_UP, non_retryable=True) from None
 
     async def _pulse(self, client: Client) -> None:
         """Renew the lease of this worker while the server answers. After a silence longer than the lease, the server has given all

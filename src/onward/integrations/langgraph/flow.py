@@ -8,7 +8,9 @@ recorded like a result. Then the task asks a person, without a slot, and the loo
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -20,13 +22,14 @@ from langgraph.errors import GraphInterrupt, ParentCommand
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
-from langgraph.types import Command, Interrupt, interrupt
+from langgraph.types import Command, Durability, Interrupt, interrupt
 from pydantic_core import to_jsonable_python
 
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry
 from onward.engine.context.context import Context, current
 from onward.errors import UsageError
+from onward.integrations.langgraph.message_ids import with_stable_ids
 from onward.integrations.model_steps import model_steps
 from onward.integrations.tool_rules import EXTERNAL, Approvals, ToolRules
 
@@ -34,10 +37,22 @@ NODE_METADATA = "onward"
 """The key of a node's metadata with options of its step: `add_node("pay", pay, metadata={"onward": {"effect": "once"}})`. False runs the node
 in the handler, where it may use `onward.current()`."""
 
+SERDE = InMemorySaver().serde
+"""LangGraph's own encoding, for values that JSON does not keep."""
+
+MAX_RECORD_VALUES = 200
+"""Values in the outcome of a node that the journal has in the record itself. A larger outcome is stored as contents, beside the journal."""
+
+CHARACTERS_PER_VALUE = 100
+"""A string counts as one value, and one more for so many characters."""
+
 STEP_OPTIONS = frozenset({"effect", "retry", "timeout"})
 
 MAX_SHOWN = 2_000
 """Characters of an interrupt that a person sees as a question."""
+
+AT_EXIT: Durability = "exit"
+"""When LangGraph makes a checkpoint in memory: at an interrupt, and not after each step. The journal has the steps."""
 
 REVIEW = "action_requests"
 """The field of an interrupt that asks for the review of tool calls, as LangChain's middleware does."""
@@ -67,11 +82,12 @@ def graph_handler(
         durable.checkpointer = InMemorySaver()
         settings: RunnableConfig = {**(config or {})}
         settings["configurable"] = {**settings.get("configurable", {}), "thread_id": ctx.task_id}
-        state = await durable.ainvoke(input, settings)
+        run = functools.partial(durable.ainvoke, config=settings, durability=AT_EXIT)
+        state = await run(input)
         while interrupts := state.get("__interrupt__") if isinstance(state, Mapping) else None:
             answers = await ctx.gather(*[_answer(ctx, each, timeout, approvals) for each in interrupts])
             resume = dict(zip([each.id for each in interrupts], answers, strict=True))
-            state = await durable.ainvoke(Command(resume=resume), settings)
+            state = await run(Command(resume=resume))
         return to_jsonable_python(state)
 
     return handler
@@ -80,6 +96,7 @@ def graph_handler(
 def _durable(graph: Pregel[Any, Any, Any, Any], retry: Retry | int | None) -> Any:
     """A copy of a graph whose nodes are steps of the task."""
     clone: Any = copy.copy(graph)
+    clone.channels = with_stable_ids(graph.channels)
     clone.nodes = {name: _durable_node(name, node, retry) for name, node in graph.nodes.items()}
     return clone
 
@@ -156,15 +173,52 @@ class _Step:
             kind, outcome, data = "interrupt", raised, [each.value for each in raised.args[0]]
         except ParentCommand as raised:
             kind, outcome, data = "command", raised, raised.args[0]
-        type_, encoded = InMemorySaver().serde.dumps_typed(data)
         answered = max(before, len(scratchpad.resume))
-        return {"kind": kind, "type": type_, "kept": ctx.keep(encoded), "answered": answered}, outcome
+        return {"kind": kind, **_encode(ctx, data), "answered": answered}, outcome
 
 
-async def _replayed(ctx: Context, record: Mapping[str, Any]) -> Any:
-    """The outcome of a node that the journal has recorded."""
+def _encode(ctx: Context, data: Any) -> dict[str, Any]:
+    """The fields of a record with this value: a small one that is JSON as it is, any other as LangGraph encodes it, beside the journal."""
+    if _is_json(data, MAX_RECORD_VALUES) >= 0:
+        return {"output": data}
+    type_, encoded = SERDE.dumps_typed(data)
+    return {"type": type_, "kept": ctx.keep(encoded)}
+
+
+async def _decode(ctx: Context, record: Mapping[str, Any]) -> Any:
+    """The value of which `_encode` made these fields."""
+    if "output" in record:
+        return record["output"]
     (encoded,) = await ctx.kept(record["kept"])
-    data = InMemorySaver().serde.loads_typed((record["type"], encoded))
+    return SERDE.loads_typed((record["type"], encoded))
+
+
+def _is_json(value: Any, room: int) -> int:
+    """Whether JSON keeps a value as it is, and the value is small: how much room for other values it leaves, or -1."""
+    kind = type(value)
+    if kind is str:
+        return room - 1 - len(value) // CHARACTERS_PER_VALUE
+    if value is None or kind is bool or kind is int or (kind is float and math.isfinite(value)):
+        return room - 1
+    if kind is list:
+        items = value
+    elif kind is dict and all(type(name) is str for name in value):
+        items = value.values()
+    else:
+        return -1
+    room -= 1
+    for item in items:
+        if room < 0:
+            return -1
+        room = _is_json(item, room)
+    return room
+
+
+async def _replayed(ctx: Context, record: Any) -> Any:
+    """The outcome of a node that the journal has recorded, or that a person gave for a node in doubt."""
+    if not isinstance(record, Mapping) or "answered" not in record:
+        return record
+    data = await _decode(ctx, record)
     for _ in range(record["answered"]):
         interrupt(None)  # returns an answer that the node has got, and notes for the next run that it has
     if record["kind"] == "command":

@@ -9,7 +9,8 @@ from onward.integrations.versions import check_version
 check_version("openai-agents", "0.24", "0.25", "openai-agents")
 
 from onward.integrations.openai_agents.runner import OnwardRunner, install  # noqa: E402 -- another version fails here
+from onward.integrations.openai_agents.session import OnwardSession  # noqa: E402 -- as above
 
 install()
 
-__all__ = ["OnwardRunner"]
+__all__ = ["OnwardRunner", "OnwardSession"]

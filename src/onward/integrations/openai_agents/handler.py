@@ -11,7 +11,7 @@ from onward.core.budget import Budget
 from onward.engine.context.context import Context
 from onward.errors import BadSetting
 from onward.integrations.model_steps import begin
-from onward.integrations.openai_agents.runner import RULES, RunRules
+from onward.integrations.openai_agents.tools import RULES, RunRules
 from onward.integrations.tool_rules import Approvals, ToolRules
 
 

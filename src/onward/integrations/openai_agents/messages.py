@@ -26,18 +26,17 @@ def content(instructions: str | None, items: str | Sequence[Any], tools: Sequenc
 
 def tool_calls(output: Sequence[Any]) -> tuple[ToolCall, ...]:
     """The calls of functions in a reply."""
-    items = (item_fields(item) for item in output)
-    return tuple(
-        ToolCall(item["call_id"], item["name"], item["arguments"])
-        for item in items
-        if item.get("type") == "function_call"
-    )
+    items = (item_fields(item) for item in output if _kind(item) == "function_call")
+    return tuple(ToolCall(item["call_id"], item["name"], item["arguments"]) for item in items)
 
 
 def reply_text(output: Sequence[Any]) -> str:
     """The text of a reply."""
-    items = (item_fields(item) for item in output)
-    return "".join(_text(item) for item in items if item.get("type") == "message")
+    return "".join(_text(item_fields(item)) for item in output if _kind(item) == "message")
+
+
+def _kind(item: Any) -> Any:
+    return item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
 
 
 def item_fields(item: Any) -> Mapping[str, Any]:

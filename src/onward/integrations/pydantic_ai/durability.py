@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic_ai.agent import Agent, EventStreamHandler
 from pydantic_ai.capabilities.abstract import WrapRunHandler, WrapToolExecuteHandler
@@ -201,11 +201,12 @@ class OnwardDurability(BaseDurabilityCapability[AgentDepsT]):
             return tool_defs
         allowed = model_steps(current()).always_allowed
         return [
-            dataclasses.replace(tool, kind="unapproved" if self._needs_approval(tool, allowed) else "function")
-            if tool.kind in {"function", "unapproved"}
-            else tool
-            for tool in tool_defs
+            self._with_kind(tool, allowed) if tool.kind in {"function", "unapproved"} else tool for tool in tool_defs
         ]
+
+    def _with_kind(self, tool: ToolDefinition, allowed: set[str]) -> ToolDefinition:
+        kind: Literal["unapproved", "function"] = "unapproved" if self._needs_approval(tool, allowed) else "function"
+        return tool if tool.kind == kind else dataclasses.replace(tool, kind=kind)
 
     def _needs_approval(self, tool: ToolDefinition, allowed: set[str]) -> bool:
         if tool.name in allowed:

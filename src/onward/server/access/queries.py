@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core.caller import ADMIN, READ, SUBMIT
+from onward.core.journal.explain import Explanation
 from onward.core.page import Page
+from onward.core.record import Record
 from onward.core.task import SAME, Tasks
 from onward.core.views import (
     Acted,
+    Ask,
     DeadLetterContent,
     HandlerView,
     Health,
     Intake,
+    Queue,
     RecordView,
     Timeline,
     TurnView,
     UsageReport,
 )
 from onward.server.access.base import AccessBase
+from onward.service.audit import Verdict
+from onward.service.encryption import EncryptionStatus
 from onward.service.forks import ForkPlan
-from onward.service.intakes import DeadLetterList
+from onward.service.intakes import MAX_BODY_BYTES, DeadLetterList
 from onward.service.timeline import Turn
 from onward.store.shared.intakes import PAGE_INTAKES
 from onward.store.shared.workers import PAGE_HANDLERS
@@ -30,6 +36,7 @@ from onward.store.shared.workers import PAGE_HANDLERS
 CONTENT_FILTERS = ("text", "labels", "key")
 """Filters by the content of tasks."""
 
+Records = list[Record]
 Turns = list[TurnView]
 
 
@@ -50,6 +57,13 @@ class Queries(AccessBase):
         self.need(READ)
         async with self._database_turn():
             return await self.service.list(whose=self._tenant_filter(tenant), **filters)
+
+    async def list_explained(
+        self, *, tenant: str | None = None, **filters: Any
+    ) -> tuple[Tasks, dict[str, Explanation], str | None]:
+        """The same, with an explanation of the state of each task by its id."""
+        tasks, cursor = await self.list(tenant=tenant, **filters)
+        return tasks, await self.service.explainer.of(tasks), cursor
 
     async def children(self, task_id: str, limit: int = 100, cursor: str | None = None) -> tuple[Tasks, str | None]:
         """The children of a task, newest first, and the cursor for the next page."""
@@ -88,6 +102,11 @@ class Queries(AccessBase):
         await self._own(READ, task_id)
         return await self.service.forks.plan(task_id, at, input=input)
 
+    async def fork_places(self, task_id: str) -> Records:
+        """The records after which a task can be forked, without their payloads."""
+        await self._own(READ, task_id)
+        return await self.service.forks.places(task_id)
+
     async def usage(self, by: str, since: float | None = None, until: float | None = None) -> UsageReport:
         """Model usage in groups, of all tasks that the caller sees."""
         self.need(READ)
@@ -98,6 +117,21 @@ class Queries(AccessBase):
         """The database, the settings and the versions, and the findings of `onward doctor`."""
         self._check_no_tenant(ADMIN, "the system")
         return await self.service.health.look(settings, version)
+
+    async def verify_audit(self, heads: Sequence[str] = ()) -> Verdict:
+        """Check every entry of the audit log; with `heads` that were noted before, also that the log still has them."""
+        self._check_no_tenant(ADMIN, "the whole audit log")
+        return await self.service.audit.verify(heads)
+
+    async def encryption(self) -> EncryptionStatus:
+        """Which master keys are in use."""
+        self._check_no_tenant(ADMIN, "the encryption")
+        return await self.service.encryption.status()
+
+    async def queue(self, name: str) -> Queue:
+        """One queue; an unknown one is empty."""
+        self._check_no_tenant(READ, "the queues")
+        return await self.service.cluster.queue(name)
 
     async def handlers(self, *, limit: int = PAGE_HANDLERS, cursor: str | None = None) -> Page[HandlerView]:
         """A page of the handlers, by name: the same for every tenant."""
@@ -124,6 +158,12 @@ class Queries(AccessBase):
         await self._own(READ, task_id)
         return await self.service.timelines.turn(task_id, number)
 
+    async def asks_of_one(self, task_id: str, kind: str, *, cursor: str | None = None) -> Page[Ask]:
+        """A page of the open questions or approvals of one task alone."""
+        await self._own(READ, task_id)
+        async with self._database_turn():
+            return await self.service.asks.of_one(task_id, kind, cursor)
+
     # ── intakes and dead letters ─────────────────────────────────────────────────────────────────────────────────
 
     async def intakes(self, *, limit: int = PAGE_INTAKES, cursor: str | None = None) -> Page[Intake]:
@@ -144,11 +184,11 @@ class Queries(AccessBase):
         async with self._database_turn():
             return await self.service.dead_letters.list(intake, limit=limit, cursor=cursor, whose=self.caller.sees)
 
-    async def dead_letter(self, letter_id: str) -> DeadLetterContent:
-        """One dead letter with its content. Raises NotFound."""
+    async def dead_letter(self, letter_id: str, *, most: int = MAX_BODY_BYTES) -> DeadLetterContent:
+        """One dead letter with its headers and the first `most` bytes of its body. Raises NotFound."""
         self.need(READ)
         async with self._database_turn():
-            return await self.service.dead_letters.get(letter_id, whose=self.caller.sees)
+            return await self.service.dead_letters.get(letter_id, most=most, whose=self.caller.sees)
 
     async def redrive_letters(
         self,

@@ -13,6 +13,7 @@ Every call of a caller with a tenant also reads the database with the rights of 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import (
     Ask,
+    CodeVersion,
     Decided,
     Delivery,
     Doubt,
@@ -77,7 +79,9 @@ class AuthorizedService(Queries):
         await self._own(READ, task_id)
         return await self.service.wait(task_id, timeout, most=most)
 
-    async def journal(self, task_id: str, after: int = 0, limit: int = 1000, most: int = MAX_BYTES) -> Page[Record]:
+    async def journal(
+        self, task_id: str, after: int | None = 0, limit: int = 1000, most: int = MAX_BYTES
+    ) -> Page[Record]:
         """Records after a number; `most` as for `Service.journal`."""
         await self._own(READ, task_id)
         async with self._database_turn():
@@ -142,9 +146,14 @@ class AuthorizedService(Queries):
 
     # ── submit and control ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, requests: Sequence[SubmitRequest], *, after: str | None = None) -> Sequence[str]:
-        """The ids of the tasks, after the commit. All or none."""
+    async def submit(
+        self, requests: Sequence[SubmitRequest], *, after: str | None = None, unchecked: bool = False
+    ) -> Sequence[str]:
+        """The ids of the tasks, after the commit. All or none. `unchecked` also accepts names that no worker has ever had; it is for the
+        operator, since such names fill the lists of all tenants."""
         self.need(SUBMIT)
+        if unchecked:
+            self._check_no_tenant(ADMIN, "tasks without a known handler")
         caller = self.caller
         requests = [
             request._replace(
@@ -156,7 +165,7 @@ class AuthorizedService(Queries):
             await self._own(SUBMIT, after)
             requests = [await self.service.agent_states.after(after, request) for request in requests]
         async with self._database_turn():
-            return await self.service.submit(requests)
+            return await self.service.submit(requests, unchecked=unchecked)
 
     async def cancel(self, task_id: str) -> Task:
         """Cancel the task and its children, in whatever state they are."""
@@ -301,6 +310,11 @@ class AuthorizedService(Queries):
         self._check_no_tenant(READ, "the workers")
         return await self.service.cluster.worker_page(limit=limit, cursor=cursor)
 
+    async def versions(self) -> list[CodeVersion]:
+        """The versions of the code, with their workers and tasks."""
+        self._check_no_tenant(READ, "the versions of the code")
+        return await self.service.cluster.versions()
+
     async def stats(self) -> Stats:
         """How many tasks there are that the caller sees, by state and reason, and the throughput of the workers."""
         self._check_no_tenant(READ, "the numbers of all tasks")
@@ -379,16 +393,19 @@ class AuthorizedService(Queries):
         tenant: str | None = None,
         agent: str | None = None,
         expires: Duration | None = None,
+        owner: str | None = None,
     ) -> NewKey:
-        """Create a key. A caller with a tenant creates keys of that tenant only."""
+        """Create a key. A caller with a tenant creates keys of that tenant only; `owner` as for `Keys.create`."""
         self.need(ADMIN)
         own_tenant = self.caller.tenant
         if own_tenant is not None and tenant not in {None, own_tenant}:
             raise self._beyond_tenant(f"a key of tenant {tenant!r:.80}", own_tenant)
         await self.service.tenant_quotas.check_key(own_tenant)
-        return await self.service.keys.create(
-            name, scopes, tenant=own_tenant or tenant, agent=agent, expires=expires, by=self.caller
+        created = await self.service.keys.create(
+            name, scopes, tenant=own_tenant or tenant, agent=agent, expires=expires, owner=owner, by=self.caller
         )
+        secret = self.service.subscriptions.secret_of(created.key.tenant)
+        return dataclasses.replace(created, webhook_secret=secret)
 
     async def revoke_key(self, key_id: str) -> Key:
         """Revoke a key: within two seconds requests with it are refused. Raises NotFound."""

@@ -54,7 +54,7 @@ def validate(shape: type[S], value: Any, subject: str) -> S:
     try:
         return shape.model_validate(value)
     except ValidationError as error:
-        raise Problem(422, "invalid_request", f"{subject}: {_describe_errors(error)}") from None
+        raise Problem(422, "invalid_request", f"{subject}: {_describe_errors(error, shape)}") from None
 
 
 def _check_counts(shape: type[Shape], value: dict[str, Any], subject: str) -> None:
@@ -161,11 +161,13 @@ async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-def _describe_errors(error: ValidationError) -> str:
+def _describe_errors(error: ValidationError, shape: type[Shape]) -> str:
     if (wrong := error.error_count()) > MAX_ENTRIES:
         return f"{wrong:,} errors, too many to list"
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     sentences = [f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in errors[:5]]
+    if any(item["type"] == "extra_forbidden" and len(item["loc"]) == 1 for item in errors[:5]):
+        sentences.append(f"it takes {', '.join(shape.model_fields) or 'nothing'}")
     return "; ".join(sentences).encode("utf-8", "replace").decode()
 
 

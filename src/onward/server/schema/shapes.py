@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, RootModel, StrictBool, StrictInt
 
 from onward.core.durations import Time
+from onward.core.state import AgentState
 from onward.core.task import Reason, State
-from onward.core.views import Ask, Doubt, Queue, Schedule, WorkerView
+from onward.core.views import Ask, CodeVersion, Doubt, Queue, Schedule, WorkerView
 from onward.server.schema.shape import Shape
 from onward.service.listing import BRIEF_BYTES, MAX_SEARCH_CHARS
 from onward.service.messages import MAX_MESSAGE_CHARS
@@ -75,6 +76,10 @@ class NewTask(Shape):
     budget: OwnBudget | None = None
     after: Name | None = None
     webhook_url: Annotated[str, Field(max_length=2048)] | None = None
+    unchecked: StrictBool = Field(
+        False,
+        description="Submit it even if no worker has ever had a handler of this name. Needs the scope admin, and no tenant.",
+    )
 
 
 class Accepted(Shape):
@@ -292,6 +297,21 @@ class ForkPlan(Shape):
     )
 
 
+class ForkPlace(Shape):
+    """A record after which a task can be forked."""
+
+    at: int = Field(description="Its number.")
+    kind: str
+    key: str
+
+
+class ForkPlaces(Shape):
+    """Records in order; send `next` as `after`. It is null when there are no more."""
+
+    places: list[ForkPlace]
+    next: int | None
+
+
 class Forked(RootModel[TaskShape | ForkPlan]):
     """The new task; with `preview`, the preview."""
 
@@ -351,7 +371,7 @@ class NewMessage(Shape):
 class Verdict(Shape):
     """Whether an effect in doubt happened."""
 
-    verdict: Literal["happened", "not_happened", "undo"]
+    verdict: Literal["happened", "not_happened", "nothing_happened", "undo"]
     result: Any = None
     step: Name | None = None
 
@@ -384,10 +404,27 @@ class Questions(Shape):
     next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
 
 
+class NewPatch(Shape):
+    """A change to the state of an agent. Two patches with the same `id` count as one."""
+
+    patch: dict[str, Any] = Field(
+        description="`append_facts`, `replace_plan`, `add_questions`, `answer_questions`, `flag_risks`, `unflag_risks`.",
+        examples=[{"append_facts": [{"key": "region", "value": "eu", "source": "ada"}]}],
+    )
+    id: Name | None = None
+
+
+class Patched(Shape):
+    """The state after a patch; null if the caller may not read it, or the agent has not begun one."""
+
+    state: AgentState | None
+
+
 class Pending(Shape):
     """Which page. Only open items can be listed."""
 
     state: Literal["pending"] = "pending"
+    task_id: Name | None = Field(None, description="Only those of this task, a page of the longest size.")
     limit: Annotated[int, Field(ge=1, le=MAX_ASKS)] = MAX_ASKS
     cursor: Name | None = None
 
@@ -473,6 +510,12 @@ class Workers(Shape):
 
     workers: list[WorkerView]
     next: str | None = Field(None, description="The `cursor` of the next page; null at the end.")
+
+
+class Versions(Shape):
+    """Versions of the code."""
+
+    versions: list[CodeVersion]
 
 
 class StatsShape(Shape):

@@ -24,11 +24,13 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from onward.core.audit import AuditEvent
+from onward.core.epoch import Epoch
 from onward.core.page import Page
 from onward.core.record import Entry, Record
 from onward.core.task import Message, NewTask, Task
 from onward.store.migrate import Tell, silent
 from onward.store.nudge import Bell
+from onward.store.port.backup import Backups
 from onward.store.port.follow import Tails
 from onward.store.port.listing import MAX_BYTES
 from onward.store.port.values import (
@@ -103,6 +105,9 @@ class Store(Protocol):
     mirror: bool
     """True when the database is the mirror of the tasks of another engine. Set before `open`, which raises UsageError when it is not so."""
 
+    epoch: Epoch
+    """The epoch of the database as it was when this process opened it. Every verb that writes raises EpochEnded in a later one."""
+
     bell: Bell | None
     """Carries nudges between processes where the database cannot: behind a pooler. SQLite needs none."""
 
@@ -117,6 +122,11 @@ class Store(Protocol):
         ...
 
     # ── the other ports ──────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def backups(self) -> Backups:
+        """Copies of the database; they also work while it is not open."""
+        ...
 
     approvals: Approvals
     audit: Audit
@@ -281,9 +291,10 @@ class Store(Protocol):
         *,
         alone: bool = False,
         without: Sequence[str] = (),
+        version: str = "",
     ) -> list[Claimed]:
         """Take up to `room` ready tasks of the queue whose handler is among `names`, by priority and then in the order of submission, but
-        groups by turns. Each gets its record `shift.started`. The claim never takes a task that another worker holds, and takes
+        groups by turns. Each gets its record `shift.started`, with the worker and the version of its code. The claim never takes a task that another worker holds, and takes
         nothing for a worker whose lease has ended. `alone` takes a suspect instead. The list is empty when nothing is ready.
         A claim `without` some tenants passes over their tasks; it may then miss tasks that stand far behind those.
 

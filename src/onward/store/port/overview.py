@@ -15,6 +15,15 @@ class Unfinished(NamedTuple):
     oldest: float
 
 
+class LatestShifts(NamedTuple):
+    """Unfinished tasks of one reason whose latest shift was one of the same worker. `data` is that of the `shift.started` record; it is None
+    for tasks that were never started."""
+
+    data: bytes | None
+    reason: str
+    tasks: int
+
+
 class Ended(NamedTuple):
     """How many tasks have ended. When it is not `exact`, `completed` is an estimate and the others are lower bounds."""
 

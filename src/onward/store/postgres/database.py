@@ -16,7 +16,7 @@ from onward.store.port.values import ChildEnd
 from onward.store.postgres import limits
 from onward.store.postgres.execute import S, tell_parents
 from onward.store.postgres.pool import Pool
-from onward.store.postgres.session import Loan, behind_a_pooler, connect, plain
+from onward.store.postgres.session import Loan, connect, plain, probe
 from onward.store.postgres.tenancy import OF_ALL_TENANTS, TenantLoan, TenantReads
 from onward.store.shared.codec import Codec
 from onward.store.shared.database import Job
@@ -68,11 +68,14 @@ class PostgresConnection:
 class PostgresDatabase:
     """See `shared.database.Database`."""
 
-    def __init__(self, url: str, connections: int) -> None:
+    def __init__(self, url: str, connections: int, epoch: str | None = None) -> None:
+        """With an epoch, this process writes in that one only, whatever the database has when it is opened."""
         parts = urllib.parse.urlsplit(url)
         self.url, self._max_connections = url, connections
         self.where = f"PostgreSQL {parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
         self.codec: Codec | None = None
+        self.epoch: str | None = epoch
+        self._inherited_epoch = epoch
         self.pool: Pool | None = None
         self.pooled = False
         """Whether a transaction pooler stands between this process and the server."""
@@ -81,10 +84,17 @@ class PostgresDatabase:
 
     async def open(self) -> None:
         try:
-            self.pooled = await behind_a_pooler(self.url)
+            self.pooled, epoch = await probe(self.url)
         except Exception as error:
             raise plain(error, self.where) from None
-        self.pool = Pool(lambda: connect(self.url, pooled=self.pooled), self._max_connections)
+        self.epoch = self._inherited_epoch or epoch
+        self.pool = Pool(lambda: connect(self.url, pooled=self.pooled, epoch=self.epoch), self._max_connections)
+
+    async def enter(self, epoch: str) -> None:
+        """Write in this epoch only. Connections that were made before it was known are closed: the tables are new."""
+        if self._inherited_epoch is None and epoch != self.epoch and self.pool is not None:
+            self.epoch = epoch
+            await self.pool.drop_idle()
 
     async def close(self) -> None:
         pools, self.pool, self._tenant_pool = [self.pool, self._tenant_pool], None, None
@@ -107,7 +117,9 @@ class PostgresDatabase:
         if self.tenant_reads.role is None:
             return self.connection()
         if self._tenant_pool is None:
-            self._tenant_pool = Pool(lambda: connect(self.url, pooled=self.pooled), self._max_connections)
+            self._tenant_pool = Pool(
+                lambda: connect(self.url, pooled=self.pooled, epoch=self.epoch), self._max_connections
+            )
         return self.tenant_reads.loan(self._tenant_pool, self.where, tenant, pooled=self.pooled)
 
     async def fetch(self, name: str, /, **values: Any) -> list[Any]:

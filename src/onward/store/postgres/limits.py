@@ -3,7 +3,6 @@ commit. It takes that lock after all queue rows, and never waits for a queue row
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,9 +29,7 @@ async def claim(connection: Any, values: dict[str, Any], rules: Rules, most: int
         connection, rules, sorted({candidate.gate for candidate in line if candidate.gate is not None})
     )
     taken, refused = share(line, rooms, most)
-    claimed = await _take(
-        connection, values["worker"], [(candidate.id, rules.mark(candidate.gate)) for candidate in taken]
-    )
+    claimed = await _take(connection, values, [(candidate.id, rules.mark(candidate.gate)) for candidate in taken])
     if refused:
         ids, gates = zip(*[(candidate.id, candidate.gate) for candidate in sorted(refused)], strict=True)
         await run(connection, "refuse", ids=ids, gates=gates)
@@ -53,12 +50,11 @@ async def _rooms(connection: Any, rules: Rules, gates: list[str]) -> dict[str, R
     return {row["gate"]: Room(rules.bound(row["gate"]), row["held"], row["full_at"], row["now"]) for row in rows}
 
 
-async def _take(connection: Any, worker: str, wanted: list[tuple[str, str | None]]) -> list[Claimed]:
+async def _take(connection: Any, values: dict[str, Any], wanted: list[tuple[str, str | None]]) -> list[Claimed]:
     if not wanted:
         return []
     ids, gates = zip(*wanted, strict=True)
-    mark = json.dumps({"worker": worker}).encode()
-    rows = await fetch(connection, "claim_these", worker=worker, ids=ids, gates=gates, data=mark)
+    rows = await fetch(connection, "claim_these", worker=values["worker"], ids=ids, gates=gates, data=values["data"])
     return [Claimed._make(row) for row in rows]
 
 

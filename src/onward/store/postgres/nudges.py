@@ -82,14 +82,14 @@ class PostgresNudges:
         if not self._db.pooled:
             return True, "direct"
         if self.bell is None:
-            return True, "through a transaction pooler: no LISTEN, polling instead (a bell is faster: set ONWARD_BELL)"
+            return True, "through a pooler: no LISTEN, polling instead (a bell is faster: set ONWARD_BELL)"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BELL_TIMEOUT_S):
                 await self.bell.connected()
-                return True, "through a transaction pooler: no LISTEN, the bell rings instead"
+                return True, "through a pooler: no LISTEN, the bell rings instead"
         return (
             None,
-            "through a transaction pooler: no LISTEN, and the broker of the bell does not answer: polling instead",
+            "through a pooler: no LISTEN, and the broker of the bell does not answer: polling instead",
         )
 
     async def attend(self, worker: str) -> str:

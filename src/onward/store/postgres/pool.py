@@ -82,6 +82,13 @@ class Pool:
         if len(self._idle) > 1:
             self._timer = loop.call_at(self._idle[0][1] + IDLE_S, self._close_idle)
 
+    async def drop_idle(self) -> None:
+        """Close the idle connections: the next borrower gets a new one."""
+        idle, self._idle = self._idle, []
+        self._open -= len(idle)
+        for connection, _ in idle:
+            await _close(connection)
+
     def _next(self) -> None:
         while self._line:
             turn = self._line.popleft()
@@ -97,7 +104,11 @@ class Pool:
             self._timer = None
         idle, self._idle = self._idle, []
         for connection, _ in idle:
-            try:
-                await connection.close(timeout=1)
-            except Exception:
-                connection.terminate()
+            await _close(connection)
+
+
+async def _close(connection: Any) -> None:
+    try:
+        await connection.close(timeout=1)
+    except Exception:
+        connection.terminate()

@@ -10,7 +10,9 @@ from typing import Any
 
 import asyncpg
 
-from onward.errors import DiskFull, InvalidInput, ReadOnly, StoreUnavailable, TooSlow
+from onward.core.epoch import FIRST
+from onward.errors import DiskFull, EpochEnded, InvalidInput, ReadOnly, StoreUnavailable, TooSlow
+from onward.store import statements
 from onward.store.postgres.pool import Pool
 from onward.store.shared.database import UNSTORABLE
 
@@ -58,6 +60,12 @@ SET_LOCAL = "".join(
 """The settings of a session, for one transaction."""
 
 
+EPOCH_SETTING = "onward.epoch"
+"""The setting of a session that names its epoch. After a restore, triggers compare it with the epoch of the database."""
+
+EPOCH_ID = statements.text("epoch_id")
+
+
 class Pooled(asyncpg.Connection):  # type: ignore[misc]
     """A connection through a transaction pooler. It sends the settings of a session at the beginning of each transaction, in the same
     message: the next transaction may have another session, and without its limits a frozen client would keep its locks for ever."""
@@ -67,6 +75,13 @@ class Pooled(asyncpg.Connection):  # type: ignore[misc]
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
         """Run a statement."""
         return await super().execute(self.BEGIN if query == "BEGIN;" else query, *args, timeout=timeout)  # type: ignore[no-any-return]
+
+
+def _pooled_in(epoch: str | None) -> type[Pooled]:
+    """The class of connections that name this epoch at the beginning of each transaction."""
+    if epoch is None:
+        return Pooled
+    return type("Pooled", (Pooled,), {"BEGIN": f"{Pooled.BEGIN}SET LOCAL {EPOCH_SETTING} = '{epoch}';"})
 
 
 async def attempt_connection(url: str, **options: Any) -> Any:
@@ -81,20 +96,24 @@ async def attempt_connection(url: str, **options: Any) -> Any:
         raise
 
 
-async def connect(url: str, *, pooled: bool) -> Any:
-    """A connection for statements."""
+async def connect(url: str, *, pooled: bool, epoch: str | None = None) -> Any:
+    """A connection for statements that writes in this epoch only; without one, in any."""
     # The statements of an idle worker stay planned as long as its connection lasts: the next task must not wait for a plan.
-    planned = {"server_settings": SESSION, "max_cached_statement_lifetime": 0}
-    session: dict[str, Any] = {"statement_cache_size": 0, "connection_class": Pooled} if pooled else planned
+    named = {} if epoch is None else {EPOCH_SETTING: epoch}
+    planned = {"server_settings": SESSION | named, "max_cached_statement_lifetime": 0}
+    session: dict[str, Any] = {"statement_cache_size": 0, "connection_class": _pooled_in(epoch)} if pooled else planned
     return await attempt_connection(url, command_timeout=STATEMENT_TIMEOUT_S, **session)
 
 
-async def behind_a_pooler(url: str) -> bool:
-    """Whether a transaction pooler stands between this process and the server: it invents the process id of the backend."""
+async def probe(url: str) -> tuple[bool, str | None]:
+    """Whether a transaction pooler stands between this process and the server (it invents the process id of the backend), and the
+    epoch of the database (None where there is none yet)."""
     connection = await attempt_connection(url, statement_cache_size=0)
     try:
         async with connection.transaction():
-            return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
+            pid, known = await connection.fetchrow("SELECT pg_backend_pid(), to_regclass('onward_epochs') IS NOT NULL")
+            epoch = await connection.fetchval(EPOCH_ID) or FIRST.id if known else None
+            return bool(pid != connection.get_server_pid()), epoch
     finally:
         await connection.close(timeout=5)
 
@@ -102,6 +121,8 @@ async def behind_a_pooler(url: str) -> bool:
 def plain(error: BaseException, where: str) -> BaseException:
     """Translate an error of asyncpg or the system into one of errors.py; other errors stay as they are."""
     match error:
+        case asyncpg.PostgresError(sqlstate="OW001"):
+            return EpochEnded(where)
         case asyncpg.ReadOnlySQLTransactionError():
             return ReadOnly(where)
         case asyncpg.DiskFullError():

@@ -8,7 +8,6 @@ polling and the lease are enough, and statements are not prepared.
 from __future__ import annotations
 
 import asyncio
-import json
 import operator
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import asyncpg
 
 from onward.core.crash import crashpoint
-from onward.core.record import Entry, Record
+from onward.core.record import Entry, Record, shift_data
 from onward.core.task import NewTask
 from onward.core.tenant_quota import turn_groups
 from onward.errors import TaskNotFound
@@ -27,6 +26,7 @@ from onward.store.port.core import Batch, Claimed, Foreign, Outlook, Store, Subm
 from onward.store.port.listing import MAX_BYTES
 from onward.store.postgres import limits
 from onward.store.postgres import migrate as postgres_migrate
+from onward.store.postgres.backup import PostgresBackups
 from onward.store.postgres.database import PostgresDatabase
 from onward.store.postgres.execute import REFUSED, S, records, run, there
 from onward.store.postgres.health import PostgresHealth
@@ -62,11 +62,12 @@ class PostgresStore(SharedStore):
 
     _db: PostgresDatabase
 
-    def __init__(self, url: str, *, connections: int = 6) -> None:
-        database = PostgresDatabase(url, connections)
+    def __init__(self, url: str, *, connections: int = 6, epoch: str | None = None) -> None:
+        database = PostgresDatabase(url, connections, epoch)
         super().__init__(database)
         self.url, self.where = url, database.where
         self._migrations = migrate.load("postgres")
+        self.backups = PostgresBackups(url, database.where)
         self._marks = Marks()
         self._nudges = PostgresNudges(database, self._marks)
         self._limited: set[str] = set()
@@ -108,7 +109,7 @@ class PostgresStore(SharedStore):
         await self._db.close()
 
     def clone(self) -> Store:
-        clone = PostgresStore(self.url, connections=1)
+        clone = PostgresStore(self.url, connections=1, epoch=self._db.epoch)
         clone.data_keys.use_same(self.data_keys)
         return clone
 
@@ -132,13 +133,14 @@ class PostgresStore(SharedStore):
         state = await self._state()
         migrate.check(self.where, self._migrations, state)
         await self._check_mirror(marked=state.mirror)
+        await self._enter_epoch(state)
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _insert_tasks(self, new: Sequence[NewTask], connection: Any) -> list[Submitted]:
         if connection is not None:
             (row,) = await self._db.fetch("now")
-            return await submit_through(connection, new, row[0], ON_POSTGRES)
+            return await submit_through(connection, new, row[0], ON_POSTGRES, (self.where, self._db.epoch))
         while True:
             created = await self._insert(new)
             self._nudges.submitted = frozenset(created)
@@ -219,6 +221,7 @@ class PostgresStore(SharedStore):
         *,
         alone: bool = False,
         without: Sequence[str] = (),
+        version: str = "",
     ) -> list[Claimed]:
         values = {
             "worker": worker,
@@ -228,10 +231,10 @@ class PostgresStore(SharedStore):
             "alone": alone,
             "without": [group for tenant in without for group in turn_groups(tenant)],
             "scan": shared_limits.scan_of(room),
+            "data": shift_data(worker, version),
         }
         if queue not in self._limited:
-            mark = json.dumps({"worker": worker}).encode()
-            claimed_rows = await self._claim_unlimited(values | {"data": mark})
+            claimed_rows = await self._claim_unlimited(values)
             if claimed_rows or not shared_limits.rules(await self._db.fetch("limits"), queue, names):
                 return [Claimed._make(row) for row in claimed_rows]
             self._limited.add(queue)
@@ -240,7 +243,8 @@ class PostgresStore(SharedStore):
         )
         if queue in self._limited:
             return claimed
-        return await self._claim(worker, queue, names, room, alone=alone, without=without)  # there is no limit any more
+        # There is no limit any more.
+        return await self._claim(worker, queue, names, room, alone=alone, without=without, version=version)
 
     async def _claim_unlimited(self, values: dict[str, Any]) -> list[Any]:
         if values["alone"]:

@@ -73,6 +73,12 @@ class Database(Protocol):
     where: str
     codec: Codec | None
     """Seals and opens payloads; None when payloads are stored as they are."""
+    epoch: str | None
+    """The epoch in which this process writes; None before it has opened the database."""
+
+    async def enter(self, epoch: str) -> None:
+        """Write in this epoch only: later ones are refused with EpochEnded."""
+        ...
 
     async def fetch(self, name: str, /, **values: Any) -> list[Any]:
         """The rows of one statement that only reads."""

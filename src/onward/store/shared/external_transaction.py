@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onward.core.epoch import FIRST
 from onward.core.task import NEVER, NewTask
-from onward.errors import UsageError
+from onward.errors import EpochEnded, UsageError
 from onward.store import statements
 from onward.store.port.values import Submitted
 
@@ -33,7 +34,10 @@ _TURN = statements.text("turn")
 _WEBHOOK = statements.text("subscribe_task")
 _BORN_PAUSED = statements.text("born_paused")
 ADD_DATA_KEY = statements.text("data_key_add_through")
-_SUBMITTED = "SELECT id, fingerprint FROM onward_tasks WHERE id = :id OR key = :key"
+_SUBMITTED = (
+    "SELECT id, fingerprint, (SELECT e.id FROM onward_epochs e ORDER BY e.number DESC LIMIT 1) AS epoch "
+    "FROM onward_tasks WHERE id = :id OR key = :key"
+)
 _PARAMETER = re.compile(r":([a-z_]+)")
 _OWN = "onward"
 _DOLLARS = {"asyncpg", _OWN}
@@ -44,9 +48,10 @@ ON_SQLITE = ("apsw", _OWN)
 
 
 async def submit_through(
-    connection: Any, new: Sequence[NewTask], now: float, allowed: tuple[str, ...]
+    connection: Any, new: Sequence[NewTask], now: float, allowed: tuple[str, ...], in_epoch: tuple[str, str | None]
 ) -> list[Submitted]:
-    """Submit with the caller's connection, which must be of an allowed library."""
+    """Submit with the caller's connection, which must be of an allowed library. `in_epoch` is the name of the database, and the epoch in
+    which this process may write; raises EpochEnded in another."""
     check_library(connection, allowed)
     submitted = []
     for task in new:
@@ -71,7 +76,10 @@ async def submit_through(
         if task.webhook is not None:
             await run_through(connection, _WEBHOOK, values | task.webhook._asdict())
         (row,) = await run_through(connection, _SUBMITTED, values, rows=True)
-        task_id, fingerprint = row.values() if isinstance(row, dict) else row  # the caller may have set a row factory
+        # The caller may have set a row factory.
+        task_id, fingerprint, epoch = row.values() if isinstance(row, dict) else row
+        if (epoch or FIRST.id) != in_epoch[1]:
+            raise EpochEnded(in_epoch[0])
         submitted.append(Submitted(task_id, task_id == task.id, fingerprint))
     return submitted
 

@@ -130,6 +130,14 @@ class Listing(OverDatabase):
         """Tasks that wait because of an effect in doubt."""
         return [row[0] for row in await self._db.fetch("doubts")]
 
+    async def lost_count(self) -> int:
+        """How many unfinished tasks a restore took back to the moment of the backup."""
+        return int((await self._db.fetch("lost_count"))[0][0])
+
+    async def lost_tasks(self, after: str = "", limit: int = 1000) -> Sequence[tuple[str, str, str, str | None]]:
+        """Unfinished tasks that a restore took back to the moment of the backup, after this id, in order: id, task, reason, worker."""
+        return [(*row[:3], row[3]) for row in await self._db.fetch("lost_tasks", after=after, limit=limit)]
+
     async def model_calls(self, task_ids: Sequence[str]) -> Sequence[tuple[str, bytes]]:
         """The ids of the tasks and the data of those of their steps that may have called a model."""
         pairs = [(row[0], Record(*row[1:])) for row in await self._db.fetch("model_calls", ids=[*task_ids])]

@@ -270,10 +270,10 @@ def taken(row: Sequence[Any]) -> Taken:
     """A row of the section `taken_columns`."""
     key, (attempts, types, sink, body) = Key(*row[:3]), row[3:7]
     shift, kind, record_key, data, at = row[7:12]
-    task, created_at, task_key, encoded_options, again, number = row[12:]
+    task, created_at, task_key, encoded_options, again, number, epoch = row[12:]
     options = wire.decode(encoded_options)
     # As in rows.py: the key without the tenant.
     own_key = task_key and task_key.rpartition("\n")[2]
-    origin = Origin(task, created_at, own_key, options.get("labels"), not again, options.get("trace"))
+    origin = Origin(task, created_at, own_key, options.get("labels"), not again, options.get("trace"), epoch)
     record = Record(key.seq, shift, kind, record_key, data, at)
     return Taken(key, attempts, tuple(types.split(" ")), sink, record, origin, body, number)

@@ -11,9 +11,12 @@ from typing import Any
 
 from onward.core.page import Page
 from onward.core.task import Reason
-from onward.store.port.overview import Ended, QueueSnapshot, Unfinished
+from onward.store.port.overview import Ended, LatestShifts, QueueSnapshot, Unfinished
 from onward.store.shared.database import Connection, OverDatabase
 from onward.telemetry import MAX_LABEL_VALUES, OTHER
+
+PAGE_SHIFTS = 10_000
+"""Tasks whose latest shifts one statement reads."""
 
 PAGE_QUEUES = 1_000
 """Queues of a page. A queue has a row for each of its reasons."""
@@ -57,6 +60,13 @@ class Overview(OverDatabase):
             return now, dict(await connection.fetch("held_by"))
 
         return await self._db.read(job)
+
+    async def latest_shifts(self, *, after: str = "", limit: int = PAGE_SHIFTS) -> Page[LatestShifts]:
+        """How many unfinished tasks there are, by reason and latest shift: those of a page of tasks, by their ids. `next` is the id after
+        which the next page begins."""
+        groups = await self._db.fetch("latest_shifts", after=after, limit=limit)
+        full = sum(group[2] for group in groups) >= limit
+        return Page([LatestShifts(*group[:3]) for group in groups], max(group[3] for group in groups) if full else None)
 
     async def ended(self, most: int) -> Ended:
         """How many tasks have ended, counted up to `most`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from onward.core.clock import Clock
+from onward.core.epoch import FIRST, Epoch
 from onward.errors import UsageError
+from onward.store.migrate import EPOCHS, State
 from onward.store.shared.approvals import Approvals
 from onward.store.shared.budgets import Budgets
 from onward.store.shared.data_keys import DataKeys
@@ -48,6 +50,12 @@ class SharedStore(CoreVerbs):
         self.sealing = Sealing(database)
         self.sessions = Sessions(database, self.audit)
         self.tenant_quotas = TenantQuotas(database, self.audit)
+
+    async def _enter_epoch(self, state: State) -> None:
+        """Learn the epoch of the database. From now on this process writes in this epoch only."""
+        rows = await self._db.fetch("epoch") if state.newest >= EPOCHS else []
+        self.epoch = Epoch._make(rows[0])._replace(own_tables=bool(rows[0][4])) if rows else FIRST
+        await self._db.enter(self.epoch.id)
 
     async def _check_mirror(self, *, marked: bool) -> None:
         """Raises UsageError where the tasks in the database belong to another engine than the caller expects. An own worker would claim the

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from onward.core import wire
 from onward.core.audit import AuditEvent
+from onward.core.epoch import FIRST, Epoch, lost_at
 from onward.core.page import Page
 from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
 from onward.core.task import NEEDS_A_PERSON, SAID, Message, NewTask, State, Task
@@ -39,6 +41,7 @@ class CoreVerbs(OverDatabase, abc.ABC):
 
     libraries: tuple[str, ...]
     """Libraries whose connections `submit` takes."""
+    epoch: Epoch = FIRST
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -77,8 +80,9 @@ class CoreVerbs(OverDatabase, abc.ABC):
         *,
         alone: bool = False,
         without: Sequence[str] = (),
+        version: str = "",
     ) -> list[Claimed]:
-        claimed = await self._claim(worker, queue, names, room, alone=alone, without=without)
+        claimed = await self._claim(worker, queue, names, room, alone=alone, without=without, version=version)
         codec = self._db.codec
         return claimed if codec is None or not claimed else await codec.claimed(claimed)
 
@@ -92,6 +96,7 @@ class CoreVerbs(OverDatabase, abc.ABC):
         *,
         alone: bool = False,
         without: Sequence[str] = (),
+        version: str = "",
     ) -> list[Claimed]:
         """Claim tasks, with their inputs as they are stored."""
 
@@ -155,7 +160,7 @@ class CoreVerbs(OverDatabase, abc.ABC):
         return await self._db.transact(lambda c: _cancel(c, task_id))
 
     async def resume(self, task_id: str, asker: str | None = None) -> bool:
-        return await self._db.transact(lambda c: _resume(c, task_id, asker))
+        return await self._db.transact(lambda c: _resume(c, task_id, asker, self.epoch))
 
     async def pause(self, task_id: str) -> bool | None:
         holders = await self._db.write("pause", id=task_id)
@@ -260,11 +265,12 @@ async def _cancel(connection: Connection, task_id: str) -> Stopped:
     return Stopped(True, held=held)
 
 
-async def _resume(connection: Connection, task_id: str, asker: str | None) -> bool:
+async def _resume(connection: Connection, task_id: str, asker: str | None, epoch: Epoch) -> bool:
     outcome = await connection.first("outcome", id=task_id)
     reason, _, worker, paused, _ = await connection.first("queue_row", id=task_id) or (None,) * 5
-    held = False
+    held, lost = False, None
     if outcome is not None and outcome[0] == State.FAILED:
+        lost = lost_at(epoch, outcome[2])  # it may have been resumed after the backup before
         await connection.run("drop_outcome", id=task_id)
         await connection.run("reopen", id=task_id)
     elif paused or (reason in NEEDS_A_PERSON and worker is None):
@@ -277,7 +283,13 @@ async def _resume(connection: Connection, task_id: str, asker: str | None) -> bo
     if held:  # in the middle of a step: a record here would fence the worker
         return True
     head, _ = await connection.first("head", id=task_id)
-    await connection.run("outsider_record", id=task_id, seq=head + 1, kind=RESUMED, data=b"{}")
+    await connection.run(
+        "outsider_record",
+        id=task_id,
+        seq=head + 1,
+        kind=RESUMED,
+        data=wire.encode({} if lost is None else {"lost": lost.to_json()}),
+    )
     return True
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import apsw
 
 from onward.core.clock import Clock
+from onward.core.epoch import FIRST
 from onward.core.limit import LimitRow
 from onward.core.task import Message
-from onward.errors import StoreUnavailable
+from onward.errors import EpochEnded, StoreUnavailable
 from onward.store.port.values import ChildEnd
 from onward.store.shared import tasks
 from onward.store.shared.codec import Codec
@@ -83,6 +84,10 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a job on SQLite waited for something")
 
 
+def _anything(_: apsw.Connection) -> None:
+    """The check of a transaction that may do anything."""
+
+
 class SqliteDatabase:
     """See `shared.database.Database`."""
 
@@ -90,6 +95,8 @@ class SqliteDatabase:
         self.path, self.clock, self.inline = path, clock, inline
         self.where = "SQLite in memory" if path == MEMORY else f"SQLite file {path}"
         self.codec: Codec | None = None
+        self.epoch: str | None = None
+        """The epoch of the database when this process opened it."""
         self.writer: Lane | None = None
         self.reader: Lane | None = None
         self._files = Files(MEMORY, self.where)
@@ -102,6 +109,10 @@ class SqliteDatabase:
             alone = self.path == MEMORY or self.inline
             self.reader = self.writer if alone else self._lane("BEGIN", "onward-reader")
 
+    async def enter(self, epoch: str) -> None:
+        """Write in this epoch only."""
+        self.epoch = epoch
+
     def protect(self) -> None:
         """Remember which file this is, and lock it against other SQLite libraries of this process. The file is in WAL mode now."""
         self._files = Files(self.path, self.where)
@@ -110,21 +121,31 @@ class SqliteDatabase:
 
     def _lane(self, begin: str, name: str) -> Lane:
         new_connection = functools.partial(connect, self.path, self.clock)
-        if self.inline:
-            return Inline(new_connection, begin)
         reads = begin == "BEGIN"
+        begun = _anything if reads or self.path == MEMORY else self._check_epoch  # no other process has this memory
+        if self.inline:
+            return Inline(new_connection, begin, begun)
         return Threaded(
             new_connection,
             name,
             begin,
             check=lambda: self._files.check_now_and_then() if reads else self._files.check(),
+            begun=begun,
         )
+
+    def _check_epoch(self, connection: apsw.Connection) -> None:
+        """Refuse to write in a later epoch than the one that was opened. (A `single` job needs no such check: it appends records, and
+        a restore has taken the numbers after those that this process knows.)"""
+        if self.epoch is not None:
+            (epoch,) = next(connection.execute(S["epoch_id"].sql), (FIRST.id,))
+            if epoch != self.epoch:
+                raise EpochEnded(self.where)
 
     def close(self) -> None:
         with self._guard.released():
             for lane in {id(lane): lane for lane in (self.writer, self.reader) if lane is not None}.values():
                 lane.close()
-        self.writer = self.reader = None
+        self.writer = self.reader = self.epoch = None
         self._files = Files(MEMORY, self.where)
 
     async def writing(self, job: Callable[[apsw.Connection], T], *, urgent: bool = False, single: bool = False) -> T:

@@ -44,10 +44,11 @@ class Lane(Protocol):
     def close(self) -> None: ...
 
 
-def transact(connection: apsw.Connection, begin: str, job: Job[T]) -> T:
+def transact(connection: apsw.Connection, begin: str, job: Job[T], begun: Job[None]) -> T:
     """Run one job in a transaction of its own."""
     connection.execute(begin)
     try:
+        begun(connection)
         result = job(connection)
         connection.execute("COMMIT")
     except BaseException:
@@ -79,9 +80,12 @@ class Patient:
 class Inline:
     """Jobs run at once, in the caller."""
 
-    def __init__(self, connect: Callable[[], apsw.Connection], begin: str = "BEGIN IMMEDIATE") -> None:
+    def __init__(
+        self, connect: Callable[[], apsw.Connection], begin: str = "BEGIN IMMEDIATE", begun: Job[None] = lambda _: None
+    ) -> None:
         self._connection = connect()
         self._begin = begin
+        self.begun = begun
         self._held: asyncio.Future[None] | None = None
 
     @contextlib.asynccontextmanager
@@ -101,7 +105,7 @@ class Inline:
             if reads:
                 return job(self._connection)
             await asyncio.shield(self._held)
-        return transact(self._connection, self._begin, job)
+        return transact(self._connection, self._begin, job, (lambda _: None) if reads else self.begun)
 
     def close(self) -> None:
         self._connection.close()
@@ -139,11 +143,13 @@ class Threaded:
         begin: str = "BEGIN IMMEDIATE",
         most: int = 500,
         check: Callable[[], None] = lambda: None,
+        begun: Job[None] = lambda _: None,
     ) -> None:
-        """`check` raises when the database is not the one that was opened. It is called after each commit, before the callers get their
+        """`begun` is called in each transaction before its jobs, and raises when they may not run (a `single` job has no such call).
+        `check` raises when the database is not the one that was opened. It is called after each commit, before the callers get their
         results: only then is it known which file the commit went to. (It is not called before as well: a system call lets the event
         loop run first, which costs more than the call.)"""
-        self._connect, self._begin, self._most, self._check = connect, begin, most, check
+        self._connect, self._begin, self._most, self._check, self._begun = connect, begin, most, check, begun
         self._waiting: collections.deque[Call] = collections.deque()
         self._lock = threading.Condition()
         self._lent: queue.SimpleQueue[Any] | None = None
@@ -246,6 +252,7 @@ class Threaded:
             calls[0].result = calls[0].job(connection)
             return
         connection.execute(self._begin)
+        self._begun(connection)
         if len(calls) == 1:
             calls[0].result = calls[0].job(connection)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -31,7 +30,7 @@ def claim(connection: apsw.Connection, values: dict[str, Any], rules: Rules, mos
         rooms[gate] = Room(rules.bound(gate), held, full_at, now)
     taken, refused = share(line, rooms, most)
     marks = {candidate.id: rules.mark(candidate.gate) for candidate in taken}
-    claimed = _take(connection, values["worker"], [(rows[task_id], gate) for task_id, gate in marks.items()], now)
+    claimed = _take(connection, values, [(rows[task_id], gate) for task_id, gate in marks.items()], now)
     connection.executemany(S["refuse"].sql, [(candidate.id, candidate.gate) for candidate in refused])
     for gate, room in rooms.items():
         if room.spent:
@@ -42,9 +41,9 @@ def claim(connection: apsw.Connection, values: dict[str, Any], rules: Rules, mos
 
 
 def _take(
-    connection: apsw.Connection, worker: str, wanted: list[tuple[tuple[Any, ...], str | None]], now: float
+    connection: apsw.Connection, values: dict[str, Any], wanted: list[tuple[tuple[Any, ...], str | None]], now: float
 ) -> list[Claimed]:
-    mark = json.dumps({"worker": worker}).encode()
+    worker, mark = values["worker"], values["data"]
     insert(connection, "begin_shift", [(row[0], row[9] + 1, row[9] + 1, SHIFT, "", mark, now) for row, _ in wanted])
     connection.executemany(S["take_behind"].sql, [(worker, row[0], gate) for row, gate in wanted])
     return [claimed(row, now, gate) for row, gate in wanted]

@@ -16,7 +16,7 @@ import apsw
 
 from onward.core.clock import Clock, SystemClock
 from onward.core.crash import crashpoint
-from onward.core.record import SHIFT, Entry, Record
+from onward.core.record import SHIFT, Entry, Record, shift_data
 from onward.core.task import NEVER, NewTask
 from onward.core.tenant_quota import turn_groups
 from onward.errors import TaskNotFound, UsageError
@@ -33,6 +33,7 @@ from onward.store.shared.follow import Tails
 from onward.store.shared.schedules import Schedules
 from onward.store.shared.store import SharedStore
 from onward.store.sqlite import limits
+from onward.store.sqlite.backup import SqliteBackups
 from onward.store.sqlite.database import SqliteConnection, SqliteDatabase, finish
 from onward.store.sqlite.execute import SIZES, S, check_heard, first, insert, run, save
 from onward.store.sqlite.file import Plainly
@@ -62,6 +63,9 @@ class SqliteStore(SharedStore):
         super().__init__(database, self._clock)
         self.path, self.inline, self.where = path, inline, database.where
         self._migrations = migrate.load("sqlite")
+        self.backups = SqliteBackups(
+            path, database.where, self._clock, lambda copy: SqliteStore(copy, clock=self._clock)
+        )
         self._nudges = SqliteNudges(database)
         self._limited: set[str] = set()
         self._looked_at = ""
@@ -139,12 +143,14 @@ class SqliteStore(SharedStore):
         state = await self._db.reading(self._state)
         migrate.check(self.where, self._migrations, state)
         await self._check_mirror(marked=state.mirror)
+        await self._enter_epoch(state)
 
     # ── ways in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _insert_tasks(self, new: Sequence[NewTask], connection: Any) -> list[Submitted]:
         if connection is not None:
-            return await submit_through(connection, new, self._clock.now(), ON_SQLITE)
+            in_epoch = (self.where, self._db.epoch)
+            return await submit_through(connection, new, self._clock.now(), ON_SQLITE, in_epoch)
         return await self._db.writing(lambda c: [self._submit_one(c, task) for task in new])
 
     def _submit_one(self, connection: apsw.Connection, new: NewTask) -> Submitted:
@@ -206,6 +212,7 @@ class SqliteStore(SharedStore):
         *,
         alone: bool = False,
         without: Sequence[str] = (),
+        version: str = "",
     ) -> list[Claimed]:
         values = {
             "worker": worker,
@@ -215,11 +222,12 @@ class SqliteStore(SharedStore):
             "alone": alone,
             "without": json.dumps([group for tenant in without for group in turn_groups(tenant)]),
             "scan": shared_limits.scan_of(room),
+            "data": shift_data(worker, version),
         }
         statement = "ready_suspect" if alone else "ready_beside" if without else "ready"
 
         def job(connection: apsw.Connection) -> list[Claimed]:
-            now, mark = self._clock.now(), json.dumps({"worker": worker}).encode()
+            now, mark = self._clock.now(), values["data"]
             ready = list(run(connection, statement, **values))
             if not ready and shared_limits.rules(run(connection, "limits"), queue, names):
                 self._limited.add(queue)

@@ -128,6 +128,7 @@ async def _borrow_inline(
 
         connection.execute("BEGIN IMMEDIATE")
         try:
+            lane.begun(connection)
             _record(connection, await asyncio.wait_for(body(Borrowed(ask)), seconds), known)
             connection.execute("COMMIT")
         except BaseException:

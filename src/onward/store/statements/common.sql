@@ -617,6 +617,19 @@ WHERE COALESCE(o.tenant, '') = :tenant GROUP BY q.reason
 -- How many tasks each worker holds.
 SELECT worker, count(*) AS several FROM onward_queue WHERE worker IS NOT NULL GROUP BY worker
 
+-- name: latest_shifts
+-- Of a page of the unfinished tasks, by id: how many there are, by reason and by the data of the `shift.started` record of their latest
+-- shift. A shift that only handed the task back, or parked it, does not count where there was another one. The data is NULL for a task
+-- that was never started.
+SELECT data, reason, count(*) AS several, max(task_id) AS last FROM (
+    SELECT q.task_id, q.reason, COALESCE(
+        (SELECT s.data FROM onward_journal j JOIN onward_journal s ON s.task_id = j.task_id AND s.seq = j.shift
+         WHERE j.task_id = q.task_id AND j.shift > 0 AND j.kind NOT IN ('shift.started', 'shift.ended', 'message.received', 'task.parked')
+         ORDER BY j.seq DESC LIMIT 1),
+        (SELECT j.data FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind = 'shift.started' ORDER BY j.seq DESC LIMIT 1)) AS data
+    FROM onward_queue q WHERE q.task_id > :after ORDER BY q.task_id LIMIT :limit) p
+GROUP BY data, reason
+
 -- name: ended
 -- How many tasks have ended, by state, counted up to a number.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM onward_outcomes LIMIT :most) a) AS ended,
@@ -776,7 +789,7 @@ FROM lanes l WHERE l.lane IS NOT NULL
 -- The columns of a row that a relay sends.
 SELECT o.task_id, o.seq, o.subscription, o.attempts, s.types, s.sink, o.body, j.shift, j.kind, j.key, j.data, j.at, t.task, t.created_at, t.key, t.options,
        j.kind = 'shift.started' AND EXISTS (SELECT 1 FROM onward_journal f WHERE f.task_id = j.task_id AND f.seq < j.seq AND f.kind = 'shift.started') AS again,
-       o.number
+       o.number, (SELECT count(*) FROM onward_epochs e WHERE e.restored_at <= j.at) AS epoch
 
 -- name: finish_rows
 -- Delete rows that a broker has, when this relay still holds them.
@@ -1678,3 +1691,59 @@ ORDER BY tenant, collection, key LIMIT :limit
 -- name: document_seal
 -- Seal a document that is as it was read.
 UPDATE onward_documents SET data = :data WHERE tenant = :tenant AND collection = :collection AND key = :key AND data = :seen RETURNING key
+
+-- name: epoch
+-- The present epoch.
+SELECT number, id, backup_at, restored_at, own_tables FROM onward_epochs ORDER BY number DESC LIMIT 1
+
+-- name: epoch_id
+-- The name of the present epoch.
+SELECT id FROM onward_epochs ORDER BY number DESC LIMIT 1
+
+-- name: epoch_begin
+-- A new epoch.
+INSERT INTO onward_epochs (number, id, backup_at, restored_at, own_tables) VALUES (:number, :id, :backup_at, :restored_at, :own_tables)
+
+-- name: epoch_release
+-- Free the tasks that workers of the epoch before held. Their leases have ended.
+UPDATE onward_queue SET worker = NULL, due_at = CASE WHEN paused THEN CAST(:never AS float8) END, reason = CASE WHEN paused THEN 'paused' ELSE 'queued' END
+WHERE worker IS NOT NULL
+
+-- name: epoch_verdicts
+-- Unfinished tasks may have acted on these verdicts since the backup: their effects are in doubt again, and can be resolved again.
+UPDATE onward_inbox SET ref = NULL WHERE kind = 'resolve' AND name IN ('not_happened', 'nothing_happened')
+AND task_id IN (SELECT task_id FROM onward_queue)
+
+-- name: epoch_workers
+-- Forget the workers of the epoch before.
+DELETE FROM onward_workers
+
+-- name: epoch_intakes
+-- Forget what their intakes reported.
+DELETE FROM onward_intakes
+
+-- name: epoch_sessions
+-- End all sessions of people: some of them may have been ended since the backup.
+DELETE FROM onward_sessions
+
+-- name: epoch_tokens
+-- Let the next tokens of locks be higher than all that were given since the backup.
+UPDATE onward_lock_counters SET token = token + :jump
+
+-- name: epoch_held_tokens
+-- The same for the locks that tasks hold.
+UPDATE onward_locks SET token = token + :jump WHERE token IS NOT NULL
+
+-- name: epoch_moment
+-- The time of the newest record.
+SELECT COALESCE(max(at), 0) FROM onward_journal
+
+-- name: lost_count
+-- How many they are.
+SELECT count(*) FROM onward_queue q WHERE EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind = 'task.restored')
+
+-- name: lost_tasks
+-- Unfinished tasks that a restore has taken back to the moment of the backup, in the order of their ids.
+SELECT q.task_id, q.task, q.reason, q.worker FROM onward_queue q
+WHERE q.task_id > :after AND EXISTS (SELECT 1 FROM onward_journal j WHERE j.task_id = q.task_id AND j.kind = 'task.restored')
+ORDER BY q.task_id LIMIT :limit

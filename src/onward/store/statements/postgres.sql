@@ -694,7 +694,7 @@ SELECT id, task FROM onward_tasks WHERE id = :id FOR KEY SHARE
 
 -- name: outcome
 -- How a task ended, locked: only one caller can reopen it.
-SELECT state, attempt FROM onward_outcomes WHERE task_id = :id FOR UPDATE
+SELECT state, attempt, finished_at FROM onward_outcomes WHERE task_id = :id FOR UPDATE
 
 -- name: notify
 -- Nudge all processes.
@@ -828,3 +828,9 @@ SELECT 1 FROM onward_lock_counters WHERE bucket IN (SELECT l.bucket FROM onward_
 -- name: by_bytes
 -- Compares strings as Python does, whatever the order of the database is.
 COLLATE "C"
+
+-- name: epoch_records
+-- A record in the journal of each unfinished task. It takes the next number, which a worker of the epoch before would take.
+INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
+SELECT q.task_id, (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) + 1, 0, 'task.restored', '', :data::bytea, :restored_at::float8
+FROM onward_queue q

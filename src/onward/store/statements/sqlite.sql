@@ -402,7 +402,7 @@ SELECT reason, attempt, worker, paused, gate FROM onward_queue WHERE task_id = :
 
 -- name: outcome
 -- How a task ended.
-SELECT state, attempt FROM onward_outcomes WHERE task_id = :id
+SELECT state, attempt, finished_at FROM onward_outcomes WHERE task_id = :id
 
 -- name: origin
 -- The task that is forked.
@@ -493,3 +493,9 @@ RETURNING id, identity, position, sent_id, size, data
 -- name: by_bytes
 -- Compares strings as Python does, whatever the order of the database is.
 COLLATE BINARY
+
+-- name: epoch_records
+-- A record in the journal of each unfinished task. It takes the next number, which a worker of the epoch before would take.
+INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at)
+SELECT q.task_id, (SELECT max(j.seq) FROM onward_journal j WHERE j.task_id = q.task_id) + 1, 0, 'task.restored', '', :data, :restored_at
+FROM onward_queue q

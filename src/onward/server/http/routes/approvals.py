@@ -7,10 +7,11 @@ import math
 import re
 
 from onward.core import views
-from onward.core.caller import DECIDE
+from onward.core.caller import DECIDE, SUBMIT
+from onward.core.page import Page
 from onward.core.state import AgentState
 from onward.core.view_json import to_json
-from onward.core.views import Spent
+from onward.core.views import Ask, Spent
 from onward.errors import NotFound
 from onward.server.http.route import LOADED_BYTES, ApiResponse, RequestContext, Routes
 from onward.server.http.sending import LARGE_BYTES, body_response
@@ -33,7 +34,7 @@ routes = Routes("people")
     query=shapes.Pending,
 )
 async def approvals(context: RequestContext) -> ApiResponse:
-    page = await context.service.asks("approval", limit=context.query.limit, cursor=context.query.cursor)
+    page = await _asks(context, "approval")
     page.sort(key=lambda ask: (ask.expires_at or math.inf, ask.asked_at))
     return ApiResponse({"approvals": [to_json(ask) for ask in page], "next": page.next})
 
@@ -81,7 +82,7 @@ async def decide(context: RequestContext) -> ApiResponse:
     query=shapes.Pending,
 )
 async def questions(context: RequestContext) -> ApiResponse:
-    page = await context.service.asks("question", limit=context.query.limit, cursor=context.query.cursor)
+    page = await _asks(context, "question")
     return ApiResponse({"questions": [to_json(ask) for ask in page], "next": page.next})
 
 
@@ -179,6 +180,21 @@ async def state(context: RequestContext) -> ApiResponse:
 
 
 @routes.add(
+    "POST",
+    "/api/tasks/{id}/state",
+    "Change the state of an agent that has not ended. The agent applies the patch at its next turn.",
+    {200: ("The new state.", shapes.Patched)},
+    body=shapes.NewPatch,
+    scopes=(SUBMIT,),
+    errors=(404, 409),
+    tag="agents",
+)
+async def patch(context: RequestContext) -> ApiResponse:
+    changed = await context.service.patch(context.path["id"], context.body.patch, id=context.body.id)
+    return ApiResponse({"state": None if changed is None else changed.model_dump(mode="json")})
+
+
+@routes.add(
     "GET",
     "/api/tasks/{id}/artifacts",
     "The artifacts of a task, in the order in which it stored them, a page at a time.",
@@ -226,6 +242,13 @@ async def artifact(context: RequestContext) -> ApiResponse:
 
         data = await context.service.artifact(match[1], match[2], before_load)
     return ApiResponse(response=await body_response(data, 200, headers, "application/octet-stream"))
+
+
+async def _asks(context: RequestContext, kind: str) -> Page[Ask]:
+    query: shapes.Pending = context.query
+    if query.task_id is not None:
+        return await context.service.asks_of_one(query.task_id, kind, cursor=query.cursor)
+    return await context.service.asks(kind, limit=query.limit, cursor=query.cursor)
 
 
 async def _one(context: RequestContext, kind: str) -> ApiResponse:

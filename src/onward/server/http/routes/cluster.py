@@ -76,6 +76,18 @@ async def unpause_schedule(context: RequestContext) -> ApiResponse:
 
 @routes.add(
     "POST",
+    "/api/schedules/{name}/remove",
+    "Remove a schedule; its tasks stay. A worker whose code declares it creates it again.",
+    {204: ("Removed.", None)},
+    errors=(404,),
+)
+async def remove_schedule(context: RequestContext) -> ApiResponse:
+    await context.service.remove_schedule(context.path["name"])
+    return ApiResponse(response=Response(status_code=204))
+
+
+@routes.add(
+    "POST",
     "/api/schedules/{name}/trigger",
     "Submit the task of a schedule now, beside its ticks.",
     {202: ("Accepted.", shapes.Accepted)},
@@ -131,6 +143,16 @@ async def unpause_queue(context: RequestContext) -> ApiResponse:
 async def workers(context: RequestContext) -> ApiResponse:
     page = await context.service.workers(limit=context.query.limit, cursor=context.query.cursor)
     return ApiResponse({"workers": [to_json(worker) for worker in page], "next": page.next})
+
+
+@routes.add(
+    "GET",
+    "/api/versions",
+    "The versions of the code that workers have, or that ran the latest shift of an unfinished task.",
+    {200: ("Versions, the one with the most workers first.", shapes.Versions)},
+)
+async def versions(context: RequestContext) -> ApiResponse:
+    return ApiResponse({"versions": [to_json(version) for version in await context.service.versions()]})
 
 
 @routes.add(

@@ -12,6 +12,7 @@ from onward.core.views import DeadLetter, DeadLetterContent, Intake
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema.shape import Shape
 from onward.server.schema.shapes import LongPageQuery, Name, PageQuery
+from onward.service.intakes import MAX_BODY_BYTES
 
 LETTER_BYTES = 32 << 20
 """Bytes that the handler of one dead letter holds in memory, about: the store has up to 16 MB of it, sealed and opened."""
@@ -35,6 +36,12 @@ class LetterQuery(PageQuery):
     """Which dead letters."""
 
     intake: Name | None = None
+
+
+class LetterBytes(Shape):
+    """How much of the body of a dead letter to show."""
+
+    body_bytes: Annotated[int, Field(ge=0, le=LETTER_BYTES // 2)] = MAX_BODY_BYTES
 
 
 class Letters(Shape):
@@ -113,8 +120,9 @@ async def drop_letters(context: RequestContext) -> ApiResponse:
     "/api/dead-letters/{id}",
     "One dead letter with its headers and its body.",
     {200: ("The dead letter.", DeadLetterContent)},
+    query=LetterBytes,
     errors=(404,),
     loads=LETTER_BYTES,
 )
 async def dead_letter(context: RequestContext) -> ApiResponse:
-    return ApiResponse(to_json(await context.service.dead_letter(context.path["id"])))
+    return ApiResponse(to_json(await context.service.dead_letter(context.path["id"], most=context.query.body_bytes)))

@@ -125,6 +125,8 @@ class WholeTurn(TurnView):
 
     messages: list[dict[str, Any]]
     reply: dict[str, Any]
+    usage: dict[str, Any] | None
+    """The tokens that the provider reported."""
 
 
 class TurnQuery(SinceQuery):
@@ -264,7 +266,7 @@ async def turns(context: RequestContext) -> ApiResponse:
 )
 async def turn(context: RequestContext) -> ApiResponse:
     whole = await context.service.turn(context.path["id"], _parse_number(context.path["n"]))
-    return ApiResponse({**to_json(whole.view), "messages": whole.messages, "reply": whole.reply})
+    return ApiResponse({**to_json(whole.view), "messages": whole.messages, "reply": whole.reply, "usage": whole.usage})
 
 
 def _parse_number(text: str) -> int:

@@ -13,6 +13,7 @@ from onward.core.views import Key
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema.shape import Shape
 from onward.server.schema.shapes import LongPageQuery, Name, Seconds, Seq
+from onward.service.encryption import EncryptionStatus
 from onward.service.serialize import entry_json
 
 
@@ -73,6 +74,27 @@ class AuditQuery(Shape):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
+class Heads(Shape):
+    """Heads of the audit log (`NUMBER:HASH`) that were noted before."""
+
+    heads: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=1000)] = Field([])
+
+
+class AuditCheckShape(Shape):
+    """The result of a check of the whole audit log."""
+
+    sound: bool
+    entries: int
+    head: str = Field(description="The last sound entry, as `NUMBER:HASH`. Note it elsewhere.")
+    broken: int | None = Field(description="The first entry that was changed, or is missing.")
+    cause: Literal["", "tampered", "no_key", "unkeyed", "unsealed"]
+    why: str
+    keyed_from: int | None = Field(description="The first entry with a key.")
+    end: Literal["head", "seal", "unproven"] = Field(
+        description="What vouches that no entry behind the last one is missing."
+    )
+
+
 routes = Routes("access")
 
 
@@ -101,8 +123,7 @@ async def create_key(context: RequestContext) -> ApiResponse:
     new_key = await context.service.create_key(
         body.name, body.scopes, tenant=body.tenant, agent=body.agent, expires=body.expires_s
     )
-    secret = context.server.service.subscriptions.secret_of(new_key.key.tenant)
-    payload = {**to_json(new_key.key), "token": new_key.token, "webhook_secret": secret}
+    payload = {**to_json(new_key.key), "token": new_key.token, "webhook_secret": new_key.webhook_secret}
     return ApiResponse(payload, 201, {"Cache-Control": "no-store"})
 
 
@@ -129,3 +150,29 @@ async def audit(context: RequestContext) -> ApiResponse:
     page = await context.service.audit(query.after, query.limit, query.before)
     next_ = page[-1].number if len(page) == query.limit else None
     return ApiResponse({"entries": [entry_json(entry) for entry in page], "next": next_})
+
+
+@routes.add(
+    "POST",
+    "/api/audit/verify",
+    "Check that no entry of the audit log was changed or removed, up to the heads that were noted before. It reads all of the log.",
+    {200: ("The result.", AuditCheckShape)},
+    body=Heads,
+    scopes=(ADMIN,),
+    loads=0,
+)
+async def verify_audit(context: RequestContext) -> ApiResponse:
+    verdict = await context.service.verify_audit(context.body.heads)
+    return ApiResponse({"sound": verdict.sound, **dataclasses.asdict(verdict)})
+
+
+@routes.add(
+    "GET",
+    "/api/encryption",
+    "The keys of encrypted payloads: which master keys are in use. No key itself is shown.",
+    {200: ("The keys.", EncryptionStatus)},
+    loads=0,
+)
+async def encryption(context: RequestContext) -> ApiResponse:
+    status = await context.service.encryption()
+    return ApiResponse({**to_json(status), "masters": dict(status.masters)})

@@ -75,7 +75,7 @@ async def submit(context: RequestContext) -> ApiResponse:
         trace=incoming(context.request.headers),
         webhook=body.webhook_url,
     )
-    (task_id,) = await context.service.submit([request], after=body.after)
+    (task_id,) = await context.service.submit([request], after=body.after, unchecked=body.unchecked)
     headers = {"Location": f"{context.request.scope.get('root_path', '')}/api/tasks/{task_id}"}
     wait_s = _prefer_wait(context)
     if wait_s is None or READ not in context.service.caller.scopes:  # a caller that may not read has no use for waiting
@@ -99,10 +99,10 @@ async def submit(context: RequestContext) -> ApiResponse:
 )
 async def list_(context: RequestContext) -> ApiResponse:
     query: shapes.TaskQuery = context.query
-    page, cursor = await context.service.list(
+    page, explanations, cursor = await context.service.list_explained(
         limit=query.limit, cursor=query.cursor, brief=query.brief, **query.to_filter()
     )
-    return await _page(context, page, cursor)
+    return await _page(page, explanations, cursor)
 
 
 @routes.add(
@@ -133,7 +133,7 @@ async def get(context: RequestContext) -> ApiResponse:
 )
 async def children(context: RequestContext) -> ApiResponse:
     page, cursor = await context.service.children(context.path["id"], context.query.limit, context.query.cursor)
-    return await _page(context, page, cursor)
+    return await _page(page, await context.server.service.explainer.of(page), cursor)
 
 
 @routes.add(
@@ -250,6 +250,22 @@ async def fork(context: RequestContext) -> ApiResponse:
 
 
 @routes.add(
+    "GET",
+    "/api/tasks/{id}/forks",
+    "The records after which a task can be forked, in order.",
+    {200: ("Records without their data.", shapes.ForkPlaces)},
+    query=shapes.AfterQuery,
+    errors=(404,),
+)
+async def fork_places(context: RequestContext) -> ApiResponse:
+    query: shapes.AfterQuery = context.query
+    places = [place for place in await context.service.fork_places(context.path["id"]) if place.seq > query.after]
+    page = places[: query.limit]
+    shown = [{"at": place.seq, "kind": place.kind, "key": place.key} for place in page]
+    return ApiResponse({"places": shown, "next": page[-1].seq if len(places) > len(page) else None})
+
+
+@routes.add(
     "POST",
     "/api/tasks/{id}/signals/{name}",
     "Send a signal to a task. It is kept until the task waits for it.",
@@ -276,8 +292,7 @@ async def message(context: RequestContext) -> ApiResponse:
     return _task(await context.service.message(context.path["id"], context.body.text, id=context.body.id))
 
 
-async def _page(context: RequestContext, tasks: Tasks, cursor: str | None) -> ApiResponse:
-    explanations = await context.server.service.explainer.of(tasks)
+async def _page(tasks: Tasks, explanations: Mapping[str, Explanation], cursor: str | None) -> ApiResponse:
     shown = []
     for begin in range(0, len(tasks), SLICE_TASKS):
         shown += [_task_with_why(task, explanations) for task in tasks[begin : begin + SLICE_TASKS]]

@@ -1,0 +1,22 @@
+"""The database as the backend of a command, with the rights of its owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.app.application import Onward
+from onward.cli.args.actor import cli_caller
+from onward.server.access.service import AuthorizedService
+from onward.service.serialize import whole_record_json
+
+
+class LocalBackend(AuthorizedService):
+    """The verbs of `AuthorizedService` for the user of this machine. The audit log and the journals have the name of that user."""
+
+    def __init__(self, app: Onward) -> None:
+        super().__init__(app.service, cli_caller())
+        self.where = app.store.where
+
+    async def record_json(self, task_id: str, seq: int) -> dict[str, Any]:
+        """One record with its input and output, as JSON; cut where it is too long. Raises NotFound."""
+        return whole_record_json(await self.record(task_id, seq))

@@ -1,0 +1,301 @@
+"""Tasks after a restore: effects that may have happened since the backup are in doubt, all others go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onward.core import record as r
+from onward.core.epoch import Epoch
+from onward.core.event import Origin, event
+from onward.store.migrate import EPOCHS, State
+from onward.store.shared import epochs
+from onward.testing import MemoryApp, drain, memory_app
+from tests.kit import sql
+
+RESTORE = "the database was restored from a backup"
+
+
+async def begin_epoch(app: MemoryApp, *, own_tables: bool = True) -> None:
+    """As a restore does, and then the process is a new one."""
+    store: Any = app.store
+    now = app.clock.now()
+    epoch = Epoch(store.epoch.number + 1, f"e{store.epoch.number + 1}", now - 60, now, own_tables)
+    await store._db.transact(lambda connection: epochs.begin(connection, epoch))
+    await store._enter_epoch(State(frozenset({EPOCHS})))
+
+
+async def take_back(app: MemoryApp, task_id: str, seq: int, *, own_tables: bool = True) -> None:
+    """Put the task back to the moment of this record, as a backup has it, and restore."""
+    await sql(app.store, f"DELETE FROM onward_journal WHERE task_id = '{task_id}' AND seq > {seq}")
+    await sql(app.store, f"DELETE FROM onward_outcomes WHERE task_id = '{task_id}'")
+    await sql(app.store, f"DELETE FROM onward_queue WHERE task_id = '{task_id}'")
+    await sql(
+        app.store,
+        "INSERT INTO onward_queue (task_id, queue, task, priority, reason, inbox) SELECT id, queue, task, priority, 'queued', "
+        f"(SELECT COALESCE(max(number), 0) FROM onward_inbox WHERE task_id = onward_tasks.id) FROM onward_tasks WHERE id = '{task_id}'",
+    )
+    await begin_epoch(app, own_tables=own_tables)
+
+
+def shop() -> tuple[MemoryApp, list[str]]:
+    """A handler with an effect of each kind; the world notes what happens to it."""
+    app, world = memory_app(), list[str]()
+
+    @app.task
+    async def sell(ctx: Any) -> list[str]:
+        async def read() -> str:
+            world.append("read")
+            return "price"
+
+        async def book() -> str:
+            world.append(f"book {ctx.key}")
+            return "booked"
+
+        async def mail() -> str:
+            world.append("mail")
+            return "mailed"
+
+        async def was_mailed() -> str | None:
+            world.append("asked")
+            return "mailed" if "mail" in world else None
+
+        async def pay() -> str:
+            world.append("pay")
+            return "paid"
+
+        async def ship() -> str:
+            world.append("ship")
+            return "shipped"
+
+        return [
+            await ctx.step(read, effect="read"),
+            await ctx.step(book, effect="idempotent"),
+            await ctx.step(mail, reconcile=was_mailed),
+            await ctx.step(pay, effect="once"),
+            await ctx.step(ship, effect="once"),
+        ]
+
+    return app, world
+
+
+DONE = ["price", "booked", "mailed", "paid", "shipped"]
+
+
+async def test_at_every_moment_of_a_backup_no_effect_is_repeated_silently() -> None:
+    app, world = shop()
+    async with app:
+        whole = await app.submit("sell")
+        await drain(app)
+        last = len(await app.service.journal(whole.id))
+        for seq in range(1, last):
+            world.clear()
+            task = await app.submit("sell")
+            await drain(app)
+            assert (await task.result()) == DONE
+            happened = {name: world.count(name) for name in ("mail", "pay", "ship")}
+            await take_back(app, task.id, seq)
+            asked = []
+            while left := await drain(app):
+                assert left[0].reason == "in_doubt", (seq, left[0])
+                (doubt,) = await app.doubts(task.id)
+                asked.append(doubt.step)
+                await app.resolve(task.id, "happened", "paid" if doubt.step == "pay" else "shipped", step=doubt.step)
+            assert (await task.result()) == DONE, seq
+            assert {name: world.count(name) for name in happened} == happened, seq
+            assert len({entry for entry in world if entry.startswith("book")}) == 1, "the same key as before"
+            kinds = [record.kind for record in await app.service.journal(task.id)]
+            recorded = [r_.key for r_ in (await app.service.journal(task.id))[:seq] if r_.kind == r.STEP_DONE]
+            assert asked == [name for name in ("pay", "ship") if name not in recorded], seq
+            assert kinds.count(r.RESTORED) == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "again", "asked"),
+    [("not_happened", ["pay", "ship"], 2), ("nothing_happened", ["pay", "ship"], 1), ("happened", [], 2)],
+)
+async def test_the_verdicts(verdict: str, again: list[str], asked: int) -> None:
+    app, world = shop()
+    async with app:
+        task = await app.submit("sell")
+        await drain(app)
+        await take_back(app, task.id, 1)
+        world.clear()
+        count = 0
+        while await drain(app):
+            (doubt,) = await app.doubts(task.id)
+            assert doubt.reason.startswith(RESTORE)
+            assert "may have happened after that" in doubt.reason
+            await app.resolve(task.id, verdict, "x", step=doubt.step)
+            count += 1
+        assert count == asked
+        assert [name for name in world if name in {"pay", "ship"}] == again
+        assert (await app.store.listing.doubts()) == []
+
+
+async def test_a_verdict_from_before_the_restore_is_void() -> None:
+    """The worker may have done the step again because of it, after the backup."""
+    app, world = memory_app(), list[str]()
+
+    @app.task
+    async def pay(ctx: Any) -> str:
+        async def charge() -> str:
+            world.append("charge")
+            if len(world) == 1:
+                raise TimeoutError("no answer")
+            return "paid"
+
+        return str(await ctx.step(charge, effect="once"))
+
+    async with app:
+        task = await app.submit(pay)
+        await drain(app)
+        await app.resolve(task.id, "not_happened")
+        (message,) = await sql(app.store, f"SELECT number, ref FROM onward_inbox WHERE task_id = '{task.id}'")
+        asked_at = message[1]
+        await drain(app)
+        assert len(world) == 2
+        records = await app.service.journal(task.id)
+        for seq in (max(n for n in (r_.seq for r_ in records if r_.kind == r.DOUBTED)), len(records) - 1):
+            await take_back(app, task.id, seq)
+            await drain(app)
+            (doubt,) = await app.doubts(task.id)
+            assert len(world) == 2, "it is not done again without a question"
+            assert doubt.seq >= asked_at
+        await app.resolve(task.id, "happened", "paid")
+        await drain(app)
+        assert await task.result() == "paid"
+        assert len(world) == 2
+
+
+async def test_a_checkpoint_keeps_the_doubt() -> None:
+    app, world = memory_app(), list[str]()
+
+    @app.task
+    async def sell(ctx: Any) -> str:
+        if ctx.restored is None:
+            await ctx.checkpoint("half")
+        await ctx.sleep(60)
+        return str(await ctx.step(pay, effect="once"))
+
+    async def pay() -> str:
+        world.append("pay")
+        return "paid"
+
+    async with app:
+        task = await app.submit(sell)
+        await drain(app)
+        await take_back(app, task.id, 1)
+        await drain(app)
+        assert len(world) == 1
+        assert len(await app.doubts(task.id)) == 1
+
+
+async def test_a_child_that_may_have_run_before_is_in_doubt_too() -> None:
+    app, world = memory_app(), list[str]()
+
+    @app.task
+    async def child(ctx: Any) -> str:
+        async def pay() -> str:
+            world.append("pay")
+            return "paid"
+
+        return str(await ctx.step(pay, effect="once"))
+
+    @app.task
+    async def parent(ctx: Any) -> str:
+        started = await ctx.submit(child)
+        return str(await started.result())
+
+    async with app:
+        task = await app.submit(parent)
+        await drain(app)
+        assert await task.result() == "paid"
+        for table, column in (("tasks", "id"), ("journal", "task_id"), ("outcomes", "task_id"), ("queue", "task_id")):
+            await sql(app.store, f"DELETE FROM onward_{table} WHERE {column} <> '{task.id}'")
+        await sql(app.store, "DELETE FROM onward_inbox")
+        await take_back(app, task.id, 1)
+        await drain(app)
+        (other,) = await app.store.listing.doubts()
+        assert other != task.id
+        assert world == ["pay"]
+
+
+async def test_a_tick_of_the_lost_time_is_in_doubt_and_a_later_one_is_not() -> None:
+    app, world = memory_app(), list[str]()
+
+    @app.task
+    async def bill(ctx: Any) -> str:
+        async def pay() -> str:
+            world.append("pay")
+            return "paid"
+
+        return str(await ctx.step(pay, effect="once"))
+
+    app.schedule("hourly", bill, every="1h", missed="all")
+    async with app:
+        await drain(app)
+        await app.clock.move("1h")
+        await begin_epoch(app)
+        await drain(app)
+        assert len(await app.store.listing.doubts()) == 1
+        assert world == []
+
+
+async def test_a_transaction_is_in_doubt_where_the_tables_of_the_application_did_not_go_back() -> None:
+    for own_tables, calls in ((True, 2), (False, 1)):
+        app = memory_app()
+        count = [0]
+
+        @app.task
+        async def take(ctx: Any, count: list[int] = count) -> int:
+            async def work(connection: Any) -> int:
+                count[0] += 1
+                return 7
+
+            return int(await ctx.transaction(work))
+
+        async with app:
+            task = await app.submit("take")
+            await drain(app)
+            await take_back(app, task.id, 1, own_tables=own_tables)
+            left = await drain(app)
+            assert count[0] == calls
+            if not own_tables:
+                assert left[0].reason == "in_doubt"
+                await app.resolve(task.id, "happened", 7)
+                await drain(app)
+                assert count[0] == 1
+            assert await task.result() == 7
+
+
+async def test_a_failed_task_that_is_resumed_after_the_restore() -> None:
+    """It may have been resumed after the backup before."""
+    app, world = memory_app(), list[str]()
+
+    @app.task(retry=1)
+    async def pay(ctx: Any) -> str:
+        async def charge() -> str:
+            world.append("charge")
+            if len(world) == 1:
+                raise ValueError("refused")
+            return "paid"
+
+        return str(await ctx.step(charge, effect="once"))
+
+    async with app:
+        task = await app.submit(pay)
+        await drain(app)
+        await begin_epoch(app)
+        await app.resume(task.id)
+        left = await drain(app)
+        assert left[0].reason == "in_doubt"
+        assert world == ["charge"]
+
+
+def test_an_event_of_a_later_epoch_has_an_id_of_its_own() -> None:
+    """The record of the same number that the restore took back was another one, and may have been sent."""
+    record = r.Record(7, 2, r.COMPLETED, "", b'{"result":1}', 5.0)
+    first, later = (event("t", record, r.COMPLETED, Origin("pay", 1.0, epoch=epoch)) for epoch in (0, 2))
+    assert (first.id, later.id) == ("t.7", "t.7.2")

@@ -1,0 +1,198 @@
+"""Rolling deploys: old and new workers side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from onward import Onward
+from onward.core import record as r
+from onward.engine.shift.replay import UNFIT_CODE
+from onward.engine.worker import code
+from tests.kit import eventually
+
+DONE: collections.Counter[tuple[str, str]] = collections.Counter()
+"""How often each step of each task ran, in this process."""
+
+
+async def _step(ctx: Any, name: str) -> str:
+    def run() -> str:
+        DONE[ctx.task_id, name] += 1
+        return name
+
+    return str(await ctx.step(run, name=name))
+
+
+def old_app(url: str, **settings: Any) -> Onward:
+    app = Onward(url, **{"lease_s": 5.0, "heartbeat_s": 0.2, "poll_s": 0.05, "grace_s": 5.0, "slots": 10, **settings})
+
+    @app.task
+    async def noop(ctx: Any) -> None:
+        del ctx
+
+    @app.task
+    async def ship(ctx: Any, naps: int) -> list[str]:
+        done = [await _step(ctx, "pack")]
+        for number in range(naps):
+            await (await ctx.submit(noop))  # frees the slot: any worker may go on
+            done.append(await _step(ctx, f"carry {number}"))
+        return [*done, await _step(ctx, "deliver")]
+
+    return app
+
+
+def new_app(url: str, **settings: Any) -> Onward:
+    app = Onward(url, **{"lease_s": 5.0, "heartbeat_s": 0.2, "poll_s": 0.05, "grace_s": 5.0, "slots": 10, **settings})
+
+    @app.task
+    async def noop(ctx: Any) -> None:
+        del ctx
+
+    @app.task
+    async def ship(ctx: Any, naps: int) -> list[str]:
+        done = []
+        if await ctx.version("weigh first"):
+            done.append(await _step(ctx, "weigh"))
+        done.append(await _step(ctx, "pack"))
+        for number in range(naps):
+            await (await ctx.submit(noop))  # frees the slot: any worker may go on
+            done.append(await _step(ctx, f"carry {number}"))
+        return [*done, await _step(ctx, "deliver")]
+
+    return app
+
+
+def test_the_version_of_the_code_is_the_same_for_the_same_code(url: str) -> None:
+    old, again, new = old_app(url), old_app(url), new_app(url)
+    assert code.code_version(old.handlers) == code.code_version(again.handlers)
+    assert code.code_version(old.handlers) != code.code_version(new.handlers)
+
+
+@contextlib.asynccontextmanager
+async def workers(*apps: Onward) -> AsyncIterator[None]:
+    async with contextlib.AsyncExitStack() as stack:
+        for app in apps:
+            await stack.enter_async_context(app.worker())
+        yield
+
+
+async def _passed_on(app: Onward, task_id: str) -> int:
+    records = await app.service.journal(task_id)
+    return sum(record.kind == r.HANDED_BACK and record.value.get("reason") == UNFIT_CODE for record in records)
+
+
+async def test_old_and_new_workers_side_by_side_park_nothing(url: str) -> None:
+    old, new = old_app(url), new_app(url)
+    async with workers(old, new):
+        handles = await new.submit_many("ship", [5] * 40)
+        results = [await handle.result(timeout=120) for handle in handles]
+        assert {len(result) for result in results} <= {7, 8}
+        assert all(count == 1 for (task, _), count in DONE.items() if task in {handle.id for handle in handles})
+        assert sum([await _passed_on(new, handle.id) for handle in handles]) > 0, (
+            "VOID: no task met code that did not fit"
+        )
+
+
+async def _has_steps(app: Onward, task_id: str, count: int) -> bool:
+    async with app:
+        return sum(record.kind == r.STEP_DONE for record in await app.service.journal(task_id)) >= count
+
+
+async def test_a_task_that_no_living_version_fits_is_parked(url: str) -> None:
+    old, new = old_app(url), new_app(url)
+    async with new.worker():
+        task = await new.submit("ship", 1000)
+        await eventually(lambda: _has_steps(new, task.id, 3))
+    async with old.worker():
+
+        async def parked() -> bool:
+            return (await old.get(task.id)).reason == "parked"
+
+        await eventually(parked)
+        assert await _passed_on(old, task.id) == 0, "no other version lived"
+        async with new.worker():
+            await old.resume(task.id)
+            count = len(await old.service.journal(task.id))
+            await eventually(lambda: _longer(old, task.id, count + 20))
+        await old.cancel(task.id)
+
+
+async def _longer(app: Onward, task_id: str, count: int) -> bool:
+    return len(await app.service.journal(task_id)) >= count
+
+
+async def test_without_the_hand_back_tasks_are_parked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: the test above sees it."""
+
+    async def never(*_: Any) -> bool:
+        return False
+
+    monkeypatch.setattr("onward.engine.worker.worker.Worker.others_may_fit", never)
+    old, new = old_app(url), new_app(url)
+    async with workers(old, new):
+        handles = await new.submit_many("ship", [5] * 40)
+
+        async def some_parked() -> bool:
+            tasks = await asyncio.gather(*[new.get(handle.id) for handle in handles])
+            return any(task.reason == "parked" for task in tasks)
+
+        await eventually(some_parked)
+
+
+async def test_versions_count_the_tasks_that_each_ran_last(url: str) -> None:
+    old, new = old_app(url, code="old"), new_app(url, code="new")
+    async with new:
+        assert await new.versions() == []
+        await new.submit("noop", delay="1d")  # it was never started, so it counts for no version
+        async with new.worker():
+            task = await new.submit("ship", 1000)
+            await eventually(lambda: _has_steps(new, task.id, 3))
+            (version,) = await new.versions()
+            assert version.version.endswith("+new")
+            assert (version.workers, version.parked) == (1, 0)
+            assert version.running + version.waiting in {1, 2}, "the task, and maybe a child of it"
+        async with old.worker():
+
+            async def parked() -> bool:
+                return (await old.get(task.id)).reason == "parked"
+
+            await eventually(parked)
+            versions = {version.version.partition("+")[2]: version for version in await old.versions()}
+            assert (versions["new"].workers, versions["new"].parked) == (0, 1), "it parked for want of the new code"
+            assert (versions["old"].workers, versions["old"].parked) == (1, 0)
+        await new.cancel(task.id)
+
+
+@pytest.mark.slow
+async def test_rounds_of_deploys_and_rollbacks_park_nothing(url: str, prove: bool, print_proof: Any) -> None:
+    """Old workers, old and new ones, new ones, and back: the new ones go when all tasks that they began have ended."""
+    rounds, tasks = (20, 500) if prove else (2, 60)
+    passed = 0
+    for _ in range(rounds):
+        old, new, back = old_app(url, slots=50), new_app(url, slots=50), old_app(url, slots=50)
+        async with new, contextlib.AsyncExitStack() as newer:
+            async with old.worker():
+                handles = await new.submit_many("ship", [3] * (tasks // 3))
+                await newer.enter_async_context(new.worker())
+                handles += await new.submit_many("ship", [3] * (tasks // 3))
+                await asyncio.sleep(0.3)  # both claim
+            handles += await new.submit_many("ship", [3] * (tasks - 2 * (tasks // 3)))
+            async with back.worker():  # the rollback: the new ones go when all tasks have ended
+                results = [await handle.result(timeout=600) for handle in handles]
+            ids = {handle.id for handle in handles}
+            assert len(results) == tasks
+            assert all(count == 1 for (task, _), count in DONE.items() if task in ids), "a step ran again"
+            passed += sum([await _passed_on(new, handle.id) for handle in handles])
+    print_proof(
+        "rolling deploys",
+        f"{rounds} rounds",
+        f"{rounds * tasks} tasks",
+        f"{passed} handed on",
+        "0 parked, lost or repeated",
+    )
+    assert passed, "VOID: no task met code that did not fit"
