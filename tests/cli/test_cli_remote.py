@@ -193,8 +193,10 @@ DIFFERS = {
 """Fields that differ by their nature, and why."""
 
 _GOES_ON = {"state", "reason", "result", "finished_at", "worker", "task_state"}
+_IS_SENT = {"state", "attempts", "said", "due_at", "done_at", "sending"}
 MOVES = {
-    **dict.fromkeys(("deliveries", "deliveries redeliver"), {"state", "attempts", "said", "due_at", "done_at", "sending"}),
+    "deliveries": _IS_SENT,
+    "deliveries redeliver": _IS_SENT,
     **dict.fromkeys(
         (
             "answer", "approve", "deny", "signal", "submit", "submit --budget", "submit --key", "schedules trigger", "fork --input", "resume",
