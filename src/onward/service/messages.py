@@ -269,7 +269,10 @@ class Messages:
         for task_id, task in await self._store.listing.doubts(limit):
             if len(doubts) >= limit:
                 break
-            doubts += [TaskDoubt(doubt.task_id, doubt.seq, doubt.step, doubt.reason, task) for doubt in await self.doubts(task_id)]
+            doubts += [
+                TaskDoubt(doubt.task_id, doubt.seq, doubt.step, doubt.reason, task)
+                for doubt in await self.doubts(task_id)
+            ]
         return InDoubt(tuple(doubts[:limit]), tuple(await self._restored(limit)))
 
     async def _restored(self, limit: int) -> list[RestoredTask]:
