@@ -165,7 +165,7 @@ async def test_on_every_store(app: Onward) -> None:
         while (await task.get()).reason != "in_doubt":  # noqa: ASYNC110 -- from outside
             await asyncio.sleep(0.01)
         assert await app.store.health.census() == []
-        assert await app.store.listing.doubts() == [task.id]
+        assert await app.store.listing.doubts(10) == [(task.id, "pay")]
         await app.resolve(task.id, "happened", "yes")
         assert await task.result(60) == "yes"
         assert len(paid) == 1

@@ -107,7 +107,7 @@ class Rounds:
         async with self.app() as app:
             end = time.monotonic() + ROUND_TIMEOUT_S
             while time.monotonic() < end:
-                for task_id in await app.store.listing.doubts():
+                for task_id, _ in await app.store.listing.doubts(100_000):
                     for doubt in await app.doubts(task_id):
                         listed.add((task_id, doubt.step))
                         happened = self._counts()[task_id, doubt.step] > 0

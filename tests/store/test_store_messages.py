@@ -342,14 +342,14 @@ async def test_the_asks_of_one_task_and_the_time(store: Store, time: Time) -> No
 
 
 async def test_doubts_are_the_tasks_that_wait_in_doubt(store: Store) -> None:
-    assert await store.listing.doubts() == []
+    assert await store.listing.doubts(10) == []
     held = [await begun(store) for _ in range(3)]
     for task in held[:2]:
         await store.save("w1", waits(task, "in_doubt", 0))
-    assert await store.listing.doubts() == sorted(task.id for task in held[:2])
+    assert [task_id for task_id, _ in await store.listing.doubts(10)] == sorted(task.id for task in held[:2])
     await store.send(held[0].id, message(ref=3, kind="resolve", name="happened"))
     await store.cancel(held[1].id)
-    assert await store.listing.doubts() == []
+    assert await store.listing.doubts(10) == []
 
 
 # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -108,10 +108,27 @@ class Account:
             return
         input_tokens, output_tokens = result["usage"]["input"], result["usage"]["output"]
         tokens = None if input_tokens is None or output_tokens is None else input_tokens + output_tokens
-        self._unsettled[result["call"]] = Amount(1, tokens, result["cost"])
+        self._unsettled[result["call"]] = Amount(result.get("calls", 1), tokens, result["cost"])
         if result["call"] in self._made:
             self._made.discard(result["call"])
             await self.settle()
+
+    async def begin(self, call: str) -> str:
+        """Reserve the least that a call may cost, where the code that makes it is not ours and gives no estimate. Return the name of the
+        reservation; empty without a budget. Where the budget is spent, the step waits or fails for good, as with `ask`."""
+        if not self.spending:
+            return ""
+        least = Amount(1, MIN_OUTPUT_TOKENS, 0.0)
+        key, _ = await self.spending.reserve(call, least, self._unsettled)
+        self._unsettled = {}
+        return key
+
+    async def end(self, call: str, key: str, made: bool) -> None:
+        """The code that may make a call has ended. The reservation of a call that was made is settled by `close`."""
+        if made:
+            self._made.add(call)
+        elif key:
+            await self.spending.settle({}, free=key)
 
     async def settle(self) -> None:
         """Settle the calls that may be unsettled."""

@@ -55,7 +55,7 @@ def of_call(result: Any, task_id: str) -> Usage:
     ):
         return Usage()
     usage = result["usage"]
-    return Usage(1, usage.get("input"), usage.get("output"), result.get("cost"))
+    return Usage(result.get("calls", 1), usage.get("input"), usage.get("output"), result.get("cost"))
 
 
 def saved(usage: Usage, task_id: str) -> dict[str, Any]:

@@ -116,10 +116,8 @@ class ModelSteps:
 
     async def _request(self, model: NativeModel, content: Content) -> tuple[dict[str, Any], bytes]:
         """Inside the step: make the request, and return its record, and the reply as the framework encodes it."""
-        self._turns = turn = self._turns + 1
+        turn = self.next_turn()
         conversation, names = self._store(content)
-        if not conversation or conversation[0]["role"] != "system":
-            names.insert(0, self._ctx.keep(wire.encode(NO_SYSTEM)))
         request = Request(conversation, content.tools())
         live = LiveText(self._ctx, turn)
         try:
@@ -132,22 +130,40 @@ class ModelSteps:
                 raise
             raise _Refused(model.name, str(error), details) from error
         assert isinstance(reply, NativeReply)
-        message, native = wire.encode(reply.message), mask.data(reply.native)
-        if reply.text:
-            self._ctx.progress(reply.text[:500], turn, turn=turn)
-        record = {
-            "turn": turn,
-            "asked": {"system": names[0], "shown": names[1:], "model": model.name},
-            "id": self._ctx.keep(message),
-            "bytes": len(message),
-            "native": self._ctx.keep(native),
-            "finish": reply.finish,
-            **payment,
-        }
+        native = mask.data(reply.native)
+        record = {**self._turn(turn, names, model.name, reply), "native": self._ctx.keep(native), **payment}
         return record, native
 
+    def next_turn(self) -> int:
+        """The number of the next request."""
+        self._turns += 1
+        return self._turns
+
+    def observed(self, turn: int, content: Content, model: str, reply: Reply) -> dict[str, Any]:
+        """Inside a step whose code has called a model by itself: the fields of the step's record that make it a turn of the conversation,
+        without the payment."""
+        return self._turn(turn, self._store(content)[1], model, reply)
+
+    async def close_observed(self, record: Mapping[str, Any]) -> None:
+        """Account for the calls in the record of such a step."""
+        self._turns = max(self._turns, record["turn"])
+        await self.account.close(record)
+
+    def _turn(self, turn: int, names: Sequence[str], model: str, reply: Reply) -> dict[str, Any]:
+        message = wire.encode(reply.message)
+        if reply.text:
+            self._ctx.progress(reply.text[:500], turn, turn=turn)
+        return {
+            "turn": turn,
+            "asked": {"system": names[0], "shown": names[1:], "model": model},
+            "id": self._ctx.keep(message),
+            "bytes": len(message),
+            "finish": reply.finish,
+        }
+
     def _store(self, content: Content) -> tuple[list[Message], list[str]]:
-        """The conversation of a request, and the names of its messages, each of which is stored once."""
+        """The conversation of a request, and the names of its messages, each of which is stored once. The first name is that of the
+        instructions, which may be empty."""
         stored: list[_Stored] = []
         known = itertools.chain(self._stored, itertools.repeat(_NOTHING))
         for before, message in zip(known, content.messages, strict=False):
@@ -159,7 +175,11 @@ class ModelSteps:
                 forms = list(content.convert(message))
                 stored.append(_Stored(message, forms, [self._ctx.keep(wire.encode(dict(form))) for form in forms]))
         self._stored = stored
-        return [form for item in stored for form in item.forms], [name for item in stored for name in item.names]
+        conversation = [form for item in stored for form in item.forms]
+        names = [name for item in stored for name in item.names]
+        if not conversation or conversation[0]["role"] != "system":
+            names.insert(0, self._ctx.keep(wire.encode(NO_SYSTEM)))
+        return conversation, names
 
 
 def in_handler() -> bool:

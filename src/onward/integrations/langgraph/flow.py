@@ -26,10 +26,12 @@ from langgraph.types import Command, Durability, Interrupt, interrupt
 from pydantic_core import to_jsonable_python
 
 from onward.core.durations import Duration, seconds
+from onward.core.journal.turns import is_call
 from onward.core.retry import Retry
 from onward.engine.context.context import Context, current
 from onward.errors import UsageError
 from onward.integrations.langgraph.message_ids import with_stable_ids
+from onward.integrations.langgraph.model_calls import ModelCalls
 from onward.integrations.model_steps import model_steps
 from onward.integrations.tool_rules import EXTERNAL, Approvals, ToolRules
 
@@ -156,6 +158,8 @@ class _Step:
 
         async with ctx.branch(_key(self._name, config)):
             record = await ctx.step(work, name=self._name, **self._options)
+        if is_call(record):
+            await model_steps(ctx).close_observed(record)
         outcome = live[0] if live else await _replayed(ctx, record)
         if isinstance(outcome, GraphInterrupt | ParentCommand):
             raise outcome
@@ -166,15 +170,17 @@ class _Step:
         scratchpad = config["configurable"][CONFIG_KEY_SCRATCHPAD]
         before = len(scratchpad.resume)
         kind, outcome = "result", None
+        calls = ModelCalls(ctx)
         try:
-            outcome = await self._bound.ainvoke(value, config)
+            async with calls.seen(config) as observed:
+                outcome = await self._bound.ainvoke(value, observed)
             data = outcome
         except GraphInterrupt as raised:
             kind, outcome, data = "interrupt", raised, [each.value for each in raised.args[0]]
         except ParentCommand as raised:
             kind, outcome, data = "command", raised, raised.args[0]
         answered = max(before, len(scratchpad.resume))
-        return {"kind": kind, **_encode(ctx, data), "answered": answered}, outcome
+        return {"kind": kind, **_encode(ctx, data), "answered": answered, **calls.record()}, outcome
 
 
 def _encode(ctx: Context, data: Any) -> dict[str, Any]:
