@@ -15,10 +15,25 @@ from onward.core import record as r
 ASKS: Final = frozenset({r.QUESTION, r.APPROVAL})
 """Kinds of records that ask a person."""
 
-_ORDER: Final = ("default", "until", "cut", "risk", "question", "what", "rule", "choices", "data")
+_ORDER: Final = (
+    "default",
+    "until",
+    "cut",
+    "risk",
+    "question",
+    "what",
+    "rule",
+    "choices",
+    "effect",
+    "description",
+    "data",
+)
 _PLACES: Final = {name: place for place, name in enumerate(_ORDER)}
 _TEXTS: Final = ("question", "what")
 _DECODER: Final = json.JSONDecoder()
+
+MAX_DESCRIPTION_CHARS: Final = 2_000
+"""Characters of the description of a tool in the record of an approval."""
 
 MAX_TEXT_CHARS: Final = 300
 """Characters that are shown of a text that is cut."""

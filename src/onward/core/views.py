@@ -209,6 +209,10 @@ class Ask:
     """The rule that says who may decide it. Without a rule each caller with the scope decide may, and the first decision counts."""
     votes: tuple[Vote, ...] = ()
     """The votes so far, where it has a rule."""
+    description: str | None = None
+    """What the tool does, in the words of its author: the beginning of the description that the model reads."""
+    effect: str | None = None
+    """Whether a call of the tool whose end is unknown may be repeated: "read" and "idempotent" may, "once" may not."""
     left_out: tuple[str, ...] = ()
     """The fields of a list that are null or empty only because they are large, beyond the bytes that a page has; of a `text` the beginning
     is there. The approval alone has them. Such an approval has no `hash` and no `digest`: it was not shown as a whole. Also the fields
@@ -218,6 +222,17 @@ class Ask:
     def seq(self) -> int:
         """The number of its record."""
         return int(self.id.rpartition(".")[2])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AskedIn:
+    """The turn of an agent that asked for an approval."""
+
+    turn: int | None
+    """Its number; null for an approval that no recorded turn asked for, such as one of a handler that is no agent."""
+    reason: str | None
+    """What the model wrote in that turn beside its calls: its reason, as far as it gave one. It has 10,000 characters at most, and is no
+    part of the digest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from onward.core.view_json import from_json, parse_time
 from onward.core.views import (
     Acted,
     Ask,
+    AskedIn,
     Check,
     CodeVersion,
     DeadLetter,
@@ -372,6 +373,9 @@ class RemoteBackend:
             if error.status != 404 or error.code in UNKNOWN_CALLS:
                 raise
         return await self._view(Ask, await self._get(f"/api/questions/{quote(ask_id, safe='')}"))
+
+    async def asked_in(self, ask_id: str) -> AskedIn:
+        return await self._view(AskedIn, await self._get(f"/api/approvals/{quote(ask_id, safe='')}/turn"))
 
     async def answer(self, question_id: str, answer: Any) -> Decided:
         document = await self._post(f"/api/questions/{quote(question_id, safe='')}", {"answer": answer})

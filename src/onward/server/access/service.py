@@ -27,6 +27,7 @@ from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import (
     Ask,
+    AskedIn,
     CodeVersion,
     Decided,
     Delivery,
@@ -131,6 +132,10 @@ class AuthorizedService(Queries):
     async def ask(self, ask_id: str, before_load: BeforeLoad | None = None) -> Ask:
         """One question or approval, answered or not. Raises NotFound."""
         return await self._ask(READ, ask_id, before_load)
+
+    async def asked_in(self, ask_id: str, before_load: BeforeLoad | None = None) -> AskedIn:
+        """The turn of the agent that asked for an approval. Raises NotFound."""
+        return await self.service.asks.asked_in(await self._ask(READ, ask_id, before_load))
 
     async def doubts(self, task_id: str) -> Doubts:
         """The effects of a task that are in doubt."""

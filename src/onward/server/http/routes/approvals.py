@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 
+from onward.artifacts.keeper import BeforeLoad
 from onward.core import views
 from onward.core.caller import DECIDE, SUBMIT
 from onward.core.page import Page
@@ -49,6 +50,18 @@ async def approvals(context: RequestContext) -> ApiResponse:
 )
 async def approval(context: RequestContext) -> ApiResponse:
     return await _one(context, "approval")
+
+
+@routes.add(
+    "GET",
+    "/api/approvals/{id}/turn",
+    "The turn of the agent that asked for an approval, and the reason that the model wrote.",
+    {200: ("The turn.", views.AskedIn)},
+    errors=(404,),
+    loads=0,
+)
+async def asked_in(context: RequestContext) -> ApiResponse:
+    return ApiResponse(to_json(await context.service.asked_in(context.path["id"], _before_load(context))))
 
 
 @routes.add(
@@ -252,16 +265,21 @@ async def _asks(context: RequestContext, kind: str) -> Page[Ask]:
 
 
 async def _one(context: RequestContext, kind: str) -> ApiResponse:
-    """One question or approval in full. A large one takes a turn until the response is made."""
+    """One question or approval in full."""
+    ask = await context.service.ask(context.path["id"], _before_load(context))
+    if ask.kind != kind:
+        raise NotFound(f"{ask.id} is {'a question' if kind == 'approval' else 'an approval'}: see `/api/{ask.kind}s`")
+    return ApiResponse(to_json(ask))
+
+
+def _before_load(context: RequestContext) -> BeforeLoad:
+    """A large question or approval takes a turn until the response is made."""
 
     async def before_load(size: int) -> None:
         held = LOADED_BYTES if size <= LARGE_BYTES else LOADED_TIMES * size
         await context.until_made.enter_async_context(context.server.loading.hold(held))
 
-    ask = await context.service.ask(context.path["id"], before_load)
-    if ask.kind != kind:
-        raise NotFound(f"{ask.id} is {'a question' if kind == 'approval' else 'an approval'}: see `/api/{ask.kind}s`")
-    return ApiResponse(to_json(ask))
+    return before_load
 
 
 def _budget(spent: Spent) -> ApiResponse:
