@@ -102,6 +102,9 @@ def test_an_approval_appears_live_with_its_exact_arguments_and_is_approved(visit
     expect(shown).to_contain_text('"X-Ticket": "4100"')
     expect(page.get_by_text("risk: external_action")).to_be_visible()
     expect(page.get_by_text("and is then denied")).to_be_visible()
+    expect(page.locator(".ask-why")).to_contain_text("The courier had the wrong address, and the parcel is on its way now.")
+    expect(page.locator(".ask-why")).to_contain_text("It cannot be taken back.")
+    expect(page.locator(".ask-context .bubble.user")).to_contain_text("Where is her order?")
     expect(page.locator(".ask-context")).to_contain_text("Where is her order?")
     digest = server.open_ask(task_id)["digest"]
     expect(page.locator(".ask-body")).to_contain_text(f"Digest {digest[:16]}")
@@ -117,6 +120,22 @@ def test_an_approval_appears_live_with_its_exact_arguments_and_is_approved(visit
     )
     expect(page.get_by_text("No approvals or questions are waiting")).to_be_visible()
     expect(page.locator(".rail-count.tone-wait")).to_have_count(0)
+
+
+def test_a_task_is_decided_on_its_own_page(visit: Visit, server: Desk) -> None:
+    task_id = server.submit("support.reply", "Where is her order?")
+    ask = server.open_ask(task_id)
+    page = visit.go(f"/tasks/{task_id}?tab=conversation")
+    card = page.locator(f'.asks [data-ask="{ask["id"]}"]')
+    expect(card).to_contain_text("The courier had the wrong address")
+    expect(card.locator(".given")).to_contain_text('"X-Ticket": "4100"')
+    line = page.locator(".bubble.waiting")
+    expect(line).to_contain_text("Waits for approval")
+    line.get_by_role("button", name="Decide").click()
+    card.get_by_role("button", name="Approve", exact=True).click()
+    expect(card).to_have_count(0)
+    expect(line).to_have_count(0)
+    assert server.ended(task_id)["result"] == "The customer was told."
 
 
 def test_a_large_approval_is_read_as_a_whole_before_it_can_be_given(visit: Visit, server: Desk) -> None:

@@ -32,7 +32,7 @@ MEANINGS = {
 
 EFFECTS = {
     "read": "it only reads",
-    "idempotent": "a second call changes nothing more",
+    "idempotent": "repeated after a crash, it changes nothing more",
     "once": "it must not happen twice; after a crash a person is asked",
 }
 """What the effect of a tool means, for the person who decides."""

@@ -12,6 +12,7 @@ import { children, deliveries, events } from "../task/lists.js";
 import { panel } from "../task/panel.js";
 import { sentence } from "../task/sentence.js";
 import { state } from "../task/state.js";
+import { waiting } from "../task/waiting.js";
 import { timeline } from "../timeline.js";
 import { age, badge, chip, meter, tabs, tag, taskLink } from "../ui.js";
 import { copyable } from "../values.js";
@@ -28,7 +29,9 @@ export async function show(root, place) {
   const head = h("header", { class: "task-head" });
   const chart = timeline({ pick: picked, signal });
   const side = h("aside", { class: "side", "aria-label": "Details" });
-  const context = { id, path, ask, signal, data, chart, refresh: () => refresh(true) };
+  const waits = new Set(); // called when the items that wait for a person change
+  const context = { onWaiting: (changed, stop) => (waits.add(changed), stop.addEventListener("abort", () => waits.delete(changed), { once: true })), id, path, ask, signal, data, chart, refresh: () => refresh(true) };
+  context.waiting = waiting(context, () => waits.forEach((changed) => changed()));
   const shown = tabs(
     [
       { id: "timeline", name: "Timeline", show: (root) => root.append(h("div", { class: "split" }, chart.element, side)) },
@@ -42,7 +45,7 @@ export async function show(root, place) {
     { label: "Parts of this task", chosen: (tab) => moveTo({ tab: tab === "timeline" ? null : tab }) },
   );
   signal.addEventListener("abort", shown.stop, { once: true });
-  put(root, head, shown.element);
+  put(root, head, context.waiting.element, shown.element);
   chart.take(waterfall);
   shown.take(place.one("tab") || "timeline");
   draw();
@@ -82,7 +85,7 @@ export async function show(root, place) {
       chart.take({ ...more, after });
       if (more.more) refresh(true);
       if (ENDED.has(was) && !ENDED.has(task.state)) live.restart(); // an ended task was no longer in the stream
-      await spent();
+      await Promise.all([spent(), context.waiting.read()]);
       draw();
     } catch (error) {
       if (error.name !== "AbortError") console.warn(error.message);
@@ -95,6 +98,7 @@ export async function show(root, place) {
   /** Data that is read once, after the page is drawn. */
   async function more() {
     await Promise.allSettled([
+      context.waiting.read(),
       spent(),
       ask("/events", { after: Math.max(0, chart.seq() - 100), limit: 100 }).then(({ records }) => {
         const last = records.reverse().find((record) => record.kind === "progress" && record.data && (record.data.total || record.data.step));
