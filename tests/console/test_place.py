@@ -102,7 +102,9 @@ def test_an_approval_appears_live_with_its_exact_arguments_and_is_approved(visit
     expect(shown).to_contain_text('"X-Ticket": "4100"')
     expect(page.get_by_text("risk: external_action")).to_be_visible()
     expect(page.get_by_text("and is then denied")).to_be_visible()
-    expect(page.locator(".ask-why")).to_contain_text("The courier had the wrong address, and the parcel is on its way now.")
+    expect(page.locator(".ask-why")).to_contain_text(
+        "The courier had the wrong address, and the parcel is on its way now."
+    )
     expect(page.locator(".ask-why")).to_contain_text("It cannot be taken back.")
     expect(page.locator(".ask-context .bubble.user")).to_contain_text("Where is her order?")
     expect(page.locator(".ask-context")).to_contain_text("Where is her order?")

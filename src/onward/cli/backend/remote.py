@@ -38,6 +38,7 @@ from onward.core.views import (
     Decided,
     Delivery,
     Doubt,
+    History,
     HandlerView,
     Intake,
     Key,
@@ -165,6 +166,10 @@ class RemoteBackend:
             return str((await self._get("/api/whoami"))["version"])
         except (OnwardError, KeyError):
             return "of an unknown version"
+
+    async def environment(self) -> str:
+        """The name of the server's installation; empty without one."""
+        return str((await self._get("/api/whoami")).get("environment", ""))
 
     async def _get(self, path: str, *, hold_s: float = 0.0, **query: Any) -> Json:
         given = {name: value for name, value in query.items() if value is not None}
@@ -432,6 +437,9 @@ class RemoteBackend:
 
     async def handlers(self, *, limit: int = 1000, cursor: str | None = None) -> Page[HandlerView]:
         return await self._page(HandlerView, "handlers", "/api/handlers", limit=limit, cursor=cursor)
+
+    async def history(self, span: str = "hour") -> History:
+        return await self._view(History, await self._get("/api/history", span=span))
 
     async def stats(self) -> Stats:
         return await self._view(Stats, await self._get("/api/stats"))

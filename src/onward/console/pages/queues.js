@@ -60,7 +60,7 @@ function queueTable(queues, workers, history, now, again) {
     { name: "Waiting", class: "end", cell: (queue) => h("span", { class: "depth" }, spark(history.get(queue.name) || [], { label: `waiting tasks since this page was opened: ${number(queue.waiting)} now` }), h("b", null, number(queue.waiting))) },
     { name: "Oldest", class: "end", cell: (queue) => (queue.oldest_s === null ? h("span", { class: "faint" }, "–") : age(now - queue.oldest_s, { ago: false })) },
     { name: "Running", class: "end", cell: running },
-    { name: "Rate", class: "end", cell: (queue) => rate(queue.rate) },
+    { name: "Its workers do", class: "end", cell: (queue) => rate(queue.rate) },
     { name: "Unfinished", class: "mix-cell", cell: mix },
     runs && { name: "", class: "tight end", cell: (queue) => (queue.paused ? button("Unpause", () => unpaused(queue, again), { icon: "play", small: true, data: { key: `unpause:${queue.name}` }, "aria-label": `Unpause queue ${line(queue.name, 60)}` }) : button("Pause…", () => pause(queue, again), { icon: "pause", small: true, data: { key: `pause:${queue.name}` }, "aria-label": `Pause queue ${line(queue.name, 60)}` })) },
   ].filter(Boolean);

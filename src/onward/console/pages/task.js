@@ -4,6 +4,7 @@ import { get, part } from "../api.js";
 import { h, put } from "../dom.js";
 import { icon } from "../icons.js";
 import * as live from "../live.js";
+import { setTitle } from "../me.js";
 import { go, here, link } from "../router.js";
 import { actions } from "../task/actions.js";
 import { artifacts } from "../task/artifacts.js";
@@ -24,7 +25,7 @@ export async function show(root, place) {
   const ask = (more, query) => get(`${path}${more}`, query, { signal });
   const [task, waterfall] = await Promise.all([ask(""), ask("/timeline")]);
   const data = { task, budget: null, progress: null };
-  document.title = `${line(task.task, 60)} ${short(id)} · Onward`;
+  setTitle(`${line(task.task, 60)} ${short(id)}`);
 
   const head = h("header", { class: "task-head" });
   const chart = timeline({ pick: picked, signal });
@@ -111,7 +112,8 @@ export async function show(root, place) {
   async function spent() {
     const spends = data.task.usage || data.task.reason === "budget" || chart.bars().some((bar) => bar.kind === "model" || bar.kind === "child");
     if (data.budget === false || !spends) return; // most tasks have no budget
-    data.budget = await ask("/budget").catch((error) => (error.status === 404 ? false : data.budget));
+    const budget = await ask("/budget", { or_empty: true }).catch(() => null);
+    if (budget) data.budget = Object.keys(budget.meters).length ? budget : false;
   }
 
   // ── the head ──

@@ -32,6 +32,7 @@ from onward.core.views import (
     Decided,
     Delivery,
     Doubt,
+    History,
     Key,
     Queue,
     Schedule,
@@ -324,6 +325,11 @@ class AuthorizedService(Queries):
         """How many tasks there are that the caller sees, by state and reason, and the throughput of the workers."""
         self._check_no_tenant(READ, "the numbers of all tasks")
         return await self.service.cluster.stats(self.caller.sees)
+
+    async def history(self, span: str = "hour") -> History:
+        """The last hour or day on a time axis. It has the tasks of all tenants, as the metrics have."""
+        self._check_no_tenant(ADMIN, "the history of all tasks")
+        return await self.service.cluster.history(span)
 
     async def pause_schedule(self, name: str) -> Schedule:
         """Pause a schedule: it submits no task until it is unpaused."""

@@ -6,6 +6,8 @@ import contextlib
 import math
 import re
 
+from pydantic import Field
+
 from onward.artifacts.keeper import BeforeLoad
 from onward.core import views
 from onward.core.caller import DECIDE, SUBMIT
@@ -13,10 +15,11 @@ from onward.core.page import Page
 from onward.core.state import AgentState
 from onward.core.view_json import to_json
 from onward.core.views import Ask, Spent
-from onward.errors import NotFound
+from onward.errors import NotFound, TaskNotFound
 from onward.server.http.route import LOADED_BYTES, ApiResponse, RequestContext, Routes
 from onward.server.http.sending import LARGE_BYTES, body_response
 from onward.server.schema import shapes
+from onward.server.schema.shape import Shape
 from onward.service.serialize import task_json
 
 _ARTIFACT = re.compile(r"([!-~]+)\.([!-~]+)")
@@ -25,6 +28,12 @@ LOADED_TIMES = 2
 """By how much the memory for one question or approval is larger than its record: the record, and the response."""
 
 routes = Routes("people")
+
+
+class BudgetQuery(Shape):
+    """For a task that spends from no budget."""
+
+    or_empty: bool = Field(False, description="Whether it gets a budget without meters, instead of an error.")
 
 
 @routes.add(
@@ -158,10 +167,19 @@ async def resolve(context: RequestContext) -> ApiResponse:
     "/api/tasks/{id}/budget",
     "The budget that a task spends from.",
     {200: ("The budget.", shapes.BudgetShape)},
+    query=BudgetQuery,
     errors=(404,),
 )
 async def budget(context: RequestContext) -> ApiResponse:
-    return _budget(await context.service.budget(context.path["id"]))
+    task_id = context.path["id"]
+    try:
+        return _budget(await context.service.budget(task_id))
+    except TaskNotFound:
+        raise
+    except NotFound:
+        if not context.query.or_empty:
+            raise
+        return ApiResponse({"task_id": task_id, "meters": {}, "waiting": [], "needs": {}, "more": 0})
 
 
 @routes.add(
