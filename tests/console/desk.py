@@ -174,6 +174,19 @@ async def echo(ctx: Context, value: Any = None) -> Any:
     return value
 
 
+@app.task(name="digest.one")
+async def digest_one(ctx: Context, page: int) -> int:
+    """One of many children."""
+    return page
+
+
+@app.task(name="digest.all")
+async def digest_all(ctx: Context, pages: int) -> int:
+    """Starts many children."""
+    children = [await ctx.submit("digest.one", {"page": page}) for page in range(pages)]
+    return sum([await child.result() for child in children])
+
+
 @app.task(name="render.frame", queue="gpu")
 async def render(ctx: Context, frame: int) -> str:
     """Sleeps in its slot, so that it is seen."""
@@ -250,6 +263,7 @@ async def fill(receiver: str) -> None:
         ("seller.onboard", {"seller": "Birch & Daughters"}, {"labels": {"team": "sellers"}}),
         ("seller.describe", {"seller": "Old Mill"}, {"labels": {"team": "sellers"}}),
         ("spender", "Spend all of it.", {}),
+        ("digest.all", {"pages": 12}, {}),
         ("fails", {}, {}),
         ("fails", {"why": HOSTILE}, {}),
     ]:

@@ -7,7 +7,7 @@ import { may, me } from "../me.js";
 import { keepUpdated, rate, redraw, section, share, spark, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
 import { age, badge, button, empty, heading, someOf, table, taskLink } from "../ui.js";
-import { about, compact, count, line, number, REASONS, safe, short } from "../words.js";
+import { about, briefField, compact, count, line, number, REASONS, safe, short } from "../words.js";
 
 const SAMPLES = 40;
 const CARDS = 40; // workers that are shown at first
@@ -138,7 +138,7 @@ function card(worker, tasks, mixed, now) {
         h("dt", null, "Handlers"),
         h("dd", null, h("details", null, h("summary", null, count(worker.handlers.length, "handler")), worker.handlers.map((name_) => h("span", { class: "tag", title: safe(name_) }, line(name_, 60))))),
       ),
-      tasks.length > 0 && h("ul", { class: "holds", "aria-label": "Tasks of this worker" }, tasks.slice(0, HELD).map((task) => h("li", null, taskLink(task.task_id), h("span", { class: "clip grow" }, line(task.task, 60)), h("span", { class: "faint" }, age(task.updated_at, { ago: false })))), tasks.length > HELD && h("li", { class: "faint" }, `and ${number(tasks.length - HELD)} more`)),
+      tasks.length > 0 && h("ul", { class: "holds", "aria-label": "Tasks of this worker" }, tasks.slice(0, HELD).map((task) => h("li", null, taskLink(task.task_id), h("span", { class: "clip grow" }, line(task.task, 60), " ", h("span", { class: "faint" }, briefField(task, "input", 80))), h("span", { class: "faint" }, age(task.updated_at, { ago: false })))), tasks.length > HELD && h("li", { class: "faint" }, `and ${number(tasks.length - HELD)} more`)),
     ),
   );
 }

@@ -4,7 +4,7 @@ import { get, part } from "../api.js";
 import { h, put } from "../dom.js";
 import { icon } from "../icons.js";
 import * as live from "../live.js";
-import { setTitle } from "../me.js";
+import { may, setTitle } from "../me.js";
 import { go, here, link } from "../router.js";
 import { actions } from "../task/actions.js";
 import { artifacts } from "../task/artifacts.js";
@@ -19,12 +19,14 @@ import { age, badge, chip, meter, tabs, tag, taskLink } from "../ui.js";
 import { copyable } from "../values.js";
 import { at, compact, ENDED, line, money, number, safe, short, span } from "../words.js";
 
+const FIRST = 20; // records in which an agent writes its first state
+
 export async function show(root, place) {
   const { id, signal } = place;
   const path = `/api/tasks/${part(id)}`;
   const ask = (more, query) => get(`${path}${more}`, query, { signal });
   const [task, waterfall] = await Promise.all([ask(""), ask("/timeline")]);
-  const data = { task, budget: null, progress: null };
+  const data = { task, budget: null, progress: null, hasState: false, delivers: false };
   setTitle(`${line(task.task, 60)} ${short(id)}`);
 
   const head = h("header", { class: "task-head" });
@@ -101,6 +103,8 @@ export async function show(root, place) {
     await Promise.allSettled([
       context.waiting.read(),
       spent(),
+      ask("/events", { limit: FIRST }).then(({ records }) => (data.hasState = records.some((record) => record.kind === "state.patched"))),
+      may("admin") && get("/api/deliveries", { task_id: id, limit: 1 }, { signal }).then(({ deliveries: sent }) => (data.delivers = sent.length > 0)),
       ask("/events", { after: Math.max(0, chart.seq() - 100), limit: 100 }).then(({ records }) => {
         const last = records.reverse().find((record) => record.kind === "progress" && record.data && (record.data.total || record.data.step));
         if (last && !data.progress) data.progress = { step: last.data.step, total: last.data.total, message: last.data.message };
@@ -124,7 +128,10 @@ export async function show(root, place) {
     shown.counts("conversation", several("turn"));
     shown.counts("children", several("child"));
     shown.counts("events", chart.seq());
-    shown.counts("artifacts", chart.marks().filter((mark) => mark.kind === "artifact").length);
+    const made = chart.marks().filter((mark) => mark.kind === "artifact").length;
+    shown.counts("artifacts", made);
+    // A tab without anything in it is not offered: most tasks are no agents, and have no children.
+    for (const [id, offered] of [["conversation", several("turn")], ["state", data.hasState], ["artifacts", made], ["children", several("child")], ["deliveries", data.delivers]]) shown.offer(id, Boolean(offered));
     const menus = head.querySelector(".menu-list:not([hidden])");
     if (menus) return; // a menu is open
     put(
