@@ -14,10 +14,11 @@ from typing import TypeVar
 
 from onward.core import wire
 from onward.core.clock import Clock
+from onward.core.history import History, HistoryPoint
 from onward.core.page import Page, check_limit, every_item, fitting
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
 from onward.core.view_json import from_row
-from onward.core.views import CodeVersion, History, HistoryPoint, Queue, Stats, WorkerView
+from onward.core.views import CodeVersion, Queue, Stats, WorkerView
 from onward.errors import BadSetting
 from onward.service.shared_read import SharedRead
 from onward.service.submission import named

@@ -19,6 +19,7 @@ from onward.client.verbs import key_header, submit_body, task_query
 from onward.core import wire
 from onward.core.audit import Entry
 from onward.core.durations import Duration, seconds
+from onward.core.history import History
 from onward.core.journal.cuts import Again
 from onward.core.journal.explain import Explanation
 from onward.core.lock import Lock
@@ -38,7 +39,6 @@ from onward.core.views import (
     Decided,
     Delivery,
     Doubt,
-    History,
     HandlerView,
     Intake,
     Key,

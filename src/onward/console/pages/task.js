@@ -32,6 +32,8 @@ export async function show(root, place) {
   const head = h("header", { class: "task-head" });
   const chart = timeline({ pick: picked, signal });
   const side = h("aside", { class: "side", "aria-label": "Details" });
+  let due = 0; // the timer of the next read
+  let busy = false;
   const waits = new Set(); // called when the items that wait for a person change
   const context = { onWaiting: (changed, stop) => (waits.add(changed), stop.addEventListener("abort", () => waits.delete(changed), { once: true })), id, path, ask, signal, data, chart, refresh: () => refresh(true) };
   context.waiting = waiting(context, () => waits.forEach((changed) => changed()));
@@ -64,7 +66,6 @@ export async function show(root, place) {
 
   // ── updates ──
 
-  let due = 0;
   function heard(update) {
     if (update.total_step || update.step) data.progress = { step: update.step, total: update.total_step, message: update.message };
     refresh();
@@ -76,7 +77,6 @@ export async function show(root, place) {
     due = setTimeout(read, at_once ? 0 : 200);
   }
 
-  let busy = false;
   async function read() {
     if (busy) return refresh();
     busy = true;

@@ -264,7 +264,7 @@ class Context:
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
-        """Wait without using a slot, across restarts, until `duration` after this line was first reached."""
+        """Wait across restarts, until `duration` after this line was first reached. A sleep of more than a second uses no slot."""
         await self._host.wait(r.SLEEP, name, {"for": seconds(duration, "sleep")}, seconds(duration, "sleep"))
 
     async def signal(self, name: str, *, timeout: Duration | None = None, default: Any = RAISE) -> Any:

@@ -85,8 +85,6 @@ class Shift(TaskResources):
     settling: bool = False
     """Whether the last record is on its way into the store."""
     over: bool = False
-    ended: State | None = None
-    """How the task ended in this shift, once that is durable."""
     submitting: int = 0
     """Children that are on their way into the store."""
     _branches: Branches | None = None
@@ -101,7 +99,6 @@ class Shift(TaskResources):
         self.rng: random.Random = services.rng
         self.effects_of: str = claimed.id
         self.parent: str | None = claimed.parent
-        self.submitted_at: float = claimed.created_at
         self.hold: Hold = Hold(claimed.id, claimed.shift, claimed.shift, at=claimed.claimed_at, gate=claimed.gate)
         self.began: float = services.clock.monotonic()
         self._options: dict[str, Any] = wire.decode(claimed.options)

@@ -334,9 +334,9 @@ class Worker:
             shift.hold.claim = claim
             self._shifts[task.id] = shift
             self.shares.take(task.tenant)
-            self.spawn(self._run_shift(shift, task.tenant), f"onward-task-{task.id}")
+            self.spawn(self._run_shift(shift, task), f"onward-task-{task.id}")
 
-    async def _run_shift(self, shift: Shift, tenant: str | None) -> None:
+    async def _run_shift(self, shift: Shift, claimed: Claimed) -> None:
         try:
             await shift.work()
         except OnwardError as error:
@@ -346,10 +346,10 @@ class Worker:
             self.finished += 1
             if shift.ended is not None:
                 self._ended += 1
-                self._minutes.ended(shift.ended, self.now(), shift.submitted_at, shift.usage)
+                self._minutes.ended(shift.ended, self.now(), claimed.created_at, shift.usage)
             if self._shifts.get(shift.task_id) is shift:
                 del self._shifts[shift.task_id]
-            self._claiming.slot_freed(awaited=self.shares.free(tenant) or was_full)
+            self._claiming.slot_freed(awaited=self.shares.free(claimed.tenant) or was_full)
 
     # ── heartbeat ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -21,6 +21,7 @@ from onward.artifacts.keeper import PAGE_ARTIFACTS, BeforeLoad
 from onward.core import wire
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
+from onward.core.history import History
 from onward.core.lock import Lock
 from onward.core.page import Page
 from onward.core.record import Record
@@ -32,7 +33,6 @@ from onward.core.views import (
     Decided,
     Delivery,
     Doubt,
-    History,
     Key,
     Queue,
     Schedule,

@@ -6,8 +6,9 @@ from typing import Literal
 
 from starlette.responses import Response
 
+from onward.core.history import History
 from onward.core.view_json import to_json
-from onward.core.views import History, Queue, Schedule
+from onward.core.views import Queue, Schedule
 from onward.errors import SchemaMismatch, UsageError
 from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
