@@ -182,8 +182,6 @@ export function timeline({ pick, signal }) {
     element.hidden = false;
     element.id = `tl-${bar.kind}-${bar.seq}-${bar.attempt}`;
     element.style.transform = `translateY(${i * ROW}px)`;
-    if (bar.kind === "children") element.setAttribute("aria-expanded", String(opened.has(bar.group)));
-    else element.removeAttribute("aria-expanded");
     element.className = `tl-row k-${bar.kind} s-${bar.state}${picked ? " chosen" : ""}`;
     element.setAttribute("aria-selected", String(picked));
     element.setAttribute("aria-posinset", i + 1);
