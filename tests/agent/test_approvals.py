@@ -12,7 +12,8 @@ from onward.agent.model import Reply, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core import wire
-from onward.core.views import Ask, AskedIn
+from onward.core.asks import AskedIn
+from onward.core.views import Ask
 from onward.errors import (
     AlreadyDecided,
     AskExpired,

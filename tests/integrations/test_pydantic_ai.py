@@ -25,7 +25,7 @@ import onward
 from onward import Budget, Onward, State
 from onward.agents import Prices
 from onward.core import record as r
-from onward.core.views import AskedIn
+from onward.core.asks import AskedIn
 from onward.errors import BadSetting, UsageError
 from onward.integrations.pydantic_ai import OnwardDurability
 from onward.testing import MemoryApp, crashes, memory_app

@@ -78,6 +78,7 @@ ROWS: dict[str, Row] = {
     "questions of a task": Row("/api/questions?task_id={asker}", READ, call="questions"),
     "question": Row("/api/questions/{question}", READ),
     "answer": Row("/api/questions/{question}", DECIDE, {"answer": "fast"}, decides=True),
+    "in_doubt": Row("/api/doubts", ADMIN, place=True),
     "doubts": Row("/api/tasks/{doubter}/doubts", READ),
     "resolve": Row("/api/tasks/{doubter}/resolve", DECIDE, {"verdict": "not_happened"}, decides=True),
     "budget": Row("/api/tasks/{fixer}/budget", READ),

@@ -6,6 +6,7 @@ before the large ones.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -44,6 +45,17 @@ class Head(NamedTuple):
 
     fields: dict[str, Any]
     left_out: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AskedIn:
+    """The turn of an agent that asked for an approval."""
+
+    turn: int | None
+    """Its number; null for an approval that no recorded turn asked for, such as one of a handler that is no agent."""
+    reason: str | None
+    """What the model wrote in that turn beside its calls: its reason, as far as it gave one. It has 10,000 characters at most, and is no
+    part of the digest."""
 
 
 def ordered(payload: Mapping[str, Any]) -> dict[str, Any]:

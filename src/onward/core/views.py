@@ -210,29 +210,16 @@ class Ask:
     votes: tuple[Vote, ...] = ()
     """The votes so far, where it has a rule."""
     description: str | None = None
-    """What the tool does, in the words of its author: the beginning of the description that the model reads."""
     effect: str | None = None
-    """Whether a call of the tool whose end is unknown may be repeated: "read" and "idempotent" may, "once" may not."""
+    """The tool's description, and whether a call whose end is unknown may be repeated: not with the effect "once"."""
     left_out: tuple[str, ...] = ()
-    """The fields of a list that are null or empty only because they are large, beyond the bytes that a page has; of a `text` the beginning
-    is there. The approval alone has them. Such an approval has no `hash` and no `digest`: it was not shown as a whole. Also the fields
-    that were erased, or for which the server has no encryption key."""
+    """Fields of a list that are null or empty only because they are large; of a `text` the beginning is there. The approval alone has them,
+    and a `hash` and a `digest`, which the one in the list has not. Also fields that were erased, or that the server has no key for."""
 
     @property
     def seq(self) -> int:
         """The number of its record."""
         return int(self.id.rpartition(".")[2])
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class AskedIn:
-    """The turn of an agent that asked for an approval."""
-
-    turn: int | None
-    """Its number; null for an approval that no recorded turn asked for, such as one of a handler that is no agent."""
-    reason: str | None
-    """What the model wrote in that turn beside its calls: its reason, as far as it gave one. It has 10,000 characters at most, and is no
-    part of the digest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

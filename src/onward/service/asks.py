@@ -13,11 +13,11 @@ from typing import Any, Final
 from onward.artifacts.keeper import BeforeLoad
 from onward.core import approval, wire
 from onward.core import record as r
-from onward.core.asks import ASKS, read_head
+from onward.core.asks import ASKS, AskedIn, read_head
 from onward.core.page import Page
 from onward.core.sealed import CODECS
 from onward.core.task import Reason, Task
-from onward.core.views import Ask, AskedIn
+from onward.core.views import Ask
 from onward.errors import BadSetting, NotFound
 from onward.service.timeline import asking_turn
 from onward.service.votes import Votes

@@ -17,6 +17,7 @@ from onward.client.parse import parse_artifact, parse_budget, parse_record, pars
 from onward.client.script import NO_BODY, Response, Script, verb
 from onward.client.verbs import key_header, submit_body, task_query
 from onward.core import wire
+from onward.core.asks import AskedIn
 from onward.core.audit import Entry
 from onward.core.durations import Duration, seconds
 from onward.core.history import History
@@ -31,7 +32,6 @@ from onward.core.view_json import from_json, parse_time
 from onward.core.views import (
     Acted,
     Ask,
-    AskedIn,
     Check,
     CodeVersion,
     DeadLetter,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.artifacts.keeper import PAGE_ARTIFACTS, BeforeLoad
 from onward.core import wire
+from onward.core.asks import AskedIn
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
 from onward.core.history import History
@@ -28,7 +29,6 @@ from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.core.views import (
     Ask,
-    AskedIn,
     CodeVersion,
     Decided,
     Delivery,

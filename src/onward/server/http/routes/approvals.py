@@ -10,6 +10,7 @@ from pydantic import Field
 
 from onward.artifacts.keeper import BeforeLoad
 from onward.core import views
+from onward.core.asks import AskedIn
 from onward.core.caller import ADMIN, DECIDE, SUBMIT
 from onward.core.page import Page
 from onward.core.state import AgentState
@@ -65,7 +66,7 @@ async def approval(context: RequestContext) -> ApiResponse:
     "GET",
     "/api/approvals/{id}/turn",
     "The turn of the agent that asked for an approval, and the reason that the model wrote.",
-    {200: ("The turn.", views.AskedIn)},
+    {200: ("The turn.", AskedIn)},
     errors=(404,),
     loads=0,
 )
