@@ -28,6 +28,9 @@ RESERVED_CONNECTIONS = 2
 _QUOTA = TenantQuota()
 
 
+MAX_ENVIRONMENT_CHARS = 40
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting of Onward, with its default. `docs/settings.md` explains each."""
@@ -58,6 +61,7 @@ class Settings:
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"
     log: str = "text"
+    environment: str = ""
     mcp_expose: str = ""
     streams: int = 1_000
     public_url: str = ""
@@ -109,6 +113,10 @@ class Settings:
             raise BadSetting("encryption_plain", self.encryption_plain, "accept or refuse")
         if self.log not in {"text", "json"}:
             raise BadSetting("log", self.log, "text or json")
+        if len(self.environment) > MAX_ENVIRONMENT_CHARS or not self.environment.isprintable():
+            raise BadSetting(
+                "environment", self.environment[:80], f"a name of {MAX_ENVIRONMENT_CHARS} characters at most"
+            )
         if not 0 <= self.metrics_port < 65536:
             raise BadSetting("metrics_port", self.metrics_port, "a port, or 0 for none")
         if self.public_url and not is_own_url(self.public_url):

@@ -42,6 +42,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -102,6 +103,12 @@ class NotFound(OnwardError):
     exit_status = 4
 
 
+def _near(name: str, known: list[str]) -> str:
+    """A question, when the name looks like one of those that are known."""
+    near = difflib.get_close_matches(name[:200], known[:1000], n=1)
+    return f"did you mean {near[0]!r}? If not, " if near else ""
+
+
 NAMED_HANDLERS = 20
 """Handlers that an error names."""
 
@@ -117,7 +124,7 @@ class UnknownTask(NotFound):
         more = f" and {len(names) - NAMED_HANDLERS:,} more" if len(names) > NAMED_HANDLERS else ""
         listed = (", ".join(names[:NAMED_HANDLERS]) or "none so far") + more
         super().__init__(
-            f"no task is named {name!r} (known: {listed}); start a worker that offers it, or check the spelling"
+            f"no task is named {name!r} (known: {listed}); {_near(name, names)}start a worker that offers it, or check the spelling"
         )
 
 
@@ -139,7 +146,8 @@ class ScheduleNotFound(NotFound):
     def __init__(self, name: str, known: list[str]) -> None:
         self.name = name
         listed = ", ".join(known[:20]) or "none so far"
-        super().__init__(f"there is no schedule {name!r} (there are: {listed}); `onward schedules` lists them")
+        near = _near(name, known)
+        super().__init__(f"there is no schedule {name!r} (there are: {listed}); {near}`onward schedules` lists them")
 
 
 class DeadLetterNotFound(NotFound):

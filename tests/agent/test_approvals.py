@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from onward import Onward, tool
+from onward import Context, Onward, tool
 from onward.agent.loop import CHECKPOINT_EVERY_TURNS
 from onward.agent.model import Reply, ToolCall
 from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.core import wire
+from onward.core.asks import AskedIn
 from onward.core.views import Ask
 from onward.errors import (
     AlreadyDecided,
@@ -412,3 +413,52 @@ async def test_a_fork_inherits_decisions(lab: Lab) -> None:
     await lab.app.decide(anew.id, "approve", hash=anew.hash)
     assert (await lab.ended(fork.id)).result == "done"
     assert [to for to, _ in bank.paid] == ["Ada", "Ada", "Eve", "Kim", "Kim"]
+
+
+async def test_an_approval_says_what_the_tool_does_and_why_the_model_calls_it() -> None:
+    app = memory_app()
+
+    @tool(risk="external_action")
+    async def write(name: str) -> str:
+        """Write a letter."""
+        return "sent"
+
+    calls = (ToolCall("call a", "pay", '{"to": "Ada"}'), ToolCall("call b", "write", '{"name": "Eve"}'))
+    model = ScriptedModel([Reply("Ada has waited\nlong enough.", calls), "done"])
+    app.agent("teller", model=model, tools=[*Bank().tools(), write], approve=["external_action"])
+
+    @app.task(name="asks")
+    async def asks(ctx: Context) -> None:
+        await ctx.approve("Go?", data={"call": "call a"})
+
+    async with app:
+        await app.submit("teller", "Pay them.")
+        await drain(app)
+        pay, letter = await app.asks("approval")
+        assert (pay.effect, pay.description) == ("idempotent", "Pay a person.")
+        assert (letter.effect, letter.description) == ("once", "Write a letter.")
+        for ask in (pay, letter):
+            assert await app.service.asks.asked_in(ask) == AskedIn(1, "Ada has waited\nlong enough.")
+        await app.submit("asks", {})
+        await drain(app)
+        (other,) = [ask for ask in await app.asks("approval") if ask.tool is None]
+        assert (other.effect, other.description) == (None, None)
+        assert await app.service.asks.asked_in(other) == AskedIn(None, None)
+
+
+async def test_another_description_does_not_change_an_open_approval() -> None:
+    """A replay compares the call, and not the words about the tool."""
+    app, bank = memory_app(), Bank()
+    tools = bank.tools()
+    app.agent(
+        "teller", model=ScriptedModel([[("pay", {"to": "Ada"})], "done"]), tools=tools, approve=["external_action"]
+    )
+    async with app:
+        task = await app.submit("teller", "Pay Ada.")
+        await drain(app)
+        (ask,) = await app.asks("approval")
+        object.__setattr__(tools[0], "description", "Pay somebody.")  # as a deploy would
+        await app.decide(ask.id, "approve")
+        await drain(app)
+        assert await task.result() == "done"
+    assert bank.paid == [("Ada", 1)]

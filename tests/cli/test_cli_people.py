@@ -36,7 +36,7 @@ def test_an_approval_is_listed_and_approved(onward: Run, crew: str, waiting: Wai
         "id": f"{task_id}.3", "kind": "approval", "task_id": task_id, "task": "ship", "text": "Ship bread?",
         "risk": "external_action", "data": {"to": "eu"}, "choices": [], "asked_at": None, "expires_at": None,
         "default": None, "tool": None, "arguments": None, "hash": ask["hash"], "digest": ask["digest"],
-        "rule": None, "votes": [], "left_out": [],
+        "rule": None, "votes": [], "description": None, "effect": None, "left_out": [],
     }  # fmt: skip
     listed = onward("approvals", "--db", crew)
     (shown,) = [text for text in listed.out.split("\n\n") if task_id in text]
@@ -180,7 +180,15 @@ def test_a_tool_call_is_shown_whole_and_approved_with_other_arguments(onward: Ru
         "deny",
     )
     shown = onward("approvals", "--db", crew).out
-    for part in (json.dumps({"path": path}), "tool       erase", "denied then", ask["hash"]):
+    parts = (
+        json.dumps({"path": path}),
+        "erase",
+        "Erase a file.",
+        "it must not happen twice",
+        "denied then",
+        ask["hash"],
+    )
+    for part in parts:
         assert part in shown
 
     output = onward("approve", ask["id"], "--arguments", '["/tmp"]', "--db", crew)
@@ -189,7 +197,7 @@ def test_a_tool_call_is_shown_whole_and_approved_with_other_arguments(onward: Ru
     assert (output.status, "tool 'erase': the input for 'path' does not fit" in output.sentence) == (2, True), output
     whole = onward("approvals", ask["id"], "--db", crew).out
     assert all(part in whole for part in (json.dumps({"path": path}), ask["digest"]))
-    assert onward("approvals", ask["id"], "--json", "--db", crew).json == ask
+    assert onward("approvals", ask["id"], "--json", "--db", crew).json == ask | {"turn": 1, "reason": ""}
     for option, wrong in (("--hash", "0" * 24), ("--digest", "0" * 64), ("--digest", ask["hash"])):
         output = onward("approve", ask["id"], option, wrong, "--json", "--db", crew)
         assert (output.status, output.json["error"]["code"]) == (2, "stale_decision")

@@ -89,6 +89,8 @@ def test_a_parked_task_is_exit_status_5(onward: Run, crew: str, tmp_path):
     document = onward("follow", task_id, "--db", crew, "--json")
     assert (document.status, document.lines[-1]["reason"]) == (5, "parked")
     assert re.search(r"for a person \([^)]*1 parked\)", onward("doctor", "--db", crew).out)
+    (row,) = [line for line in onward("list", "--db", crew).out.splitlines() if task_id[-8:] in line]
+    assert re.search(r"parked: the code .*", row), "the list says why"
     onward("cancel", task_id, "--db", crew)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from onward.cli.commands.worker import log_lines
+from onward.cli.output.screen import Screen
 from rig.processes import Child
 from tests.cli.conftest import ROOT, Run, start_worker
 
@@ -24,6 +28,26 @@ def until(condition, seconds: float = 60) -> None:
 
 def kinds(onward: Run, db: str, task_id: str) -> list[str]:
     return [record["kind"] for record in onward("show", task_id, "--db", db, "--json").json["journal"]]
+
+
+def test_client_libraries_print_no_line_for_each_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest has its own
+    httpx, loud = logging.getLogger("httpx"), logging.getLogger("openai")
+    loud.setLevel(logging.INFO)
+    try:
+        with log_lines(Screen(Namespace(json=True, no_color=True))):
+            httpx.info("HTTP Request: POST …")
+            httpx.warning("slow")
+            loud.info("the app wants this")
+    finally:
+        loud.setLevel(logging.NOTSET)
+    assert [json.loads(line)["message"] for line in capsys.readouterr().out.splitlines()] == [
+        "slow",
+        "the app wants this",
+    ]
+    assert httpx.level == logging.NOTSET
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ and hostile names and texts. For the tests of the pages, and for looking at them
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onward import Budget, Context, Onward, tool
+from onward.agent.model import Reply, ToolCall, Usage
 from onward.agent.models.scripted import ScriptedModel
 from onward.agent.prices import Prices
 from onward.store.shared.intakes import IntakeReport
@@ -52,7 +54,7 @@ class Priced(ScriptedModel):
 async def send_email(
     ctx: Context, to: list[str], subject: str, body: str, options: dict[str, Any] | None = None
 ) -> str:
-    """Send a mail."""
+    """Send a mail to a customer, from help@example.com. It cannot be taken back."""
     return f"sent {subject!r} to {', '.join(to)}"
 
 
@@ -77,7 +79,19 @@ HARM = {"to": [HOSTILE], "subject": HOSTILE, "body": HOSTILE * 40, "options": {H
 
 app.agent(
     "support.reply",
-    model=Priced([[("send_email", MAIL)], "The customer was told."], "demo-large"),
+    model=Priced(
+        [
+            Reply(
+                "The courier had the wrong address, and the parcel is on its way now. Ms. Okafor has waited for nine days, so I "
+                "write to her myself, and credit 15.00 as an apology.",
+                (ToolCall("call_0_0", "send_email", json.dumps(MAIL)),),
+                Usage(1850, 240),
+                finish="tool_calls",
+            ),
+            "The customer was told.",
+        ],
+        "demo-large",
+    ),
     instructions="You answer customers.",
     tools=[send_email, refund],
     approve=["external_action"],
@@ -160,6 +174,19 @@ async def echo(ctx: Context, value: Any = None) -> Any:
     return value
 
 
+@app.task(name="digest.one")
+async def digest_one(ctx: Context, page: int) -> int:
+    """One of many children."""
+    return page
+
+
+@app.task(name="digest.all")
+async def digest_all(ctx: Context, pages: int) -> int:
+    """Starts many children."""
+    children = [await ctx.submit("digest.one", {"page": page}) for page in range(pages)]
+    return sum([await child.result() for child in children])
+
+
 @app.task(name="render.frame", queue="gpu")
 async def render(ctx: Context, frame: int) -> str:
     """Sleeps in its slot, so that it is seen."""
@@ -236,6 +263,7 @@ async def fill(receiver: str) -> None:
         ("seller.onboard", {"seller": "Birch & Daughters"}, {"labels": {"team": "sellers"}}),
         ("seller.describe", {"seller": "Old Mill"}, {"labels": {"team": "sellers"}}),
         ("spender", "Spend all of it.", {}),
+        ("digest.all", {"pages": 12}, {}),
         ("fails", {}, {}),
         ("fails", {"why": HOSTILE}, {}),
     ]:

@@ -102,6 +102,11 @@ def test_an_approval_appears_live_with_its_exact_arguments_and_is_approved(visit
     expect(shown).to_contain_text('"X-Ticket": "4100"')
     expect(page.get_by_text("risk: external_action")).to_be_visible()
     expect(page.get_by_text("and is then denied")).to_be_visible()
+    expect(page.locator(".ask-why")).to_contain_text(
+        "The courier had the wrong address, and the parcel is on its way now."
+    )
+    expect(page.locator(".ask-why")).to_contain_text("It cannot be taken back.")
+    expect(page.locator(".ask-context .bubble.user")).to_contain_text("Where is her order?")
     expect(page.locator(".ask-context")).to_contain_text("Where is her order?")
     digest = server.open_ask(task_id)["digest"]
     expect(page.locator(".ask-body")).to_contain_text(f"Digest {digest[:16]}")
@@ -117,6 +122,54 @@ def test_an_approval_appears_live_with_its_exact_arguments_and_is_approved(visit
     )
     expect(page.get_by_text("No approvals or questions are waiting")).to_be_visible()
     expect(page.locator(".rail-count.tone-wait")).to_have_count(0)
+
+
+def test_a_task_is_decided_on_its_own_page(visit: Visit, server: Desk) -> None:
+    task_id = server.submit("support.reply", "Where is her order?")
+    ask = server.open_ask(task_id)
+    page = visit.go(f"/tasks/{task_id}?tab=conversation")
+    card = page.locator(f'.asks [data-ask="{ask["id"]}"]')
+    expect(card).to_contain_text("The courier had the wrong address")
+    expect(card.locator(".given")).to_contain_text('"X-Ticket": "4100"')
+    line = page.locator(".bubble.waiting")
+    expect(line).to_contain_text("Waits for approval")
+    line.get_by_role("button", name="Decide").click()
+    card.get_by_role("button", name="Approve", exact=True).click()
+    expect(card).to_have_count(0)
+    expect(line).to_have_count(0)
+    assert server.ended(task_id)["result"] == "The customer was told."
+
+
+def test_many_children_are_one_row_that_opens(visit: Visit, server: Desk) -> None:
+    task_id = server.submit("digest.all", {"pages": 12})
+    assert server.ended(task_id)["result"] == 66
+    page = visit.go("/tasks?name=digest.one")
+    group = page.get_by_role("button", name=re.compile("12 children digest.one"))
+    expect(group).to_have_attribute("aria-expanded", "false")
+    expect(page.locator(".task-row")).to_have_count(1)
+    group.click()
+    expect(page.locator(".task-row")).to_have_count(13)
+    expect(page.get_by_text("page: 7", exact=True)).to_be_visible()
+    visit.go(f"/tasks/{task_id}")
+    row = page.locator(".tl-row:visible", has_text="12 × digest.one")
+    expect(row).to_contain_text("12 done")
+    expect(page.locator(".tl-row.k-child:visible")).to_have_count(0)
+    row.click()
+    expect(page.locator(".tl-row.k-child:visible")).to_have_count(12)
+    tabs = page.locator(".tab:visible")
+    expect(tabs).to_have_text([re.compile("Timeline"), re.compile("Events"), re.compile("Children")])
+
+
+def test_the_overview_has_a_time_axis(visit: Visit, server: Desk) -> None:
+    page = visit.go("/overview?span=day")
+    expect(page.locator(".history-chart")).to_have_count(5)
+    expect(page.locator(".history-chart", has_text="Throughput").get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile("Throughput in the last day: .* ended")
+    )
+    page.get_by_role("link", name="Hour", exact=True).click()
+    expect(page.locator(".history-chart").first.get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile("in the last hour")
+    )
 
 
 def test_a_large_approval_is_read_as_a_whole_before_it_can_be_given(visit: Visit, server: Desk) -> None:

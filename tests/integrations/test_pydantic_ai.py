@@ -25,6 +25,7 @@ import onward
 from onward import Budget, Onward, State
 from onward.agents import Prices
 from onward.core import record as r
+from onward.core.asks import AskedIn
 from onward.errors import BadSetting, UsageError
 from onward.integrations.pydantic_ai import OnwardDurability
 from onward.testing import MemoryApp, crashes, memory_app
@@ -343,6 +344,8 @@ async def test_a_denied_call_and_one_with_other_arguments(world: World) -> None:
         task = await app.submit("clerk", "Pay.")
         await drain(app)
         first, second = await app.asks()
+        assert (first.effect, first.description) == (second.effect, second.description) == ("once", "Pay.")
+        assert await app.service.asks.asked_in(second) == AskedIn(1, "")
         await app.decide(first.id, "deny", reason="too much")
         await app.decide(second.id, "approve", arguments={"cents": 6})
         assert await drain(app) == []

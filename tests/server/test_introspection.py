@@ -30,6 +30,7 @@ async def test_whoami(app: Onward, client: Client) -> None:
     made = await app.keys.create("ada", ["decide"], tenant="acme", agent="fixer")
     who = (await client.get("/api/whoami", headers={"Authorization": f"Bearer {made.token}"})).json()
     version = who.pop("version")
+    assert who.pop("environment") == ""
     assert version == (await client.get("/openapi.json")).json()["info"]["version"]
     assert who == {
         "name": "ada",

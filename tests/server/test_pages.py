@@ -58,6 +58,7 @@ WITHOUT_PAGES = {
     "POST /api/tasks/{id}/budget": "the same",
     "GET /api/tasks/{id}/state": "one value, which the agent holds in memory and writes as one record",
     "POST /api/tasks/{id}/state": "the same",
+    "GET /api/history": "a piece for each minute of an hour, or for each quarter of an hour of a day",
     "GET /api/versions": "`MAX_VERSIONS`",
     "GET /api/encryption": "the master keys that the operator keeps, one for each rotation",
 }

@@ -158,6 +158,8 @@ async def test_options_that_make_no_sense(shop: Onward, wrong: dict[str, Any], e
 async def test_an_unknown_task(shop: Onward) -> None:
     with pytest.raises(UnknownTask, match=r"no task is named 'tripel' \(known: broken, double, patient"):
         await shop.submit("tripel", 1)
+    with pytest.raises(UnknownTask, match=r"; did you mean 'double'\? If not, start a worker"):
+        await shop.submit("doubel", 1)
     with pytest.raises(UsageError, match="is not a handler of this app"):
         await shop.submit(lambda ctx: None)
     with pytest.raises(UsageError, match="two handlers are named 'double'"):

@@ -24,12 +24,13 @@ from onward.agent.reader import binary
 from onward.agent.tools import READ, Tool
 from onward.artifacts.keeper import run_off_loop
 from onward.core import mask, secret, wire
+from onward.core.asks import MAX_DESCRIPTION_CHARS
 from onward.core.journal.turns import is_output
 from onward.core.retry import Retry
 from onward.core.state import ArtifactRef, StatePatch
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import takes_result
-from onward.engine.context.context import Context, save_artifact, take_refs
+from onward.engine.context.context import Context, ask_approval, save_artifact, take_refs
 from onward.engine.context.secrets import has_secret_default
 from onward.engine.context.sync_context import SyncContext
 from onward.engine.shift.environment import LAST_ANSWER_SHARE
@@ -193,12 +194,14 @@ class Calls:
         """Ask a person to approve exactly this call: the arguments are part of the request, and a replay compares them."""
         tool, approvals, inherited = checked.tool, self._approvals, self._ctx.host.inherits()
         try:
-            decision = await self._ctx.approve(
+            decision = await ask_approval(
+                self._ctx,
                 f"{tool.name}({format_arguments(checked.arguments)})",
                 risk=tool.risk,
                 data={"tool": tool.name, "call": checked.call.id, "arguments": checked.arguments},
                 timeout=approvals.timeout if tool.approval_timeout is None else tool.approval_timeout,
                 default=tool.approval_default or approvals.default,
+                about=about_tool(tool.effect, tool.description),
             )
         except Denied as denied:
             return f"denied: {denied.reason or 'a person said no'}"
@@ -482,6 +485,12 @@ def _with_changes(checked: CheckedCall, decision: Mapping[str, Any]) -> AllowedC
         return AllowedCall(checked.call, checked.tool, checked.tool.check(arguments), note)
     except InvalidInput as error:
         return f"{note}error: nothing was done, they do not fit: {error}"
+
+
+def about_tool(effect: str, description: str | None) -> dict[str, str]:
+    """What an approval says about the tool, for the person who decides."""
+    text = mask.cut((description or "").strip(), MAX_DESCRIPTION_CHARS)
+    return {"effect": effect, "description": text} if text else {"effect": effect}
 
 
 def format_arguments(arguments: Mapping[str, Any]) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from onward.core.state import VERSION, AgentState
 from onward.errors import UnfitCheckpoint
@@ -59,4 +59,5 @@ def signature_with_state(handler: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=[*named, *fields])
 
 
-_TYPES: dict[str, Any] = {"goal": str, "after": str | None, "depth": int}
+_AFTER = "The id of a task of this agent that has ended: the new task begins with its state and its conversation."
+_TYPES: dict[str, Any] = {"goal": str, "after": Annotated[str | None, Field(description=_AFTER)], "depth": int}

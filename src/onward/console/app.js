@@ -5,7 +5,7 @@ import { h, put } from "./dom.js";
 import { dialog } from "./dialog.js";
 import { icon } from "./icons.js";
 import * as live from "./live.js";
-import { may, me, shortName } from "./me.js";
+import { may, me, setTitle, shortName } from "./me.js";
 import { pages } from "./pages.js";
 import * as router from "./router.js";
 import { badge, button, empty, failure, menu, tick } from "./ui.js";
@@ -16,6 +16,7 @@ const THEMES = { auto: ["auto", "System theme"], light: ["sun", "Light"], dark: 
 const main = h("main", { id: "page", tabindex: "-1" });
 const rail = h("nav", { class: "rail", "aria-label": "Pages" });
 const search = h("input", { type: "search", id: "search", placeholder: "Search tasks", "aria-label": "Search tasks: name, id, key, label or input", autocomplete: "off", spellcheck: "false", maxlength: 200 });
+const environment = h("span", { class: "environment", hidden: true, title: "The setting environment of this server" });
 const lamp = h("span", { class: "lamp", role: "status" });
 const account = h("span", { class: "account" });
 const newTask = h("span");
@@ -29,7 +30,7 @@ function shell() {
       { class: "top" },
       h("a", { class: "brand", href: "#/tasks", "aria-label": "Onward: tasks" }, h("img", { src: "console/mark.svg", alt: "", width: 22, height: 22 }), h("span", null, "Onward")),
       h("form", { class: "search", role: "search", onsubmit: submitSearch }, icon("search"), search, h("kbd", null, "/")),
-      h("div", { class: "top-end" }, lamp, account, theme(), newTask),
+      h("div", { class: "top-end" }, environment, lamp, account, theme(), newTask),
     ),
     rail,
     main,
@@ -57,7 +58,7 @@ function drawRail() {
 
 function onArrive(page, place) {
   current = page;
-  document.title = page ? `${page.title} · Onward` : "Onward";
+  setTitle(page ? page.title : "");
   if (place.path === "/tasks") search.value = place.one("q");
   drawRail();
 }
@@ -203,6 +204,8 @@ async function submitKey(event) {
 
 async function loadCaller() {
   Object.assign(me, await get("/api/whoami"));
+  environment.hidden = !me.environment;
+  put(environment, line(me.environment || "", 40));
   const who = me.person ? [me.roles.join(", "), me.tenant && `tenant ${line(me.tenant, 60)}`].filter(Boolean).join(" · ") : "";
   const about = me.person ? [{ info: `Roles: ${me.roles.join(", ") || "none"}` }, me.tenant && { info: `Tenant: ${line(me.tenant, 60)}` }].filter(Boolean) : [{ info: `Scopes: ${me.scopes.join(", ")}` }];
   put(account, (key.get() || me.person) && menu(line(shortName() || "key", 40), [...about, { text: "Sign out", act: signOut }], { icon: me.person ? "person" : "key", title: me.person ? `${line(me.name, 200)}: ${who}` : "Your key", kind: "quiet" }), me.person && h("span", { class: "roles faint" }, who));

@@ -115,11 +115,11 @@ export function readOnly(text) {
   return h("p", { class: "note" }, icon("key"), text);
 }
 
-/** A rate: 0.25 / s, 12 / min. */
-export function rate(perSecond) {
-  if (!perSecond) return "0";
-  if (perSecond >= 1) return `${compact(Math.round(perSecond * 10) / 10)} / s`;
-  return `${Math.max(0.1, Math.round(perSecond * 600) / 10)} / min`;
+/** A rate: 2.5 tasks/s, 12 tasks/min. */
+export function rate(perSecond, unit = "tasks") {
+  if (!perSecond) return `0 ${unit}/min`;
+  if (perSecond >= 1) return `${compact(Math.round(perSecond * 10) / 10)} ${unit}/s`;
+  return `${Math.max(0.1, Math.round(perSecond * 600) / 10)} ${unit}/min`;
 }
 
 /** A foreign URL as text, with its host emphasised. */

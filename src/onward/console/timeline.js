@@ -24,6 +24,7 @@ export function timeline({ pick, signal }) {
   let about = { from: 0, until: null, seq: 0 };
   let rows = [];
   let chosen = null;
+  const opened = new Set(); // groups of children that are open
   let fold = null; // null: automatic
   let view = [0, 1];
   let only = "";
@@ -72,8 +73,9 @@ export function timeline({ pick, signal }) {
   function arrange() {
     const all = [...bars.values()].sort((a, b) => a.seq - b.seq || (RANK[a.kind] ?? 4) - (RANK[b.kind] ?? 4));
     const shown = all.filter((bar) => !laned(bar));
-    rows = shown.filter((bar) => (!trouble || TROUBLE.has(bar.state)) && (!only || label(bar).toLowerCase().includes(only)));
-    put(counts, rows.length === shown.length ? count(shown.length, "row") : `${number(rows.length)} of ${number(shown.length)}`);
+    const matching = shown.filter((bar) => (!trouble || TROUBLE.has(bar.state)) && (!only || label(bar).toLowerCase().includes(only)));
+    rows = grouped(matching, opened);
+    put(counts, matching.length === shown.length ? count(shown.length, "row") : `${number(matching.length)} of ${number(shown.length)}`);
   }
 
   // ── drawing ──
@@ -203,6 +205,7 @@ export function timeline({ pick, signal }) {
   }
 
   function words(bar, open) {
+    if (bar.kind === "children") return bar.text;
     const long = span((open ? now : bar.end) - bar.start);
     if (bar.state === "in_doubt") return "in doubt";
     if (bar.state === "failed") return bar.end > bar.start ? `failed after ${long}` : "failed";
@@ -220,6 +223,11 @@ export function timeline({ pick, signal }) {
 
   function choose(bar, tell = true) {
     if (!bar) return;
+    if (bar.kind === "children" && tell) {
+      if (!opened.delete(bar.group)) opened.add(bar.group);
+      arrange();
+      draw();
+    }
     chosen = bar;
     const i = rows.findIndex((candidate) => same(candidate, bar));
     if (i >= 0) {
@@ -228,7 +236,7 @@ export function timeline({ pick, signal }) {
       body.setAttribute("aria-activedescendant", `tl-${bar.kind}-${bar.seq}-${bar.attempt}`);
     }
     place();
-    if (tell) pick(bar);
+    if (tell && bar.kind !== "children") pick(bar);
   }
 
   function moved(event) {
@@ -288,11 +296,51 @@ export function timeline({ pick, signal }) {
   return {
     element,
     take,
-    choose: (seq) => choose(rows.find((bar) => bar.seq === seq) || [...bars.values()].find((bar) => bar.seq <= seq && seq <= bar.last && bar.kind !== "shift" && bar.kind !== "turn")),
+    choose: (seq) => choose(rows.find((bar) => bar.seq === seq && bar.kind !== "children") || [...bars.values()].find((bar) => bar.seq <= seq && seq <= bar.last && bar.kind !== "shift" && bar.kind !== "turn")),
     seq: () => about.seq,
     open: () => [...bars.values()].filter((bar) => OPEN.has(bar.state) && !laned(bar)),
     bars: () => [...bars.values()],
     marks: () => [...marks.values()],
+  };
+}
+
+const GROUPED = 6; // children of one name from which on they are one row
+const WORDS = { ok: "done", failed: "failed", running: "running", waiting: "waiting" };
+
+/** The rows, with many children of one name as one row, which opens. */
+function grouped(bars, opened) {
+  const groups = new Map();
+  for (const bar of bars) if (bar.kind === "child") groups.set(groupOf(bar), [...(groups.get(groupOf(bar)) || []), bar]);
+  const rows = [];
+  for (const bar of bars) {
+    const all = bar.kind === "child" ? groups.get(groupOf(bar)) : [];
+    if (all.length < GROUPED) rows.push(bar);
+    else if (all[0] === bar) rows.push(group(all, opened), ...(opened.has(groupOf(bar)) ? all.map((child) => ({ ...child, depth: child.depth + 1 })) : []));
+  }
+  return rows;
+}
+
+const groupOf = (bar) => `${bar.parent}:${bar.name}`;
+
+/** One bar for many children. */
+function group(all, opened) {
+  const states = new Map();
+  for (const bar of all) states.set(bar.state, (states.get(bar.state) || 0) + 1);
+  const worst = ["failed", "in_doubt", "running", "waiting"].find((state) => states.has(state)) || "ok";
+  const over = all.every((bar) => bar.end !== null && bar.end !== undefined);
+  return {
+    ...all[0],
+    kind: "children",
+    group: groupOf(all[0]),
+    name: `${opened.has(groupOf(all[0])) ? "▾" : "▸"} ${number(all.length)} × ${all[0].name || "child"}`,
+    child_id: null,
+    until: null,
+    attempt: 1,
+    last: Math.max(...all.map((bar) => bar.last)),
+    start: Math.min(...all.map((bar) => bar.start)),
+    end: over ? Math.max(...all.map((bar) => bar.end)) : null,
+    state: worst,
+    text: [...states].map(([state, n]) => `${number(n)} ${WORDS[state] || state.replace("_", " ")}`).join(", "),
   };
 }
 

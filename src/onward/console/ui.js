@@ -154,7 +154,8 @@ export function tabs(list, { label, chosen } = {}) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const next = buttons[(buttons.indexOf(event.target) + step + buttons.length) % buttons.length];
+    const offered = buttons.filter((item) => !item.hidden);
+    const next = offered[(offered.indexOf(event.target) + step + offered.length) % offered.length];
     next.focus();
     next.click();
   }
@@ -167,6 +168,7 @@ export function tabs(list, { label, chosen } = {}) {
     buttons.forEach((item, i) => {
       item.setAttribute("aria-selected", String(list[i] === tab));
       item.tabIndex = list[i] === tab ? 0 : -1;
+      if (list[i] === tab) item.hidden = false;
     });
     panel.setAttribute("aria-labelledby", `${group}-${tab.id}`);
     put(panel);
@@ -178,7 +180,12 @@ export function tabs(list, { label, chosen } = {}) {
     const at = list.findIndex((item) => item.id === id);
     if (at >= 0) buttons[at].querySelector(".tab-count").textContent = n ? number(n) : "";
   };
-  return { element: h("div", { class: "tabs" }, h("div", { class: "tab-list", role: "tablist", "aria-label": label }, buttons), panel), take, counts, stop: () => current?.leave?.abort() };
+  /** Offer a tab, or not; the one that is shown stays. */
+  const offer = (id, offered) => {
+    const at = list.findIndex((item) => item.id === id);
+    if (at >= 0) buttons[at].hidden = !offered && current?.id !== id;
+  };
+  return { offer, element: h("div", { class: "tabs" }, h("div", { class: "tab-list", role: "tablist", "aria-label": label }, buttons), panel), take, counts, stop: () => current?.leave?.abort() };
 }
 
 /** Buttons for the newer and the older page of a list. */

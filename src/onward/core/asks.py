@@ -6,6 +6,7 @@ before the large ones.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -15,10 +16,25 @@ from onward.core import record as r
 ASKS: Final = frozenset({r.QUESTION, r.APPROVAL})
 """Kinds of records that ask a person."""
 
-_ORDER: Final = ("default", "until", "cut", "risk", "question", "what", "rule", "choices", "data")
+_ORDER: Final = (
+    "default",
+    "until",
+    "cut",
+    "risk",
+    "question",
+    "what",
+    "rule",
+    "choices",
+    "effect",
+    "description",
+    "data",
+)
 _PLACES: Final = {name: place for place, name in enumerate(_ORDER)}
 _TEXTS: Final = ("question", "what")
 _DECODER: Final = json.JSONDecoder()
+
+MAX_DESCRIPTION_CHARS: Final = 2_000
+"""Characters of the description of a tool in the record of an approval."""
 
 MAX_TEXT_CHARS: Final = 300
 """Characters that are shown of a text that is cut."""
@@ -29,6 +45,17 @@ class Head(NamedTuple):
 
     fields: dict[str, Any]
     left_out: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AskedIn:
+    """The turn of an agent that asked for an approval."""
+
+    turn: int | None
+    """Its number; null for an approval that no recorded turn asked for, such as one of a handler that is no agent."""
+    reason: str | None
+    """What the model wrote in that turn beside its calls: its reason, as far as it gave one. It has 10,000 characters at most, and is no
+    part of the digest."""
 
 
 def ordered(payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -209,10 +209,12 @@ class Ask:
     """The rule that says who may decide it. Without a rule each caller with the scope decide may, and the first decision counts."""
     votes: tuple[Vote, ...] = ()
     """The votes so far, where it has a rule."""
+    description: str | None = None
+    effect: str | None = None
+    """The tool's description, and whether a call whose end is unknown may be repeated: not with the effect "once"."""
     left_out: tuple[str, ...] = ()
-    """The fields of a list that are null or empty only because they are large, beyond the bytes that a page has; of a `text` the beginning
-    is there. The approval alone has them. Such an approval has no `hash` and no `digest`: it was not shown as a whole. Also the fields
-    that were erased, or for which the server has no encryption key."""
+    """Fields of a list that are null or empty only because they are large; of a `text` the beginning is there. The approval alone has them,
+    and a `hash` and a `digest`, which the one in the list has not. Also fields that were erased, or that the server has no key for."""
 
     @property
     def seq(self) -> int:

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onward.agent.calls import format_arguments
+from onward.agent.calls import about_tool, format_arguments
 from onward.agent.tools import READ, check_default, check_list
 from onward.core import wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry, as_retry
-from onward.engine.context.context import Context
+from onward.engine.context.context import Context, ask_approval
 from onward.errors import BadSetting, Denied, TimeUp
 from onward.integrations.model_steps import model_steps
 
@@ -81,16 +81,26 @@ class Approvals:
         return rules.risk in self.risks if rules.approve is None else rules.approve
 
     async def ask(
-        self, task: Context, tool: str, call_id: str, arguments: dict[str, Any], rules: ToolRules, **more: Any
+        self,
+        task: Context,
+        tool: str,
+        call_id: str,
+        arguments: dict[str, Any],
+        rules: ToolRules,
+        *,
+        description: str | None = None,
+        **more: Any,
     ) -> Decision:
         """Ask a person to approve exactly this call. Waits without a slot."""
         try:
-            decision: Mapping[str, Any] = await task.approve(
+            decision: Mapping[str, Any] = await ask_approval(
+                task,
                 f"{tool}({format_arguments(arguments)})",
                 risk=rules.risk,
                 data={"tool": tool, "call": call_id, "arguments": arguments, **more},
                 timeout=self._timeout,
                 default=self._default,
+                about=about_tool(rules.effect, description),
             )
         except Denied as denied:
             return Decision(approved=False, message=f"denied: {denied.reason or 'a person said no'}")

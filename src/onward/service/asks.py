@@ -13,12 +13,13 @@ from typing import Any, Final
 from onward.artifacts.keeper import BeforeLoad
 from onward.core import approval, wire
 from onward.core import record as r
-from onward.core.asks import ASKS, read_head
+from onward.core.asks import ASKS, AskedIn, read_head
 from onward.core.page import Page
 from onward.core.sealed import CODECS
 from onward.core.task import Reason, Task
 from onward.core.views import Ask
 from onward.errors import BadSetting, NotFound
+from onward.service.timeline import asking_turn
 from onward.service.votes import Votes
 from onward.store.port import listing as port
 from onward.store.port.core import Store
@@ -42,6 +43,8 @@ _FIELDS: Final = {
     "question": ("text",),
     "rule": ("rule", "votes"),
     "choices": ("choices",),
+    "effect": ("effect",),
+    "description": ("description",),
     "data": ("data", "tool", "arguments"),
 }
 """The fields of an Ask that come from a field of the record."""
@@ -90,6 +93,12 @@ class Asks:
         """A question or an approval, open or not. Raises NotFound, also where its task is not of this tenant."""
         ask, _ = await self.with_task(ask_id, whose, before_load)
         return (await self._votes.read([ask]))[0]
+
+    async def asked_in(self, ask: Ask) -> AskedIn:
+        """The turn of the agent that asked for an approval."""
+        call = ask.data.get("call") if isinstance(ask.data, dict) and ask.kind == "approval" else None
+        asked = await asking_turn(self._store, ask.task_id, ask.seq, call) if isinstance(call, str) else None
+        return AskedIn(None, None) if asked is None else AskedIn(asked.turn, asked.text)
 
     async def with_task(
         self, ask_id: str, whose: str | None = None, before_load: BeforeLoad | None = None
@@ -149,7 +158,7 @@ def _ask(
     left_out: tuple[str, ...] = (),
 ) -> Ask:
     question, expires_at, data = kind == r.QUESTION, payload.get("until"), payload.get("data")
-    tool_call = data if isinstance(data, dict) and data.keys() == {"tool", "call", "arguments"} else None
+    tool_call = data if isinstance(data, dict) and data.keys() - {"metadata"} == {"tool", "call", "arguments"} else None
     named = not question and "digest" not in left_out
     return Ask(
         id=f"{task_id}.{seq}",
@@ -168,5 +177,7 @@ def _ask(
         hash=wire.fingerprint([task_id, seq, payload.get("what"), payload.get("risk"), data]) if named else None,
         digest=approval.digest(f"{task_id}.{seq}", task, payload) if named else None,
         rule=None if question else approval.read_rule(payload),
+        description=payload.get("description"),
+        effect=payload.get("effect"),
         left_out=left_out,
     )

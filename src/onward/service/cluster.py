@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from onward.core import wire
 from onward.core.clock import Clock
+from onward.core.history import History, HistoryPoint
 from onward.core.page import Page, check_limit, every_item, fitting
 from onward.core.task import ASKS_A_PERSON, Reason, State, open_state
 from onward.core.view_json import from_row
 from onward.core.views import CodeVersion, Queue, Stats, WorkerView
+from onward.errors import BadSetting
 from onward.service.shared_read import SharedRead
 from onward.service.submission import named
 from onward.store.port.core import Store
 from onward.store.port.listing import PAGE_BYTES
 from onward.store.port.overview import Ended, Unfinished
 from onward.store.port.workers import WorkerRow
+from onward.store.shared.minutes import Minute
 from onward.store.shared.overview import PAGE_QUEUES
 from onward.telemetry import OTHER
 
@@ -34,6 +37,9 @@ PAGE_WORKERS = 1_000
 
 MAX_VERSIONS = 1_000
 """Versions of the code in one list."""
+
+SPANS: Mapping[str, tuple[int, int]] = {"hour": (1, 60), "day": (15, 96)}
+"""The time axes of `history`: the minutes of a piece, and how many pieces there are."""
 
 MAX_COUNT_ENDED = 10_000
 """Ended tasks that are counted; above it they are estimated."""
@@ -190,6 +196,36 @@ class Cluster:
             rate=sum((worker.rate for worker in alive), 0.0),
             exact=ended.exact,
         )
+
+    async def history(self, span: str = "hour") -> History:
+        """The last hour or day on a time axis. It reads a row for each minute at most, however many tasks there were."""
+        if span not in SPANS:
+            raise BadSetting("span", span, " or ".join(map(repr, SPANS)))
+        step, pieces = SPANS[span]
+        now, _ = await self._store.overview.held()
+        last = int(now // 60) // step
+        first = last - pieces + 1
+        found: dict[int, list[Minute]] = {}
+        for minute in await self._store.minutes.since(first * step):
+            found.setdefault(minute.minute // step, []).append(minute)
+        return History(step * 60, tuple([_point(n * step * 60, found.get(n, ())) for n in range(first, last + 1)]))
+
+
+def _point(at: int, minutes: Sequence[Minute]) -> HistoryPoint:
+    completed, failed, cancelled = (
+        sum(getattr(minute, name) for minute in minutes) for name in ("completed", "failed", "cancelled")
+    )
+    ended = completed + failed + cancelled
+    return HistoryPoint(
+        at=float(at),
+        completed=completed,
+        failed=failed,
+        cancelled=cancelled,
+        mean_s=sum(minute.seconds for minute in minutes) / ended if ended else None,
+        slowest_s=max(minute.slowest for minute in minutes) if ended else None,
+        cost_usd=sum(minute.cost for minute in minutes),
+        waiting=max((minute.waiting for minute in minutes), default=None),
+    )
 
 
 def _for_readers(

@@ -22,6 +22,10 @@ Strings = list[str]
 """Names for types in a class whose method `list` hides the builtin."""
 
 
+INTERNAL_ARGUMENTS = frozenset({"depth"})
+"""Arguments of agents that only agents pass to each other: forms and tools leave them out."""
+
+
 class Handlers:
     """Lists handlers."""
 
@@ -73,12 +77,15 @@ class Handlers:
         }
 
     def _view(self, name: str, registration: Mapping[str, Any], versions: Sequence[str]) -> HandlerView:
-        schema = dict(registration.get("input", {}))
+        schema, agent = dict(registration.get("input", {})), bool(registration.get("agent"))
+        if agent and isinstance(schema.get("properties"), dict):
+            shown = {name: value for name, value in schema["properties"].items() if name not in INTERNAL_ARGUMENTS}
+            schema["properties"] = shown
         return HandlerView(
             name=name,
             doc=str(registration.get("doc", schema.get("description", ""))),
             schema=schema,
-            kind="agent" if registration.get("agent") else "task",
+            kind="agent" if agent else "task",
             queue=str(registration.get("queue", "default")),
             here=name in self._specs,
             workers=len(versions),

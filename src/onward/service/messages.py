@@ -13,7 +13,7 @@ from onward.core import approval, wire
 from onward.core import record as r
 from onward.core.approval import ApprovalRule
 from onward.core.audit import AuditEvent
-from onward.core.caller import Caller
+from onward.core.caller import ANONYMOUS, Caller
 from onward.core.ids import Ids
 from onward.core.task import OWN_ID_PREFIX, SAID, Message, State, Task
 from onward.core.view_json import to_json
@@ -152,7 +152,8 @@ class Messages:
                 raise
         if arguments is not None or always:
             self._check_changes(ask, decision, arguments)
-        fields = {"decision": decision, "reason": reason, "by": caller.name if by is None else by, "always": always}
+        who = (caller.name or ANONYMOUS) if by is None else by
+        fields = {"decision": decision, "reason": reason, "by": who, "always": always}
         payload = {name: value for name, value in fields.items() if value}
         changes = {} if arguments is None else {"arguments": arguments}
         shown = shown_and_decided(ask, arguments, named=hash is not None or digest is not None)

@@ -20,6 +20,8 @@ MAX_CHILDREN = 1000
 """Children whose end is read from their rows, where the journal does not have it."""
 CALL_SEARCH_RECORDS = 200
 """Records before the output of a tool in which its model call is searched."""
+MAX_REASON_CHARS = 10_000
+"""Characters of a reply that are shown beside the approval that it asked for."""
 MAX_REPLY_CHARS = 200
 """Characters of the model's reply that a list of turns shows."""
 MAX_BARS = 10_000
@@ -111,15 +113,8 @@ class Timelines:
         message = wire.decode(contents[result["id"]]) if result["id"] in contents else None
         if not isinstance(message, dict):
             return None, message
-        start = max(0, record.seq - CALL_SEARCH_RECORDS)
-        page = await self._store.journal(task_id, start, CALL_SEARCH_RECORDS)
-        for earlier in reversed([earlier for earlier in page if earlier.seq < record.seq]):
-            if call := model_call(earlier):
-                reply = (await self._store.contents(task_id, [call["id"]])).get(call["id"])
-                for tool_call in (wire.decode(reply) if reply else {}).get("tool_calls") or ():
-                    if tool_call.get("id") == message.get("tool_call_id"):
-                        return _arguments(tool_call), message.get("content")
-        return None, message.get("content")
+        asked = await asking_turn(self._store, task_id, record.seq, message.get("tool_call_id"))
+        return None if asked is None else _arguments(asked.tool_call), message.get("content")
 
     async def turns(self, task_id: str, after: int = 0, limit: int = 100) -> list[TurnView]:
         """The turns of an agent after a number, in order. Raises TaskNotFound."""
@@ -147,6 +142,31 @@ class Timelines:
         if empty:
             raise TaskNotFound(task_id)
         return calls
+
+
+class AskingTurn(NamedTuple):
+    """The turn of an agent that asked for a tool call."""
+
+    turn: int
+    text: str | None
+    """The beginning of what the model wrote beside its calls."""
+    tool_call: dict[str, Any]
+
+
+async def asking_turn(store: Store, task_id: str, seq: int, call_id: Any) -> AskingTurn | None:
+    """The turn whose reply has the tool call of this id, among the records shortly before a record; None if there is none."""
+    page = await store.journal(task_id, max(0, seq - CALL_SEARCH_RECORDS), CALL_SEARCH_RECORDS)
+    for earlier in reversed([earlier for earlier in page if earlier.seq < seq]):
+        call = model_call(earlier)
+        if not call:
+            continue
+        data = (await store.contents(task_id, [call["id"]])).get(call["id"])
+        reply = wire.decode(data) if data else {}
+        for tool_call in reply.get("tool_calls") or ():
+            if tool_call.get("id") == call_id:
+                text = reply.get("content")
+                return AskingTurn(call["turn"], text[:MAX_REASON_CHARS] if isinstance(text, str) else None, tool_call)
+    return None
 
 
 def _is_enough(waterfall: Waterfall) -> bool:

@@ -16,6 +16,11 @@ class LocalBackend(AuthorizedService):
     def __init__(self, app: Onward) -> None:
         super().__init__(app.service, cli_caller())
         self.where = app.store.where
+        self._environment = app.settings.environment
+
+    async def environment(self) -> str:
+        """The name of this installation; empty without one."""
+        return self._environment
 
     async def record_json(self, task_id: str, seq: int) -> dict[str, Any]:
         """One record with its input and output, as JSON; cut where it is too long. Raises NotFound."""

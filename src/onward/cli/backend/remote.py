@@ -17,8 +17,10 @@ from onward.client.parse import parse_artifact, parse_budget, parse_record, pars
 from onward.client.script import NO_BODY, Response, Script, verb
 from onward.client.verbs import key_header, submit_body, task_query
 from onward.core import wire
+from onward.core.asks import AskedIn
 from onward.core.audit import Entry
 from onward.core.durations import Duration, seconds
+from onward.core.history import History
 from onward.core.journal.cuts import Again
 from onward.core.journal.explain import Explanation
 from onward.core.lock import Lock
@@ -165,6 +167,10 @@ class RemoteBackend:
             return str((await self._get("/api/whoami"))["version"])
         except (OnwardError, KeyError):
             return "of an unknown version"
+
+    async def environment(self) -> str:
+        """The name of the server's installation; empty without one."""
+        return str((await self._get("/api/whoami")).get("environment", ""))
 
     async def _get(self, path: str, *, hold_s: float = 0.0, **query: Any) -> Json:
         given = {name: value for name, value in query.items() if value is not None}
@@ -374,6 +380,9 @@ class RemoteBackend:
                 raise
         return await self._view(Ask, await self._get(f"/api/questions/{quote(ask_id, safe='')}"))
 
+    async def asked_in(self, ask_id: str) -> AskedIn:
+        return await self._view(AskedIn, await self._get(f"/api/approvals/{quote(ask_id, safe='')}/turn"))
+
     async def answer(self, question_id: str, answer: Any) -> Decided:
         document = await self._post(f"/api/questions/{quote(question_id, safe='')}", {"answer": answer})
         return await self._view(Decided, document)
@@ -432,6 +441,9 @@ class RemoteBackend:
 
     async def handlers(self, *, limit: int = 1000, cursor: str | None = None) -> Page[HandlerView]:
         return await self._page(HandlerView, "handlers", "/api/handlers", limit=limit, cursor=cursor)
+
+    async def history(self, span: str = "hour") -> History:
+        return await self._view(History, await self._get("/api/history", span=span))
 
     async def stats(self) -> Stats:
         return await self._view(Stats, await self._get("/api/stats"))

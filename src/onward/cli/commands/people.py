@@ -16,6 +16,7 @@ from onward.cli.output.screen import Screen, facts, indented
 from onward.cli.output.table import Column, fixed, print_table
 from onward.cli.output.text import age, count, readable, safe, short, span
 from onward.core.approval import ApprovalRule, Vote, approving
+from onward.core.asks import AskedIn
 from onward.core.journal.open_waits import plain_key, question
 from onward.core.task import Task
 from onward.core.views import Ask, Decided, Doubt
@@ -29,6 +30,13 @@ MEANINGS = {
     "nothing_happened": "neither it nor any effect after it was done before the restore; the task does them",
     "undo": "unknown; its undo is called, and the step fails",
 }
+
+EFFECTS = {
+    "read": "it only reads",
+    "idempotent": "repeated after a crash, it changes nothing more",
+    "once": "it must not happen twice; after a crash a person is asked",
+}
+"""What the effect of a tool means, for the person who decides."""
 
 QUESTIONS = (fixed("ID"), Column("TASK", drop=2), fixed("AGE", drop=1), fixed("LEFT", drop=3), Column("QUESTION", 20))
 
@@ -69,12 +77,13 @@ async def _show_one(args: Namespace) -> int:
     screen = Screen(args)
     async with connect.open_backend(args) as backend:
         ask = await connect.resolve_ask(backend, args.id, "approval", "onward approvals")
-    if ask.kind != "approval":
-        raise UsageError(f"{ask.id} is a question; `onward questions` lists the open ones")
+        if ask.kind != "approval":
+            raise UsageError(f"{ask.id} is a question; `onward questions` lists the open ones")
+        asked = await backend.asked_in(ask.id)
     if screen.json:
-        screen.document(ask_json(ask))
+        screen.document(ask_json(ask) | {"turn": asked.turn, "reason": asked.reason})
     else:
-        _show(screen, ask)
+        _show(screen, ask, asked)
     return 0
 
 
@@ -119,7 +128,7 @@ async def _decide(args: Namespace, decision: str, done: str) -> int:
     async with connect.open_backend(args) as backend:
         ask = await connect.resolve_ask(backend, args.id, "approval", f"onward {decision}")
         if args.id is None and not screen.json:
-            _show(screen, ask)
+            _show(screen, ask, await backend.asked_in(ask.id))
         decided = await backend.decide(
             ask.id, decision, reason=args.reason, hash=args.hash, digest=args.digest, **options
         )
@@ -149,7 +158,7 @@ def _decided_words(ask: Ask, arguments: dict[str, Any] | None = None, always: bo
     return f"{action}, and {safe(ask.tool)} always in this task" if always else action
 
 
-def _show(screen: Screen, ask: Ask) -> None:
+def _show(screen: Screen, ask: Ask, asked: AskedIn | None = None) -> None:
     now = time.time()
     screen.say((safe(ask.text), "bold"))
     at_expiry = {"deny": "denied", "approve": "approved"}.get(ask.default or "")
@@ -160,7 +169,11 @@ def _show(screen: Screen, ask: Ask) -> None:
         ("asked", f"{age(now - ask.asked_at)} ago"),
         ("risk", ask.risk),
         ("tool", ask.tool),
+        ("does", ask.description),
+        ("effect", None if ask.effect is None else f"{ask.effect}: {EFFECTS.get(ask.effect, '')}".rstrip(": ")),
+        ("reason", None if asked is None or not asked.reason else f"{asked.reason.strip()} (turn {asked.turn})"),
         ("arguments", None if ask.arguments is None else readable(ask.arguments)),
+        ("metadata", readable(ask.data["metadata"]) if ask.tool is not None and "metadata" in ask.data else None),
         ("data", None if ask.data is None or ask.tool is not None else readable(ask.data)),
         ("expires", None if left is None else f"{left}: {at_expiry} then"),
         ("rule", None if ask.rule is None else str(ask.rule)),

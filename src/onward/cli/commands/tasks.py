@@ -114,7 +114,8 @@ def situation(task: Task, now: float, waits: Sequence[Open] = (), explanation: E
     if task.state is State.CANCELLED:
         return ""
     if task.reason in NEEDS_A_PERSON:
-        return f"{task.reason}: waits for a person"
+        why = safe(explanation.text) if explanation is not None and explanation.text else f"{task.reason}"
+        return f"{short(why, 200)} · onward resume {task.task_id[-8:]}"
     if task.reason in HEARS and waits:
         more = f" (and {count(len(waits) - 1, 'more wait')})" if len(waits) > 1 else ""
         return f"{short(waits[0].words, 200)}{more} · {waits[0].command}"

@@ -91,6 +91,7 @@ class Snapshot:
 
     at: float
     where: str
+    environment: str
     stats: Stats
     queues: list[Queue]
     workers: list[WorkerView]
@@ -103,6 +104,7 @@ class Snapshot:
         return {
             "at": iso(self.at),
             "database": self.where,
+            "environment": self.environment,
             "stats": stats_json(self.stats),
             "queues": [queue_json(queue) for queue in self.queues],
             "workers": [worker_json(worker) for worker in self.workers],
@@ -143,6 +145,7 @@ async def take_snapshot(backend: connect.Backend) -> Snapshot:
     return Snapshot(
         at=time.time(),
         where=backend.where,
+        environment=await backend.environment(),
         stats=await backend.stats(),
         queues=await backend.queues(),
         workers=await backend.workers(),
@@ -202,7 +205,8 @@ def frame(console: Console, snapshot: Snapshot, width: int, height: int, rates: 
 
 def _head(console: Console, snapshot: Snapshot, width: int, rates: Sequence[float]) -> list[Text]:
     stats, alive = snapshot.stats, sum(worker.alive for worker in snapshot.workers)
-    first = Text.assemble(("onward top", "bold"), (f"  {safe(snapshot.where)}", "dim"))
+    environment = f"  {safe(snapshot.environment)}" if snapshot.environment else ""
+    first = Text.assemble(("onward top", "bold"), (environment, "bold"), (f"  {safe(snapshot.where)}", "dim"))
     first.truncate(width - 10, overflow="ellipsis")
     first.pad_right(width - first.cell_len - 8)
     first.append(clock(snapshot.at), "dim")

@@ -141,6 +141,11 @@ class _Lines(logging.Handler):
             console.print(Text(f"  {safe(line)}", "dim"), soft_wrap=True)
 
 
+CHATTY = ("httpx", "httpx2", "httpcore", "urllib3", "botocore", "mcp", "google_genai", "openai", "anthropic")
+"""Loggers of client libraries that write a line at INFO for each HTTP call. Their warnings are printed. An app that wants the lines sets
+the level of the logger."""
+
+
 @contextlib.contextmanager
 def log_lines(screen: Screen) -> Iterator[None]:
     """Print the log of Onward and of the app, unless the app has set up logging by itself."""
@@ -152,6 +157,9 @@ def log_lines(screen: Screen) -> Iterator[None]:
     root.addHandler(handler)
     level, task_level = root.level, _TASKS.level
     root.setLevel(logging.INFO)
+    chatty = [logger for logger in map(logging.getLogger, CHATTY) if logger.level == logging.NOTSET]
+    for logger in chatty:
+        logger.setLevel(logging.WARNING)
     if not screen.json and task_level == logging.NOTSET:
         _TASKS.setLevel(logging.WARNING)
     try:
@@ -160,6 +168,8 @@ def log_lines(screen: Screen) -> Iterator[None]:
         root.removeHandler(handler)
         root.setLevel(level)
         _TASKS.setLevel(task_level)
+        for logger in chatty:
+            logger.setLevel(logging.NOTSET)
 
 
 @contextlib.asynccontextmanager

@@ -47,7 +47,7 @@ function intakeTable(intakes) {
     { name: "State", cell: (intake) => h("span", { class: "two" }, h("span", null, badge(intake.state, TONES[intake.state])), intake.detail && h("span", { class: "faint clip", title: safe(intake.detail) }, line(intake.detail, 120))) },
     { name: "Processes", cell: processes },
     { name: "Taken", class: "end", cell: (intake) => number(intake.taken) },
-    { name: "Rate", class: "end", cell: (intake) => rate(intake.rate) },
+    { name: "Rate", class: "end", cell: (intake) => rate(intake.rate, "messages") },
     { name: "Lag", class: "end", cell: (intake) => (intake.lag === null ? h("span", { class: "faint" }, "unknown") : number(intake.lag)) },
     { name: "Dead", class: "end", cell: (intake) => (intake.dead ? h("a", { class: "tone-bad toned", href: link("/intakes", { intake: intake.name }), "aria-label": `${count(intake.dead, "dead letter")} of ${line(intake.name, 60)}` }, number(intake.dead)) : "0") },
     { name: "Seen", class: "tight", cell: (intake) => age(intake.seen_at) },

@@ -60,9 +60,11 @@ export async function show(root, place) {
     as(plain(current.schema) ? "form" : "json", value);
   }
 
-  function as(kind, value) {
+  function as(wanted, value) {
+    const spec = formSchema(current);
+    const kind = wanted === "form" && value && typeof value === "object" && Object.keys(value).some((name) => !(name in (spec.properties || value))) ? "json" : wanted; // the form would lose these fields
     put(way, ["form", "json"].map((format) => h("button", { type: "button", class: "way", "aria-pressed": String(format === kind), onclick: () => swap(format) }, format === "form" ? "Form" : "JSON")));
-    inputs = kind === "form" ? schema.form(current.schema, current.schema, { name: "Input" }) : schema.raw({ name: "Input", required: true, initial: value ?? sample(current.schema) });
+    inputs = kind === "form" ? schema.form(spec, current.schema, { name: "Input" }) : schema.raw({ name: "Input", required: true, initial: value ?? sample(current.schema) });
     inputs.kind = kind;
     if (value !== undefined && kind === "form") inputs.set(value);
     put(place_, inputs.element);
@@ -120,6 +122,13 @@ export async function show(root, place) {
     };
   }
   return undefined;
+}
+
+/** The schema of the form. An agent also takes a whole state to begin with, which a program gives, and JSON can. */
+function formSchema({ kind, schema: spec }) {
+  if (kind !== "agent" || !spec.properties?.goal || !spec.properties.after) return spec;
+  const { goal, after } = spec.properties;
+  return { ...spec, properties: { goal, after } };
 }
 
 /** Whether a form can be made from this schema. */

@@ -2,9 +2,10 @@
 
 import { get, part } from "../api.js";
 import { add, h } from "../dom.js";
+import { charts } from "../history.js";
 import { icon } from "../icons.js";
 import { may, me } from "../me.js";
-import { keepUpdated, rate, redraw, section, tile, tiles } from "../parts.js";
+import { keepUpdated, rate, redraw, section, segments, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
 import { age, badge, chip, empty, heading } from "../ui.js";
 import { about, at, compact, count, line, money, number, safe, briefField } from "../words.js";
@@ -14,19 +15,25 @@ const DAY = 86_400;
 const WAITING = ["queued", "cancelling", "delayed", "quota"]; // reasons of tasks that wait in a queue
 const COSTLY = 30_000; // ms for which the usage of today is reused: it is a sum over many tasks
 
-export async function show(root, { signal }) {
-  const [numbers, people, attention, recent, strip] = [h("div"), h("div"), h("div"), h("div"), h("div")];
+const SPANS = { hour: "the last hour", day: "the last day" };
+
+export async function show(root, place) {
+  const { signal } = place;
+  const axis = place.one("span") === "day" ? "day" : "hour";
+  const [numbers, lately, people, attention, recent, strip] = [h("div"), h("div"), h("div"), h("div"), h("div"), h("div")];
   const tenant = Boolean(me.tenant);
   add(
     root,
     heading("Overview", tenant ? `Tenant ${line(me.tenant, 60)}` : "The current state"),
     numbers,
+    may("admin") && !tenant && section("Over time", { actions: segments("Time axis", [["hour", "Hour"], ["day", "Day"]], axis, "/overview", {}, "span") }, lately),
     h("div", { class: "halves" }, h("div", { class: "stack" }, section("Waiting for a person", { actions: h("a", { href: "#/inbox" }, "Inbox") }, people), section("Needs attention", {}, attention)), h("div", { class: "stack" }, !tenant && section("Workers", { actions: h("a", { href: "#/queues" }, "Queues and workers") }, strip), section("Newest tasks", { actions: h("a", { href: "#/tasks" }, "All tasks") }, recent))),
   );
-  const known = { usage: null, at: 0 };
+  const known = { usage: null, at: 0, axis };
   await keepUpdated(async () => {
     const data = await all(signal, known);
     redraw(numbers, [data.stats, data.usage, Math.floor(Date.now() / 10_000)], () => figures(data));
+    if (data.history) redraw(lately, data.history, () => charts(data.history, SPANS[axis]));
     redraw(people, data.asks.slice(0, 6).map((item) => item.id).concat(data.asks.length), () => waiting(data.asks));
     redraw(attention, concerns(data).map((item) => [item.text, item.note]), () => looks(concerns(data)));
     redraw(recent, data.tasks.map((item) => [item.task_id, item.state, item.reason]), () => newest(data.tasks));
@@ -43,7 +50,7 @@ async function all(signal, known) {
   const today = new Date(new Date().setHours(0, 0, 0, 0)).toISOString();
   const place = !me.tenant;
   const admin = may("admin");
-  const [stats, queues, workers, recent, failed, asks, sent, heard, usage, schedules, intakes] = await Promise.all([
+  const [stats, queues, workers, recent, failed, asks, sent, heard, usage, schedules, intakes, history] = await Promise.all([
     place ? ask("/api/stats", {}, null) : null,
     place ? ask("/api/queues", {}, { queues: [] }) : { queues: [] },
     place ? ask("/api/workers", {}, { workers: [] }) : { workers: [] },
@@ -55,9 +62,10 @@ async function all(signal, known) {
     Date.now() - known.at < COSTLY ? known.usage : ask("/api/usage", { by: "model", since: today }, null),
     ask("/api/schedules", {}, { schedules: [] }),
     ask("/api/intakes", {}, { intakes: [] }),
+    place && admin ? ask("/api/history", { span: known.axis }, null) : null,
   ]);
   if (usage !== known.usage) Object.assign(known, { usage, at: Date.now() });
-  return { stats, queues: queues.queues, workers: workers.workers, tasks: recent.tasks, failed: failed.tasks, asks, sent: sent.deliveries, heard: heard.subscriptions, usage: usage?.rows || null, schedules: schedules.schedules, intakes: intakes.intakes };
+  return { stats, queues: queues.queues, workers: workers.workers, tasks: recent.tasks, failed: failed.tasks, asks, sent: sent.deliveries, heard: heard.subscriptions, usage: usage?.rows || null, schedules: schedules.schedules, intakes: intakes.intakes, history };
 }
 
 function figures({ stats, queues, usage, asks, failed }) {

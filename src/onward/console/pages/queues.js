@@ -7,7 +7,7 @@ import { may, me } from "../me.js";
 import { keepUpdated, rate, redraw, section, share, spark, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
 import { age, badge, button, empty, heading, someOf, table, taskLink } from "../ui.js";
-import { about, compact, count, line, number, REASONS, safe, short } from "../words.js";
+import { about, briefField, compact, count, line, number, REASONS, safe, short } from "../words.js";
 
 const SAMPLES = 40;
 const CARDS = 40; // workers that are shown at first
@@ -60,7 +60,7 @@ function queueTable(queues, workers, history, now, again) {
     { name: "Waiting", class: "end", cell: (queue) => h("span", { class: "depth" }, spark(history.get(queue.name) || [], { label: `waiting tasks since this page was opened: ${number(queue.waiting)} now` }), h("b", null, number(queue.waiting))) },
     { name: "Oldest", class: "end", cell: (queue) => (queue.oldest_s === null ? h("span", { class: "faint" }, "–") : age(now - queue.oldest_s, { ago: false })) },
     { name: "Running", class: "end", cell: running },
-    { name: "Rate", class: "end", cell: (queue) => rate(queue.rate) },
+    { name: "Its workers do", class: "end", cell: (queue) => rate(queue.rate) },
     { name: "Unfinished", class: "mix-cell", cell: mix },
     runs && { name: "", class: "tight end", cell: (queue) => (queue.paused ? button("Unpause", () => unpaused(queue, again), { icon: "play", small: true, data: { key: `unpause:${queue.name}` }, "aria-label": `Unpause queue ${line(queue.name, 60)}` }) : button("Pause…", () => pause(queue, again), { icon: "pause", small: true, data: { key: `pause:${queue.name}` }, "aria-label": `Pause queue ${line(queue.name, 60)}` })) },
   ].filter(Boolean);
@@ -138,7 +138,7 @@ function card(worker, tasks, mixed, now) {
         h("dt", null, "Handlers"),
         h("dd", null, h("details", null, h("summary", null, count(worker.handlers.length, "handler")), worker.handlers.map((name_) => h("span", { class: "tag", title: safe(name_) }, line(name_, 60))))),
       ),
-      tasks.length > 0 && h("ul", { class: "holds", "aria-label": "Tasks of this worker" }, tasks.slice(0, HELD).map((task) => h("li", null, taskLink(task.task_id), h("span", { class: "clip grow" }, line(task.task, 60)), h("span", { class: "faint" }, age(task.updated_at, { ago: false })))), tasks.length > HELD && h("li", { class: "faint" }, `and ${number(tasks.length - HELD)} more`)),
+      tasks.length > 0 && h("ul", { class: "holds", "aria-label": "Tasks of this worker" }, tasks.slice(0, HELD).map((task) => h("li", null, taskLink(task.task_id), h("span", { class: "clip grow" }, line(task.task, 60), " ", h("span", { class: "faint" }, briefField(task, "input", 80))), h("span", { class: "faint" }, age(task.updated_at, { ago: false })))), tasks.length > HELD && h("li", { class: "faint" }, `and ${number(tasks.length - HELD)} more`)),
     ),
   );
 }

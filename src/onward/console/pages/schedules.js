@@ -7,7 +7,7 @@ import { may, me } from "../me.js";
 import { keepUpdated, redraw } from "../parts.js";
 import { link } from "../router.js";
 import { age, badge, button, chip, empty, heading, table } from "../ui.js";
-import { at, brief, exactly, line, moment, safe, span } from "../words.js";
+import { at, brief, count, exactly, line, moment, safe, span } from "../words.js";
 
 const LOOKED = 60; // schedules whose last tasks are read
 
@@ -39,7 +39,7 @@ function drawn(schedules, last, again) {
     { name: "Last task", cell: (schedule) => outcome(newest.get(schedule.name), schedule) },
     runs && { name: "", class: "tight end", cell: (schedule) => h("span", { class: "row nowrap" }, button("Trigger now", () => trigger(schedule, again), { small: true, icon: "play", data: { key: `trigger:${schedule.name}` }, "aria-label": `Trigger ${line(schedule.name, 60)} now` }), schedule.paused ? button("Unpause", () => attempt(() => post(`/api/schedules/${part(schedule.name)}/unpause`), `${line(schedule.name, 60)} is unpaused`).then(again), { small: true, data: { key: `pause:${schedule.name}` }, "aria-label": `Unpause ${line(schedule.name, 60)}` }) : button("Pause", () => attempt(() => post(`/api/schedules/${part(schedule.name)}/pause`), `${line(schedule.name, 60)} is paused`).then(again), { small: true, kind: "quiet", data: { key: `pause:${schedule.name}` }, "aria-label": `Pause ${line(schedule.name, 60)}` })) },
   ].filter(Boolean);
-  return table(columns, schedules, { label: "Schedules", none: empty("No schedules", "`@app.schedule(…)` in your code defines one. It appears here when a worker with that code starts.") });
+  return table(columns, schedules, { label: "Schedules", none: empty("No schedules", "`app.schedule(NAME, TASK, INPUT, cron=…)` in your code defines one. It appears here when a worker or a server with that code starts.") });
 }
 
 function rhythm(schedule) {
@@ -55,7 +55,7 @@ function outcome(tasks, schedule) {
   if (!tasks) return h("a", { href: link("/tasks", { label: `schedule:${schedule.name}` }) }, "its tasks");
   if (!tasks.length) return h("span", { class: "faint" }, "–");
   const tone = (task) => ({ completed: "good", failed: "bad", running: "run", cancelled: "idle" })[task.state] || "idle";
-  return h("span", { class: "two" }, h("a", { href: link(`/tasks/${part(tasks[0].task_id)}`), class: "quiet-link" }, chip(tasks[0])), h("a", { class: "dots", href: link("/tasks", { label: `schedule:${schedule.name}` }), "aria-label": `The last ${tasks.length} tasks of ${line(schedule.name, 60)}`, title: "All tasks of this schedule" }, [...tasks].reverse().map((task) => h("i", { class: ["dot", `tone-${tone(task)}`] }))));
+  return h("span", { class: "two" }, h("a", { href: link(`/tasks/${part(tasks[0].task_id)}`), class: "quiet-link" }, chip(tasks[0])), h("a", { class: "dots", href: link("/tasks", { label: `schedule:${schedule.name}` }), "aria-label": `The last ${count(tasks.length, "task")} of ${line(schedule.name, 60)}`, title: "All tasks of this schedule" }, [...tasks].reverse().map((task) => h("i", { class: ["dot", `tone-${tone(task)}`] }))));
 }
 
 function trigger(schedule, again) {

@@ -4,6 +4,7 @@ import { get, part } from "../api.js";
 import { h, put } from "../dom.js";
 import { icon } from "../icons.js";
 import * as live from "../live.js";
+import { may, setTitle } from "../me.js";
 import { go, here, link } from "../router.js";
 import { actions } from "../task/actions.js";
 import { artifacts } from "../task/artifacts.js";
@@ -12,23 +13,30 @@ import { children, deliveries, events } from "../task/lists.js";
 import { panel } from "../task/panel.js";
 import { sentence } from "../task/sentence.js";
 import { state } from "../task/state.js";
+import { waiting } from "../task/waiting.js";
 import { timeline } from "../timeline.js";
 import { age, badge, chip, meter, tabs, tag, taskLink } from "../ui.js";
 import { copyable } from "../values.js";
 import { at, compact, ENDED, line, money, number, safe, short, span } from "../words.js";
+
+const FIRST = 20; // records in which an agent writes its first state
 
 export async function show(root, place) {
   const { id, signal } = place;
   const path = `/api/tasks/${part(id)}`;
   const ask = (more, query) => get(`${path}${more}`, query, { signal });
   const [task, waterfall] = await Promise.all([ask(""), ask("/timeline")]);
-  const data = { task, budget: null, progress: null };
-  document.title = `${line(task.task, 60)} ${short(id)} · Onward`;
+  const data = { task, budget: null, progress: null, hasState: false, delivers: false };
+  setTitle(`${line(task.task, 60)} ${short(id)}`);
 
   const head = h("header", { class: "task-head" });
   const chart = timeline({ pick: picked, signal });
   const side = h("aside", { class: "side", "aria-label": "Details" });
-  const context = { id, path, ask, signal, data, chart, refresh: () => refresh(true) };
+  let due = 0; // the timer of the next read
+  let busy = false;
+  const waits = new Set(); // called when the items that wait for a person change
+  const context = { onWaiting: (changed, stop) => (waits.add(changed), stop.addEventListener("abort", () => waits.delete(changed), { once: true })), id, path, ask, signal, data, chart, refresh: () => refresh(true) };
+  context.waiting = waiting(context, () => waits.forEach((changed) => changed()));
   const shown = tabs(
     [
       { id: "timeline", name: "Timeline", show: (root) => root.append(h("div", { class: "split" }, chart.element, side)) },
@@ -42,7 +50,7 @@ export async function show(root, place) {
     { label: "Parts of this task", chosen: (tab) => moveTo({ tab: tab === "timeline" ? null : tab }) },
   );
   signal.addEventListener("abort", shown.stop, { once: true });
-  put(root, head, shown.element);
+  put(root, head, context.waiting.element, shown.element);
   chart.take(waterfall);
   shown.take(place.one("tab") || "timeline");
   draw();
@@ -58,7 +66,6 @@ export async function show(root, place) {
 
   // ── updates ──
 
-  let due = 0;
   function heard(update) {
     if (update.total_step || update.step) data.progress = { step: update.step, total: update.total_step, message: update.message };
     refresh();
@@ -70,7 +77,6 @@ export async function show(root, place) {
     due = setTimeout(read, at_once ? 0 : 200);
   }
 
-  let busy = false;
   async function read() {
     if (busy) return refresh();
     busy = true;
@@ -82,7 +88,7 @@ export async function show(root, place) {
       chart.take({ ...more, after });
       if (more.more) refresh(true);
       if (ENDED.has(was) && !ENDED.has(task.state)) live.restart(); // an ended task was no longer in the stream
-      await spent();
+      await Promise.all([spent(), context.waiting.read()]);
       draw();
     } catch (error) {
       if (error.name !== "AbortError") console.warn(error.message);
@@ -95,7 +101,10 @@ export async function show(root, place) {
   /** Data that is read once, after the page is drawn. */
   async function more() {
     await Promise.allSettled([
+      context.waiting.read(),
       spent(),
+      ask("/events", { limit: FIRST }).then(({ records }) => (data.hasState = records.some((record) => record.kind === "state.patched"))),
+      may("admin") && get("/api/deliveries", { task_id: id, limit: 1 }, { signal }).then(({ deliveries: sent }) => (data.delivers = sent.length > 0)),
       ask("/events", { after: Math.max(0, chart.seq() - 100), limit: 100 }).then(({ records }) => {
         const last = records.reverse().find((record) => record.kind === "progress" && record.data && (record.data.total || record.data.step));
         if (last && !data.progress) data.progress = { step: last.data.step, total: last.data.total, message: last.data.message };
@@ -107,7 +116,8 @@ export async function show(root, place) {
   async function spent() {
     const spends = data.task.usage || data.task.reason === "budget" || chart.bars().some((bar) => bar.kind === "model" || bar.kind === "child");
     if (data.budget === false || !spends) return; // most tasks have no budget
-    data.budget = await ask("/budget").catch((error) => (error.status === 404 ? false : data.budget));
+    const budget = await ask("/budget", { or_empty: true }).catch(() => null);
+    if (budget) data.budget = Object.keys(budget.meters).length ? budget : false;
   }
 
   // ── the head ──
@@ -118,7 +128,10 @@ export async function show(root, place) {
     shown.counts("conversation", several("turn"));
     shown.counts("children", several("child"));
     shown.counts("events", chart.seq());
-    shown.counts("artifacts", chart.marks().filter((mark) => mark.kind === "artifact").length);
+    const made = chart.marks().filter((mark) => mark.kind === "artifact").length;
+    shown.counts("artifacts", made);
+    // A tab without anything in it is not offered: most tasks are no agents, and have no children.
+    for (const [id, offered] of [["conversation", several("turn")], ["state", data.hasState], ["artifacts", made], ["children", several("child")], ["deliveries", data.delivers]]) shown.offer(id, Boolean(offered));
     const menus = head.querySelector(".menu-list:not([hidden])");
     if (menus) return; // a menu is open
     put(

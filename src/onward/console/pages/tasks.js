@@ -6,13 +6,17 @@ import { h, put } from "../dom.js";
 import { attempt, dialog, toast } from "../dialog.js";
 import * as fields from "../fields.js";
 import * as filters from "../filters.js";
+import { icon } from "../icons.js";
 import * as live from "../live.js";
 import { may } from "../me.js";
 import { go, here, link } from "../router.js";
-import { age, button, chip, empty, failure, menu, pager, whyLine, tag } from "../ui.js";
-import { at, compact, count, exactly, line, money, number, safe, short, span, briefField } from "../words.js";
+import { age, badge, button, chip, empty, failure, menu, pager, tag, taskLink, whyLine } from "../ui.js";
+import { at, compact, count, exactly, line, money, number, safe, short, span, standing, briefField } from "../words.js";
 
 const PAGE = 50;
+const GROUPED = 4; // children of one task and one name from which on they are one row
+
+const groupOf = (task) => `${task.parent}:${task.task}`;
 
 export async function show(root, place) {
   const { signal } = place;
@@ -23,6 +27,7 @@ export async function show(root, place) {
   put(root, h("header", { class: "page-head" }, h("div", null, h("h1", null, "Tasks ", total)), h("div", { class: "actions" }, actions())), bar, list, foot);
 
   let seen = [];
+  const opened = new Set(); // groups of children that are open
   let before = []; // the cursors of the newer pages
   let reading = null;
   const known = await filters.choices(signal);
@@ -52,13 +57,31 @@ export async function show(root, place) {
     list.setAttribute("role", seen.length ? "list" : "region");
     if (!seen.length) put(list, place.one("cursor") ? empty("No more tasks", "The page before this one was the last.") : nothing(place));
     else {
-      const old = new Map([...list.children].map((element) => [element.dataset.id, element]));
-      const rows = seen.map((task) => row(task, old.get(task.task_id)));
-      list.replaceChildren(...rows);
+      list.replaceChildren(...rowsOf(place));
     }
     const again = chosen && list.querySelector(`[data-id="${CSS.escape(chosen)}"]`);
     if (again) choose(again, focused);
     put(foot, page.next || before.length ? pager({ next: page.next, before: before.length || place.one("cursor"), text: `${number(seen.length)} shown`, onnext: () => (before.push(place.one("cursor")), turn(page.next)), onbefore: () => turn(before.pop() || "") }) : null);
+  }
+
+  /** A row for each task; many children of one task, with one name, are one row that opens. */
+  function rowsOf(place) {
+    const old = new Map([...list.children].map((element) => [element.dataset.id, element]));
+    const groups = new Map();
+    for (const task of seen) if (task.parent && !place.one("parent")) groups.set(groupOf(task), [...(groups.get(groupOf(task)) || []), task]);
+    return seen.flatMap((task) => {
+      const all = groups.get(groupOf(task)) || [];
+      if (all.length < GROUPED) return [row(task, old.get(task.task_id))];
+      if (all[0] !== task) return [];
+      const open = opened.has(groupOf(task));
+      return [groupRow(all, open, () => toggle(groupOf(task))), ...(open ? all.map((child) => row(child, old.get(child.task_id))) : [])];
+    });
+  }
+
+  function toggle(group) {
+    if (!opened.delete(group)) opened.add(group);
+    list.replaceChildren(...rowsOf(here()));
+    list.querySelector(`[data-id="${CSS.escape(group)}"] .cover`)?.focus({ preventScroll: true });
   }
 
   function turn(cursor) {
@@ -97,7 +120,7 @@ export async function show(root, place) {
   function choose(row_, focus = true) {
     list.querySelector(".chosen")?.classList.remove("chosen");
     row_.classList.add("chosen");
-    if (focus) row_.querySelector("a.cover").focus({ preventScroll: true });
+    if (focus) row_.querySelector(".cover").focus({ preventScroll: true });
     row_.scrollIntoView({ block: "nearest" });
   }
   addEventListener(
@@ -145,6 +168,25 @@ function row(task, old) {
   );
   made.mark = mark;
   return made;
+}
+
+/** Many children of one task as one row. */
+function groupRow(all, open, toggle) {
+  const states = new Map();
+  for (const task of all) states.set(standing(task).word, [(states.get(standing(task).word)?.[0] || 0) + 1, standing(task).tone]);
+  const [{ task, parent }] = all;
+  return h(
+    "div",
+    { class: "task-row group", role: "listitem", data: { id: groupOf(all[0]) } },
+    h("button", { type: "button", class: "cover", "aria-expanded": String(open), "aria-label": `${count(all.length, "child", "children")} ${safe(task)} of ${short(parent)}`, onclick: toggle }),
+    h("div", { class: "c-state" }, h("span", { class: "row" }, [...states].map(([word, [n, tone]]) => badge(`${number(n)} ${word}`, tone)))),
+    h("div", { class: "c-task" }, h("span", { class: "name clip" }, icon(open ? "down" : "right", 14), ` ${number(all.length)} × ${line(task, 80)}`), h("span", { class: "brief clip" }, "children of ", taskLink(parent), " · ", h("a", { href: link("/tasks", { parent }) }, "all of them"))),
+    h("div", { class: "c-labels" }),
+    h("div", { class: "c-queue" }),
+    h("div", { class: "c-spent" }),
+    h("div", { class: "c-time num" }, age(all[0].created_at)),
+    h("div", { class: "c-id" }),
+  );
 }
 
 const total = (usage) => (usage.input_tokens === null || usage.output_tokens === null ? null : usage.input_tokens + usage.output_tokens);

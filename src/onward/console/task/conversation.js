@@ -4,16 +4,18 @@ import { h, put } from "../dom.js";
 import * as live from "../live.js";
 import { here } from "../router.js";
 import { busy, empty, failure } from "../ui.js";
-import { value } from "../values.js";
 import { compact, count, ENDED, line, money, moment, number, safe, span } from "../words.js";
-
-const ROLES = { system: "Instructions", user: "User", assistant: "Model", tool: "Tool" };
-const LONG = 1500;
+import { bubble, calledTools } from "./messages.js";
+import { waitingLines } from "./waiting.js";
 
 export async function conversation(root, context, signal) {
   const body = h("div", { class: "talk" });
   const picker = h("div", { class: "talk-turns", role: "listbox", "aria-label": "Turns", tabindex: "0", onkeydown: moved });
   const now = h("div", { class: "talk" });
+  const open = h("div", { class: "talk" });
+  const drawOpen = () => put(open, waitingLines(context.waiting.items()));
+  context.onWaiting(drawOpen, signal);
+  drawOpen();
   put(root, busy());
   let turns = [];
   let chosen = 0;
@@ -34,7 +36,7 @@ export async function conversation(root, context, signal) {
     }
     if (signal.aborted) return undefined;
     if (!turns.length && !texts.size) return put(root, empty("No model was called", "For tasks of agents, the conversation with the model appears here."));
-    if (!root.contains(picker)) put(root, h("div", { class: "talk-split" }, picker, h("div", { class: "stack" }, body, now)));
+    if (!root.contains(picker)) put(root, h("div", { class: "talk-split" }, picker, h("div", { class: "stack" }, body, now, open)));
     const last = turns.length ? turns[turns.length - 1].turn : 0;
     const wanted = Number(here().one("turn")) || (chosen && chosen < drawnLast ? chosen : last);
     drawnLast = last;
@@ -70,7 +72,7 @@ export async function conversation(root, context, signal) {
       const turn = await context.ask(`/turns/${number}`);
       if (chosen !== number || signal.aborted) return undefined;
       drawn = number;
-      const names = new Map([...turn.messages, turn.reply].flatMap((message) => (message.tool_calls || []).map((item) => [item.id, item.function?.name])));
+      const names = calledTools([...turn.messages, turn.reply]);
       put(body, about(turn), turn.messages.map((message) => bubble(message, names)), bubble(turn.reply, names, true));
       if (below) main.scrollTop = main.scrollHeight; // keep the end in view if it was in view
     } catch (error) {
@@ -92,10 +94,10 @@ export async function conversation(root, context, signal) {
 
   const texts = new Map();
   function speak() {
-    const open = [...texts].filter(([name]) => !turns.some((turn) => turn.turn === Number(name.split(":")[0])));
-    put(now, open.map(([name, text]) => h("div", { class: "bubble assistant speaking" }, h("header", null, `Model, turn ${name.split(":")[0]}`, h("span", { class: "spinner" })), h("pre", { class: "text" }, safe(text)))));
+    const unfinished = [...texts].filter(([name]) => !turns.some((turn) => turn.turn === Number(name.split(":")[0])));
+    put(now, unfinished.map(([name, text]) => h("div", { class: "bubble assistant speaking" }, h("header", null, `Model, turn ${name.split(":")[0]}`, h("span", { class: "spinner" })), h("pre", { class: "text" }, safe(text)))));
     const main = root.closest("main");
-    if (open.length && main.scrollHeight - main.scrollTop - main.clientHeight < 160) main.scrollTop = main.scrollHeight;
+    if (unfinished.length && main.scrollHeight - main.scrollTop - main.clientHeight < 160) main.scrollTop = main.scrollHeight;
   }
   live.on(
     `text:${context.id}`,
@@ -121,25 +123,3 @@ export async function conversation(root, context, signal) {
 function about(turn) {
   return h("p", { class: "faint" }, [`Turn ${number(turn.turn)}`, safe(turn.model), moment(turn.at), turn.took_s === null ? "" : span(turn.took_s), `${compact(turn.input_tokens)} tokens in, ${compact(turn.output_tokens)} out`, money(turn.cost_usd), `${count(turn.messages.length, "message")} sent`].filter(Boolean).join(" · "));
 }
-
-function bubble(message, names, latest = false) {
-  const text = typeof message.content === "string" ? message.content : message.content ? JSON.stringify(message.content, null, 2) : "";
-  const calls = message.tool_calls || [];
-  const tool = names.get(message.tool_call_id);
-  const who = message.role === "tool" && tool ? line(tool, 80) : ROLES[message.role] || safe(message.role);
-  const folded = (message.role === "system" || message.role === "tool") && text.length > 300;
-  const body = [text && (text.length > LONG ? value(text, { first: LONG, name: "message", label: who }) : h("pre", { class: "text" }, safe(text))), calls.map(call)];
-  return h("div", { class: ["bubble", ROLES[message.role] ? message.role : "other", latest && "latest"] }, folded ? h("details", null, h("summary", null, who, h("span", { class: "faint" }, ` · ${line(text, 120)}`)), body) : [h("header", null, who), body]);
-}
-
-function call(toolCall) {
-  const { name = "", arguments: given = "" } = toolCall.function || {};
-  let shown = given;
-  try {
-    shown = JSON.parse(given);
-  } catch {
-    // a model may write arguments that are not JSON
-  }
-  return h("div", { class: "call" }, h("b", null, "calls ", h("bdi", { class: "mono" }, line(name, 80))), given && value(shown, { first: 800, name: "arguments", label: `Arguments of ${line(name, 80)}` }));
-}
-

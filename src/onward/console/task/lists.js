@@ -6,7 +6,7 @@ import * as live from "../live.js";
 import { go, here, link } from "../router.js";
 import { age, badge, busy, button, chip, clock, empty, failure, table } from "../ui.js";
 import { value } from "../values.js";
-import { at, brief, line, number, safe, short, span } from "../words.js";
+import { at, brief, briefField, count, line, number, safe, short, span, standing } from "../words.js";
 
 const PAGE = 200;
 
@@ -58,12 +58,15 @@ export async function children(root, context, signal) {
       const page = await get("/api/tasks", { brief: true, parent: context.id, limit: 200 }, { signal });
       const rows = page.tasks;
       if (signal.aborted) return;
+      const states = new Map();
+      for (const task of rows) states.set(standing(task).word, (states.get(standing(task).word) || 0) + 1);
       put(
         root,
+        rows.length > 1 && h("p", { class: "faint" }, `${count(rows.length, "child", "children")}${page.next ? " are shown" : ""}: ${[...states].map(([word, n]) => `${number(n)} ${word}`).join(", ")}`),
         table(
           [
             { name: "State", cell: (task) => chip(task, { why: true }) },
-            { name: "Task", cell: (task) => [h("b", null, line(task.task, 80)), h("div", { class: "faint clip brief" }, brief(task.input, 120))] },
+            { name: "Task", cell: (task) => [h("b", null, line(task.task, 80)), h("div", { class: "faint clip brief" }, briefField(task, "input", 120))] },
             { name: "Created", class: "tight", cell: (task) => age(task.created_at) },
             { name: "Took", class: "end", cell: (task) => (task.finished_at ? span(at(task.finished_at) - at(task.created_at)) : "") },
             { name: "Id", class: "tight", cell: (task) => h("a", { class: "mono", href: link(`/tasks/${encodeURIComponent(task.task_id)}`) }, short(task.task_id)) },

@@ -1,7 +1,6 @@
 // The status of a task, as a sentence.
 
 import { h } from "../dom.js";
-import { link } from "../router.js";
 import { age, taskLink } from "../ui.js";
 import { at, count, ENDED, line, moment, safe, short, span } from "../words.js";
 
@@ -10,7 +9,7 @@ export function sentence(task, chart, data) {
   if (ENDED.has(task.state)) return ended(task);
   const open = chart.open();
   const doubt = open.find((bar) => bar.state === "in_doubt");
-  if (doubt) return ["In doubt: it is not known whether ", name(doubt.name), " happened: ", line(doubt.text, 160), ". ", inbox("Decide")];
+  if (doubt) return ["In doubt: it is not known whether ", name(doubt.name), " happened: ", line(doubt.text, 160), "."];
   if (task.state === "running") return running(task, open);
   const wait = open.find((bar) => ["approval", "question"].includes(bar.kind)) || open.find((bar) => bar.state === "waiting");
   if (task.reason === "budget") return [budget(task), " Raise the budget to continue the task."];
@@ -44,9 +43,9 @@ function waiting(task, bar, open) {
   const until = bar.until ? `, until ${moment(bar.until)}` : "";
   switch (bar.kind) {
     case "approval":
-      return ["Waits for approval of ", name(bar.name || bar.text), since, until, ". ", inbox("Decide")];
+      return ["Waits for approval of ", name(bar.name || bar.text), since, until, "."];
     case "question":
-      return ["Asks: ", h("bdi", null, line(bar.text, 200)), since, until, ". ", inbox("Answer")];
+      return ["Asks: ", h("bdi", null, line(bar.text, 200)), since, until, "."];
     case "sleep":
       return ["Asleep", since, until, "."];
     case "child": {
@@ -70,4 +69,3 @@ function why(task) {
 }
 
 const name = (text) => h("bdi", { class: "said" }, line(text, 120));
-const inbox = (text) => h("a", { href: link("/inbox") }, text);

@@ -264,7 +264,7 @@ class Context:
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
-        """Wait without using a slot, across restarts, until `duration` after this line was first reached."""
+        """Wait across restarts, until `duration` after this line was first reached. A sleep of more than a second uses no slot."""
         await self._host.wait(r.SLEEP, name, {"for": seconds(duration, "sleep")}, seconds(duration, "sleep"))
 
     async def signal(self, name: str, *, timeout: Duration | None = None, default: Any = RAISE) -> Any:
@@ -300,16 +300,7 @@ class Context:
     ) -> dict[str, Any]:
         """Go on only when a person approves (`app.decide`, `onward approve`); raises Denied, with the reason, otherwise. Without
         a decision in time, `default` decides."""
-        if default not in {"approve", "deny"}:
-            raise BadSetting("default", default, "'approve' or 'deny'")
-        request = {"what": str(what), "risk": risk, "data": data, "default": None if timeout is None else default}
-        request = {name: value for name, value in request.items() if value is not None}
-        message = await self._host.wait(r.APPROVAL, "approval", request, _timeout(timeout))
-        by_default = {"decision": default, "reason": "nobody decided in time"}
-        decision = by_default if message is None else decision_of(message)
-        if decision["decision"] != "approve":
-            raise Denied(str(what), decision.get("reason") or "")
-        return decision
+        return await ask_approval(self, what, risk=risk, data=data, timeout=timeout, default=default)
 
     # ── contents and state ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -556,6 +547,30 @@ def _default(default: Any, why: str) -> Any:
     if default is RAISE:
         raise WaitTimeout(why)
     return default
+
+
+async def ask_approval(
+    ctx: Context,
+    what: str,
+    *,
+    risk: str | None,
+    data: Any,
+    timeout: Duration | None,
+    default: str,
+    about: Mapping[str, str] = _EMPTY,
+) -> dict[str, Any]:
+    """`Context.approve`, with words about the action for the person who decides (`effect`, `description`). A replay does not compare
+    them: they may change with the code."""
+    if default not in {"approve", "deny"}:
+        raise BadSetting("default", default, "'approve' or 'deny'")
+    request = {"what": str(what), "risk": risk, "data": data, "default": None if timeout is None else default, **about}
+    request = {name: value for name, value in request.items() if value is not None}
+    message = await ctx._host.wait(r.APPROVAL, "approval", request, _timeout(timeout))
+    by_default = {"decision": default, "reason": "nobody decided in time"}
+    decision = by_default if message is None else decision_of(message)
+    if decision["decision"] != "approve":
+        raise Denied(str(what), decision.get("reason") or "")
+    return decision
 
 
 async def save_artifact(ctx: Context, data: bytes | str, about: dict[str, Any]) -> ArtifactRef:

@@ -13,7 +13,7 @@ from onward.artifacts.keeper import run_off_loop
 from onward.core import mask, wire
 from onward.core import record as r
 from onward.core.page import Page
-from onward.core.task import NEVER, Message, Task
+from onward.core.task import NEVER, Message, State, Task
 from onward.engine.context.secrets import Keyring
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.quota import call_within_quota
@@ -45,6 +45,8 @@ class TaskResources:
     _allowed: float | None
     """The deadline of the task, in seconds after its first start."""
     _spending: Spending | None = None
+    ended: State | None = None
+    """How the task ended in this shift, once that is durable."""
     usage: Usage | None = None
     """The model usage of the task so far, where the handler sets it; the last record of the task has it."""
     _keyring: Keyring | None = None

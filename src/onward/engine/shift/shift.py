@@ -428,6 +428,7 @@ class Shift(TaskResources):
             await writer.settle(self.hold, r.FAILED, wire.encode({**self._usage_data(), **data}), ending)
         self._log_ending(kind, data, ending)
         if isinstance(ending, End):
+            self.ended = ending.state
             self._services.store.nudge("ended")
             if ending.parent is not None:
                 self._services.store.nudge("ready", [ending.parent])

@@ -8,6 +8,7 @@ tasks and dead letters. A nudge is a hint: without any, polling still finds ever
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import json
@@ -37,6 +38,7 @@ from onward.engine.shift.traced import TracedShift, watching
 from onward.engine.worker.claiming import Claiming
 from onward.engine.worker.lease import Heartbeat, Lease
 from onward.engine.worker.maintenance import CancelChildren, Maintenance
+from onward.engine.worker.minutes import MinuteCounts
 from onward.engine.worker.presence import machine_id
 from onward.engine.worker.relay import Relay
 from onward.engine.worker.shares import RunningLimit, TenantShares, no_limit
@@ -112,6 +114,9 @@ class Worker:
         self.slots: int = slots
         self.shares: TenantShares = TenantShares(slots, running_limit)
         self.finished: int = 0
+        self._ended = 0
+        """How many tasks have ended here. `finished` also counts shifts after which a task waits."""
+        self._minutes = MinuteCounts(store, clock)
         self.id: str = ""
         self._handlers, self._queues, self.version = handlers, queues, version
         self._poll, self._ids, self._spawn_bare = poll, ids, spawn
@@ -210,6 +215,8 @@ class Worker:
             shift.stop(HandBack(), now=True)
         await self._until_idle(CANCEL_TIMEOUT_S)
         self._log_unfinished(grace + CANCEL_TIMEOUT_S)
+        with contextlib.suppress(OnwardError, TimeoutError):  # the charts can do without the last seconds
+            await asyncio.wait_for(self._minutes.add(None), CANCEL_TIMEOUT_S)
         self._stop_listening()
         self._stop_hearing_of_pauses()
         if self._relay is not None:
@@ -327,9 +334,9 @@ class Worker:
             shift.hold.claim = claim
             self._shifts[task.id] = shift
             self.shares.take(task.tenant)
-            self.spawn(self._run_shift(shift, task.tenant), f"onward-task-{task.id}")
+            self.spawn(self._run_shift(shift, task), f"onward-task-{task.id}")
 
-    async def _run_shift(self, shift: Shift, tenant: str | None) -> None:
+    async def _run_shift(self, shift: Shift, claimed: Claimed) -> None:
         try:
             await shift.work()
         except OnwardError as error:
@@ -337,17 +344,20 @@ class Worker:
         finally:
             was_full = self._claiming.full
             self.finished += 1
+            if shift.ended is not None:
+                self._ended += 1
+                self._minutes.ended(shift.ended, self.now(), claimed.created_at, shift.usage)
             if self._shifts.get(shift.task_id) is shift:
                 del self._shifts[shift.task_id]
-            self._claiming.slot_freed(awaited=self.shares.free(tenant) or was_full)
+            self._claiming.slot_freed(awaited=self.shares.free(claimed.tenant) or was_full)
 
     # ── heartbeat ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _rate(self) -> float:
         before, count = self._measured
         now = self.clock.monotonic()
-        self._measured = (now, self.finished)
-        return (self.finished - count) / max(now - before, 0.001)
+        self._measured = (now, self._ended)
+        return (self._ended - count) / max(now - before, 0.001)
 
     def _on_beat(self, sent: float, worker: str, beat: Beat) -> None:
         if worker != self.id or not worker:
@@ -466,3 +476,11 @@ class Worker:
                     shift.announce(ANNOUNCE_AFTER_S)
             except Exception:
                 log.exception("could not record the start of running steps")
+            if self._minutes.is_due(busy=bool(self._shifts)):  # a slow store must not delay the loop
+                self.spawn(self._add_minutes(), "onward-minutes")
+
+    async def _add_minutes(self) -> None:
+        try:
+            await self._minutes.add(self.now())
+        except OnwardError as error:
+            log.debug("could not add the counts of the last minute: %s", error)

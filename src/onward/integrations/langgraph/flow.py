@@ -258,7 +258,15 @@ async def _reviewed(ctx: Context, call: Mapping[str, Any], approvals: Approvals)
     name, arguments = call["name"], to_jsonable_python(call.get("args") or call.get("arguments") or {})
     if name in model_steps(ctx).always_allowed:
         return {"type": "approve"}
-    decision = await approvals.ask(ctx, name, str(call.get("id", "")), arguments, ToolRules(risk=EXTERNAL))
+    description, rules = call.get("description"), ToolRules(risk=EXTERNAL)
+    decision = await approvals.ask(
+        ctx,
+        name,
+        str(call.get("id", "")),
+        arguments,
+        rules,
+        description=description if isinstance(description, str) else None,
+    )
     if not decision.approved:
         return {"type": "reject", "message": decision.message}
     if decision.arguments is not None:

@@ -51,7 +51,9 @@ class RunRules:
             if name in model_steps(task).always_allowed:
                 return Decision(approved=True)
             arguments = json.loads(raw.arguments or "{}")
-            return await self.approvals.ask(task, name, raw.call_id, arguments, self.of(name))
+            tools = [tool for tool in item.agent.tools if isinstance(tool, FunctionTool) and tool.name == name]
+            description = tools[0].description if tools else None
+            return await self.approvals.ask(task, name, raw.call_id, arguments, self.of(name), description=description)
 
         requests = [ask(item) for item in items]
         decisions = await task.gather(*requests) if len(requests) > 1 else [await request for request in requests]

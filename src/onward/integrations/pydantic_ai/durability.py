@@ -239,7 +239,8 @@ class OnwardDurability(BaseDurabilityCapability[AgentDepsT]):
         for call in requests.approvals:
             tool = tools.get(call.tool_name)
             rules = ToolRules() if tool is None else _rules(tool.tool_def)
-            waits.append(self._ask_approval(task, call, rules, requests.metadata.get(call.tool_call_id)))
+            description = None if tool is None else tool.tool_def.description
+            waits.append(self._ask_approval(task, call, rules, requests.metadata.get(call.tool_call_id), description))
         waits += [_await_result(task, call) for call in requests.calls]
         results = await task.gather(*waits) if len(waits) > 1 else [await wait for wait in waits]
         approved = {call.tool_call_id: result for call, result in zip(requests.approvals, results, strict=False)}
@@ -248,11 +249,16 @@ class OnwardDurability(BaseDurabilityCapability[AgentDepsT]):
         return DeferredToolResults(approvals=approved, calls=calls)
 
     async def _ask_approval(
-        self, task: Context, call: ToolCallPart, rules: ToolRules, metadata: Mapping[str, Any] | None
+        self,
+        task: Context,
+        call: ToolCallPart,
+        rules: ToolRules,
+        metadata: Mapping[str, Any] | None,
+        description: str | None,
     ) -> ToolApproved | ToolDenied:
         more = {"metadata": dict(metadata)} if metadata else {}
         decision = await self._approvals.ask(
-            task, call.tool_name, call.tool_call_id, call.args_as_dict(), rules, **more
+            task, call.tool_name, call.tool_call_id, call.args_as_dict(), rules, description=description, **more
         )
         return ToolApproved(override_args=decision.arguments) if decision.approved else ToolDenied(decision.message)
 

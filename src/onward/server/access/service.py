@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from onward.artifacts.keeper import PAGE_ARTIFACTS, BeforeLoad
 from onward.core import wire
+from onward.core.asks import AskedIn
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
 from onward.core.durations import Duration
+from onward.core.history import History
 from onward.core.lock import Lock
 from onward.core.page import Page
 from onward.core.record import Record
@@ -132,6 +134,10 @@ class AuthorizedService(Queries):
     async def ask(self, ask_id: str, before_load: BeforeLoad | None = None) -> Ask:
         """One question or approval, answered or not. Raises NotFound."""
         return await self._ask(READ, ask_id, before_load)
+
+    async def asked_in(self, ask_id: str, before_load: BeforeLoad | None = None) -> AskedIn:
+        """The turn of the agent that asked for an approval. Raises NotFound."""
+        return await self.service.asks.asked_in(await self._ask(READ, ask_id, before_load))
 
     async def doubts(self, task_id: str) -> Doubts:
         """The effects of a task that are in doubt."""
@@ -325,6 +331,11 @@ class AuthorizedService(Queries):
         """How many tasks there are that the caller sees, by state and reason, and the throughput of the workers."""
         self._check_no_tenant(READ, "the numbers of all tasks")
         return await self.service.cluster.stats(self.caller.sees)
+
+    async def history(self, span: str = "hour") -> History:
+        """The last hour or day on a time axis. It has the tasks of all tenants, as the metrics have."""
+        self._check_no_tenant(ADMIN, "the history of all tasks")
+        return await self.service.cluster.history(span)
 
     async def pause_schedule(self, name: str) -> Schedule:
         """Pause a schedule: it submits no task until it is unpaused."""

@@ -31,6 +31,7 @@ from onward.server.mcp.common import (
 )
 from onward.server.mcp.tasks import MAX_ASKS, pointer
 from onward.server.schema import shapes
+from onward.service.handlers import INTERNAL_ARGUMENTS
 from onward.service.serialize import task_json
 from onward.service.submission import SubmitRequest
 
@@ -246,7 +247,7 @@ class TaskTools:
 
         schema = {name: part for name, part in handler.takes.schema().items() if name != "description"}
         schema["properties"] = {
-            name: part for name, part in schema["properties"].items() if name not in _INTERNAL_ARGUMENTS
+            name: part for name, part in schema["properties"].items() if name not in INTERNAL_ARGUMENTS
         }
         return _HandlerTool(
             fn=call,
@@ -273,10 +274,6 @@ class TaskTools:
         task = await _wait_for_end(service, task_id, HANDLER_WAIT_S, until_asked=True)
         result = outcome(task) if task.ended else None
         return await _task_result(service, task) if result is None else result
-
-
-_INTERNAL_ARGUMENTS = frozenset({"depth"})
-"""Arguments that only agents pass to each other."""
 
 
 class _HandlerTool(Tool):

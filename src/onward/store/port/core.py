@@ -59,6 +59,7 @@ from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
 from onward.store.shared.locks import Locks
+from onward.store.shared.minutes import Minutes
 from onward.store.shared.outbox import Outbox
 from onward.store.shared.overview import Overview
 from onward.store.shared.pruning import Pruning
@@ -138,6 +139,7 @@ class Store(Protocol):
     keys: Keys
     listing: Listing
     locks: Locks
+    minutes: Minutes
     overview: Overview
     pruning: Pruning
     queues: Queues

@@ -97,6 +97,7 @@ TABLES: dict[str, Rights] = {
     "onward_workers": Rights(f"{READS}, UPDATE (lease_until, rate)", CHANGES, tenant="SELECT (id, lease_until)"),
     "onward_handlers": Rights(READS, f"{ADDS}, UPDATE"),
     "onward_epochs": Rights(READS, READS),
+    "onward_minutes": Rights(READS, CHANGES, tenant=NO_RIGHTS),
     "onward_migrations": Rights(READS, READS),
     "onward_schema": Rights(READS, READS),
 }

@@ -15,6 +15,7 @@ from onward.store.shared.intakes import Intakes
 from onward.store.shared.keys import Keys
 from onward.store.shared.listing import Listing
 from onward.store.shared.locks import Locks
+from onward.store.shared.minutes import Minutes
 from onward.store.shared.overview import Overview
 from onward.store.shared.pruning import Pruning
 from onward.store.shared.queues import Queues
@@ -43,6 +44,7 @@ class SharedStore(CoreVerbs):
         self.keys = Keys(database, self.audit)
         self.listing = Listing(database)
         self.locks = Locks(database, self.audit)
+        self.minutes = Minutes(database)
         self.overview = Overview(database)
         self.pruning = Pruning(database)
         self.queues = Queues(database)

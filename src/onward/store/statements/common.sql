@@ -567,6 +567,30 @@ SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NUL
      + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason IN ('delayed', 'quota')) AS waiting,
        (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
 
+-- name: waiting_now
+-- How many tasks wait to be started, up to a number.
+SELECT count(*) FROM (SELECT 1 FROM onward_queue WHERE worker IS NULL AND due_at IS NULL LIMIT :most) AS waiting
+
+-- name: add_minute
+-- Add what a worker did in a minute.
+INSERT INTO onward_minutes (minute, completed, failed, cancelled, seconds, slowest, cost, waiting)
+VALUES (:minute, :completed, :failed, :cancelled, :seconds, :slowest, :cost, :waiting)
+ON CONFLICT (minute) DO UPDATE SET
+  completed = onward_minutes.completed + excluded.completed, failed = onward_minutes.failed + excluded.failed,
+  cancelled = onward_minutes.cancelled + excluded.cancelled, seconds = onward_minutes.seconds + excluded.seconds,
+  slowest = CASE WHEN excluded.slowest > onward_minutes.slowest THEN excluded.slowest ELSE onward_minutes.slowest END,
+  cost = onward_minutes.cost + excluded.cost,
+  waiting = CASE WHEN excluded.waiting > onward_minutes.waiting THEN excluded.waiting ELSE onward_minutes.waiting END
+
+-- name: drop_minutes
+-- Drop the minutes before this one.
+DELETE FROM onward_minutes WHERE minute < :before
+
+-- name: minutes
+-- The minutes from this one on.
+SELECT minute, completed, failed, cancelled, seconds, slowest, cost, waiting FROM onward_minutes
+WHERE minute >= :since ORDER BY minute LIMIT :most
+
 -- name: unfinished
 -- Unfinished tasks by queue and reason, of the queues after a name, and how long ago the oldest of each was submitted. (Ids sort by
 -- time, so the lowest id is the oldest.)

@@ -6,16 +6,21 @@ import contextlib
 import math
 import re
 
+from pydantic import Field
+
+from onward.artifacts.keeper import BeforeLoad
 from onward.core import views
+from onward.core.asks import AskedIn
 from onward.core.caller import ADMIN, DECIDE, SUBMIT
 from onward.core.page import Page
 from onward.core.state import AgentState
 from onward.core.view_json import to_json
 from onward.core.views import Ask, Spent
-from onward.errors import NotFound
+from onward.errors import NotFound, TaskNotFound
 from onward.server.http.route import LOADED_BYTES, ApiResponse, RequestContext, Routes
 from onward.server.http.sending import LARGE_BYTES, body_response
 from onward.server.schema import shapes
+from onward.server.schema.shape import Shape
 from onward.service.serialize import task_json
 
 _ARTIFACT = re.compile(r"([!-~]+)\.([!-~]+)")
@@ -24,6 +29,12 @@ LOADED_TIMES = 2
 """By how much the memory for one question or approval is larger than its record: the record, and the response."""
 
 routes = Routes("people")
+
+
+class BudgetQuery(Shape):
+    """For a task that spends from no budget."""
+
+    or_empty: bool = Field(False, description="Whether it gets a budget without meters, instead of an error.")
 
 
 @routes.add(
@@ -49,6 +60,18 @@ async def approvals(context: RequestContext) -> ApiResponse:
 )
 async def approval(context: RequestContext) -> ApiResponse:
     return await _one(context, "approval")
+
+
+@routes.add(
+    "GET",
+    "/api/approvals/{id}/turn",
+    "The turn of the agent that asked for an approval, and the reason that the model wrote.",
+    {200: ("The turn.", AskedIn)},
+    errors=(404,),
+    loads=0,
+)
+async def asked_in(context: RequestContext) -> ApiResponse:
+    return ApiResponse(to_json(await context.service.asked_in(context.path["id"], _before_load(context))))
 
 
 @routes.add(
@@ -157,10 +180,19 @@ async def resolve(context: RequestContext) -> ApiResponse:
     "/api/tasks/{id}/budget",
     "The budget that a task spends from.",
     {200: ("The budget.", shapes.BudgetShape)},
+    query=BudgetQuery,
     errors=(404,),
 )
 async def budget(context: RequestContext) -> ApiResponse:
-    return _budget(await context.service.budget(context.path["id"]))
+    task_id = context.path["id"]
+    try:
+        return _budget(await context.service.budget(task_id))
+    except TaskNotFound:
+        raise
+    except NotFound:
+        if not context.query.or_empty:
+            raise
+        return ApiResponse({"task_id": task_id, "meters": {}, "waiting": [], "needs": {}, "more": 0})
 
 
 @routes.add(
@@ -264,16 +296,21 @@ async def _asks(context: RequestContext, kind: str) -> Page[Ask]:
 
 
 async def _one(context: RequestContext, kind: str) -> ApiResponse:
-    """One question or approval in full. A large one takes a turn until the response is made."""
+    """One question or approval in full."""
+    ask = await context.service.ask(context.path["id"], _before_load(context))
+    if ask.kind != kind:
+        raise NotFound(f"{ask.id} is {'a question' if kind == 'approval' else 'an approval'}: see `/api/{ask.kind}s`")
+    return ApiResponse(to_json(ask))
+
+
+def _before_load(context: RequestContext) -> BeforeLoad:
+    """A large question or approval takes a turn until the response is made."""
 
     async def before_load(size: int) -> None:
         held = LOADED_BYTES if size <= LARGE_BYTES else LOADED_TIMES * size
         await context.until_made.enter_async_context(context.server.loading.hold(held))
 
-    ask = await context.service.ask(context.path["id"], before_load)
-    if ask.kind != kind:
-        raise NotFound(f"{ask.id} is {'a question' if kind == 'approval' else 'an approval'}: see `/api/{ask.kind}s`")
-    return ApiResponse(to_json(ask))
+    return before_load
 
 
 def _budget(spent: Spent) -> ApiResponse:

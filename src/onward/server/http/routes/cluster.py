@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from starlette.responses import Response
 
+from onward.core.history import History
 from onward.core.view_json import to_json
 from onward.core.views import Queue, Schedule
 from onward.errors import SchemaMismatch, UsageError
@@ -11,12 +14,19 @@ from onward.server.http.metrics import Metrics
 from onward.server.http.problem import Problem
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.schema import shapes
+from onward.server.schema.shape import Shape
 
 _SCHEDULE = {200: ("The schedule.", Schedule)}
 _QUEUE = {200: ("The queue.", Queue)}
 _HEALTHY = {200: ("Healthy.", shapes.HealthShape)}
 
 routes = Routes("place")
+
+
+class HistoryQuery(Shape):
+    """How far back."""
+
+    span: Literal["hour", "day"] = "hour"
 
 
 @routes.add(
@@ -163,6 +173,18 @@ async def versions(context: RequestContext) -> ApiResponse:
 )
 async def stats(context: RequestContext) -> ApiResponse:
     return ApiResponse(to_json(await context.service.stats()))
+
+
+@routes.add(
+    "GET",
+    "/api/history",
+    "The last hour or day on a time axis: tasks that ended, how long they took, what they cost, and how many waited.",
+    {200: ("The pieces of the time axis.", History)},
+    query=HistoryQuery,
+)
+async def history(context: RequestContext) -> ApiResponse:
+    """Numbers of all tenants together, so it needs the same key as the metrics."""
+    return ApiResponse(to_json(await context.service.history(context.query.span)))
 
 
 @routes.add("GET", "/healthz", "Whether this process answers.", _HEALTHY, open=True)

@@ -43,6 +43,7 @@ class Who(Shape):
     roles: list[str] = Field(description="The roles of the person.")
     session: str | None = Field(description="The id of the session of the person.")
     version: str = Field(description="The version of the server.")
+    environment: str = Field(description="The setting `environment`: the name of this installation; empty without one.")
 
 
 class Handlers(Shape):
@@ -171,7 +172,8 @@ async def whoami(context: RequestContext) -> ApiResponse:
     caller = context.service.caller
     fields = {"name": caller.name, "key": caller.key, "tenant": caller.tenant, "agent": caller.agent}
     person = {"person": caller.person, "roles": sorted(caller.roles), "session": caller.session}
-    return ApiResponse({**fields, **person, "scopes": sorted(caller.scopes), "version": context.server.version})
+    server = {"version": context.server.version, "environment": context.server.settings.get("environment", "")}
+    return ApiResponse({**fields, **person, "scopes": sorted(caller.scopes), **server})
 
 
 @routes.add(
