@@ -40,12 +40,16 @@ def container(name: str) -> dict[str, Any]:
 
 def commands() -> dict[str, list[str]]:
     """Every command of `onward` that the files start."""
-    found = {f"compose {name}": service["command"] for name, service in compose()["services"].items() if "command" in service}
+    found = {
+        f"compose {name}": service["command"] for name, service in compose()["services"].items() if "command" in service
+    }
     found |= {name: container(name)["args"] for name in WORKLOADS}
     for unit in (DEPLOY / "systemd").iterdir():
         line = re.search(r"^ExecStart=\S+/onward (.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
         assert line is not None, unit
-        found[unit.name] = shlex.split(line[1].replace("${ONWARD_APP}", "shop:app").replace("${ONWARD_PROCESSES}", "auto"))
+        found[unit.name] = shlex.split(
+            line[1].replace("${ONWARD_APP}", "shop:app").replace("${ONWARD_PROCESSES}", "auto")
+        )
     (image,) = [json.loads(value) for _, name, value in dockerfile() if name == "CMD"]
     return found | {"image": image}
 
@@ -78,7 +82,9 @@ def test_the_image_runs_as_a_user_without_rights_and_is_checked() -> None:
     last = {name: value for stage, name, value in dockerfile() if stage == "onward"}
     assert last["USER"] == "10001:10001"
     assert "/healthz" in last["HEALTHCHECK"]
-    assert [value for _, name, value in dockerfile() if name == "ARG" and re.search("(?i)password|token|key", value)] == []
+    assert [
+        value for _, name, value in dockerfile() if name == "ARG" and re.search("(?i)password|token|key", value)
+    ] == []
 
 
 def test_the_build_gets_the_files_that_it_copies_and_no_secrets() -> None:
@@ -96,9 +102,23 @@ def test_the_build_gets_the_files_that_it_copies_and_no_secrets() -> None:
         ]
         return bool(fits) and fits[-1].startswith("!")
 
-    copied = ["requirements/runtime.txt", "pyproject.toml", "README.md", "LICENSE", "src/onward/config.py", "deploy/app/shop.py"]
+    copied = [
+        "requirements/runtime.txt",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "src/onward/config.py",
+        "deploy/app/shop.py",
+    ]
     assert [path for path in copied if not sent(path)] == []
-    secret = [".git/config", "deploy/secrets/onward_db", "deploy/app/.env", "onward.db", "tests/kit.py", "deploy/app/onward.db-wal"]
+    secret = [
+        ".git/config",
+        "deploy/secrets/onward_db",
+        "deploy/app/.env",
+        "onward.db",
+        "tests/kit.py",
+        "deploy/app/onward.db-wal",
+    ]
     assert [path for path in secret if sent(path)] == []
 
 

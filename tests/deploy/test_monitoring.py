@@ -95,7 +95,9 @@ async def scrape(app: Onward) -> Scrape:
         await ctx.step(work, fails)
 
     async with serving(app) as address, app.worker(), httpx2.AsyncClient(base_url=address) as client:
-        await app.submit(order, False, delay="1h")  # before the first scrape: a snapshot of the database is kept for a second
+        await app.submit(
+            order, False, delay="1h"
+        )  # before the first scrape: a snapshot of the database is kept for a second
         (await client.get("/metrics")).raise_for_status()
         for fails in (False, True):
             await app.service.wait((await app.submit(order, fails)).id, 20)

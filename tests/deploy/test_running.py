@@ -32,7 +32,13 @@ SECRET = "/run/secrets/onward_db"
 def onward(*words: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "onward", *words]
     return subprocess.run(
-        command, env={**os.environ, **env}, cwd=DEPLOY / "app", capture_output=True, text=True, check=False, timeout=START_S
+        command,
+        env={**os.environ, **env},
+        cwd=DEPLOY / "app",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=START_S,
     )
 
 
@@ -125,7 +131,9 @@ def _probes_of_kubernetes(services: Services) -> None:
         probes = [container[name]["httpGet"] for name in container if name.endswith("Probe")]
         assert len(probes) >= 2
         for probe in probes:
-            headers = {"Host": "10.1.2.3"} | {header["name"]: header["value"] for header in probe.get("httpHeaders", [])}
+            headers = {"Host": "10.1.2.3"} | {
+                header["name"]: header["value"] for header in probe.get("httpHeaders", [])
+            }
             status, body = fetch(f"http://127.0.0.1:{services.ports[port]}{probe['path']}", headers)
             assert status == 200, body
 
@@ -174,13 +182,24 @@ def _serves(folder: Path) -> None:
     """The command of the image serves the example app, and its health check passes."""
     (command,) = [json.loads(value) for _, name, value in dockerfile() if name == "CMD"]
     (check,) = [json.loads(value.partition(" CMD ")[2]) for _, name, value in dockerfile() if name == "HEALTHCHECK"]
-    env = {**os.environ, **image_environment(), "ONWARD_DB": f"sqlite:///{folder}/onward.db", "ONWARD_PORT": str(free_port())}
+    env = {
+        **os.environ,
+        **image_environment(),
+        "ONWARD_DB": f"sqlite:///{folder}/onward.db",
+        "ONWARD_PORT": str(free_port()),
+    }
     env.pop("PYTHONPATH", None)
     program, python = str(folder / "opt/bin/onward"), str(folder / "opt/bin/python")
-    where = subprocess.run([python, "-c", "import onward; print(onward.__file__)"], env=env, capture_output=True, text=True, check=True)
+    where = subprocess.run(
+        [python, "-c", "import onward; print(onward.__file__)"], env=env, capture_output=True, text=True, check=True
+    )
     assert where.stdout.startswith(str(folder)), "the installed package, not the checkout"
-    subprocess.run([program, "keys", "create", "--name", "ada", "--scope", "read"], env=env, capture_output=True, check=True)
-    with subprocess.Popen([program, *command], cwd=folder / "app", env=env, stdout=subprocess.PIPE, text=True) as server:
+    subprocess.run(
+        [program, "keys", "create", "--name", "ada", "--scope", "read"], env=env, capture_output=True, check=True
+    )
+    with subprocess.Popen(
+        [program, *command], cwd=folder / "app", env=env, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         try:
             assert any('"ready"' in line for line in server.stdout)
