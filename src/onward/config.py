@@ -193,7 +193,7 @@ def read_secret(name: str, value: str) -> str:
     """The value of a setting that holds a secret. `file:///PATH` names a file with it. Raises BadSetting."""
     if not value.startswith("file://"):
         return value
-    path = value.removeprefix("file://")
+    path = value.removeprefix("file:///" if os.name == "nt" else "file://")  # file:///C:/PATH
     try:
         secret = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
