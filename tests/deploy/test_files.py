@@ -127,6 +127,12 @@ def test_the_compose_file_fits_its_schema() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_the_workflows_fit_their_schema() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").iterdir())
+    done = run_tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
+    assert done.returncode == 0, done.stdout
+
+
 def test_services_start_in_order_and_have_time_to_stop() -> None:
     services = compose()["services"]
     assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
