@@ -18,6 +18,8 @@
             assert await charge.result() == "paid"
             assert bank.charges("order-7") == 1
 
+`drain` stops where a task asks a person, or decides in the person's place: `await drain(app, decide=lambda ask: "approve")`.
+
 All parts are real except the time and the place: the same worker, the same journal, the same SQL as in production.
 """
 
@@ -27,17 +29,19 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import inspect
 import itertools
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from onward.app.application import Onward
 from onward.core import crash
 from onward.core.durations import Duration, seconds
-from onward.core.task import State, Task
+from onward.core.task import ASKS_A_PERSON, Reason, State, Task
+from onward.core.views import Ask
 from onward.engine.background import spawn
 from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
@@ -192,24 +196,36 @@ async def crashes(like: Onward | None = None, *, most: int = 10_000, **settings:
     raise UsageError(f"after {most} points there is still another; give a smaller task, or a larger `most`")
 
 
-async def drain(app: MemoryApp, *, within: Duration = "1000d", patience: Duration = 1) -> list[Task]:
-    """Work until nothing is left to do, moving the clock over every sleep, delay and retry. Returns the tasks that have not ended then
-    (parked, quarantined, or of a name that this app has no handler for).
+Decide = Callable[[Ask], Any]
+"""Decides in a person's place: returns "approve" or "deny" for an approval, the answer for a question, and None to leave it open."""
+
+
+async def drain(
+    app: MemoryApp, *, decide: Decide | None = None, within: Duration = "1000d", patience: Duration = 1
+) -> list[Task]:
+    """Work until nothing is left to do, moving the clock over every sleep, delay and retry. Returns the tasks that have not ended then:
+    they wait for a person or a signal, are parked or quarantined, or have a name that this app has no handler for.
+
+    Drain stops where people are asked: it does not move the clock to a moment at which a question or an approval expires, or at which
+    the deadline ends a task that waits for a person. Decide (`app.decide`, `app.answer`) and drain again, move the clock
+    yourself (`await app.clock.move("1d")`), or give `decide`. It is called once for each open question and approval (`Ask`), may
+    be async, and returns "approve" or "deny" for an approval, or the answer to a question. It returns None to leave it open.
 
     Drain waits for a step that takes real time (a thread, a socket), while the clock does not move. When nothing happens for
     `patience` real seconds it moves the clock, so that a timeout can end a step that hangs. Raises UsageError when the clock was
     moved by more than `within` and there is still work: a task that never ends.
     """
     try:
-        return await _drain(app, within, patience)
+        return await _drain(app, decide, within, patience)
     except Exception as error:
         if app.killed_at is not None:
             error.add_note(f"(crashes: the worker of this app was killed at {app.killed_at!r})")
         raise
 
 
-async def _drain(app: MemoryApp, within: Duration, patience: Duration) -> list[Task]:
+async def _drain(app: MemoryApp, decide: Decide | None, within: Duration, patience: Duration) -> list[Task]:
     end = app.clock.monotonic() + seconds(within, "within")
+    shown: set[str] = set()
     async with app:
         while True:
             async with _worker(app) as worker:
@@ -217,8 +233,13 @@ async def _drain(app: MemoryApp, within: Duration, patience: Duration) -> list[T
                 killed = app._dead
             if killed:
                 continue
-            left = await _unfinished(app)
-            delay = min((_due_at(app, task) for task in left), default=math.inf) - app.clock.now()
+            left, asks = await _unfinished(app), await _open_asks(app)
+            if decide is not None and (new := [ask for ask in asks if ask.id not in shown]):
+                for ask in new:
+                    shown.add(ask.id)
+                    await _decide(app, decide, ask)
+                continue
+            delay = _next_moment(app, left, asks) - app.clock.now()
             if math.isinf(delay) and app.clock.monotonic() <= end:
                 return left
             if app.clock.monotonic() + delay > end:
@@ -340,6 +361,55 @@ async def _unfinished(app: Onward) -> list[Task]:
             if cursor is None:
                 break
     return tasks
+
+
+async def _open_asks(app: Onward) -> list[Ask]:
+    asks: list[Ask] = []
+    cursor: str | None = None
+    while True:
+        page = await app.asks(limit=1000, cursor=cursor)
+        asks += page
+        if (cursor := page.next) is None:
+            return asks
+
+
+async def _decide(app: Onward, decide: Decide, ask: Ask) -> None:
+    """Decide one approval, or answer one question, in a person's place."""
+    decision = decide(ask)
+    if inspect.isawaitable(decision):
+        decision = await decision
+    if decision is None:
+        return
+    if ask.kind == "question":
+        await app.answer(ask.id, decision)
+    else:
+        await app.decide(ask.id, decision, by="test", reason="decided by drain(decide=…)")
+
+
+def _next_moment(app: Onward, left: list[Task], asks: list[Ask]) -> float:
+    """The moment at which the next task is due; infinity when only people are to act, or when a person would be too late then."""
+    expires: dict[str, float] = {}
+    """When the silence of people changes something, by task."""
+    by_id = {task.task_id: task for task in left}
+    for ask in asks:
+        if ask.expires_at is not None:
+            expires[ask.task_id] = min(ask.expires_at, expires.get(ask.task_id, math.inf))
+    for task in left:
+        if task.reason in ASKS_A_PERSON or task.task_id in expires:
+            _expire_with_ancestors(task, by_id, expires)
+    due = min(
+        (at for task in left if (at := _due_at(app, task)) < expires.get(task.task_id, math.inf)), default=math.inf
+    )
+    return due if due < min(expires.values(), default=math.inf) else math.inf
+
+
+def _expire_with_ancestors(task: Task, by_id: Mapping[str, Task], expires: dict[str, float]) -> None:
+    """Note when a deadline, or the end of a wait for a child, cuts a person off who is asked by this task or by one below it."""
+    above: Task | None = task
+    while above is not None:
+        ends = [expires.get(above.task_id), above.deadline_at, above.due_at if above.reason == Reason.CHILD else None]
+        expires[above.task_id] = min((at for at in ends if at is not None), default=math.inf)
+        above = by_id.get(above.parent) if above.parent is not None else None
 
 
 async def _has_due_events(app: Onward) -> bool:

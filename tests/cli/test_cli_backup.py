@@ -64,7 +64,7 @@ def test_backup_restore_doubts_resolve(onward: Run, db: str, tmp_path: Path) -> 
     async def work() -> None:
         app = _app(db)
         async with app, app.worker(), asyncio.timeout(60):
-            while not await app.store.listing.doubts():  # noqa: ASYNC110 -- of another process
+            while not await app.store.listing.doubts(1):  # noqa: ASYNC110 -- of another process
                 await asyncio.sleep(0.05)
 
     asyncio.run(work())

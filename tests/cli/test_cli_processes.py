@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
 import signal
+import socket
 import time
 import urllib.request
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import pytest
 from onward.cli.output.screen import Screen
 from onward.cli.processes.reload import Watcher
 from rig.processes import Child
+from rig.server import free_port
 from tests.cli.conftest import ROOT, Output, Run, process
 from tests.cli.terminal import terminal
 
@@ -144,6 +147,7 @@ def here(folder: Path, *words: str) -> Output:
     return process(*words, cwd=folder, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"})
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_at_once_is_started_again_after_a_pause(folder: Path, db: str) -> None:
     """Its code breaks after the first start: the supervisor goes on, and the pause doubles."""
     with start(folder, "worker", "crowd:app", "--processes", "1", db=db) as crowd:
@@ -158,6 +162,7 @@ def test_a_process_that_dies_at_once_is_started_again_after_a_pause(folder: Path
         assert crowd.running
 
 
+@pytest.mark.slow
 def test_a_second_signal_exits_at_once(folder: Path, db: str, onward: Run) -> None:
     with start(folder, "worker", "crowd:app", "--processes", "2", db=db) as crowd:
         pids = ready_pids(crowd, 2)
@@ -170,12 +175,23 @@ def test_a_second_signal_exits_at_once(folder: Path, db: str, onward: Run) -> No
         until(lambda: not any(alive(pid) for pid in pids))
 
 
+def two_free_ports() -> int:
+    """The first of two free ports that follow each other."""
+    while True:
+        port = free_port()
+        with socket.socket() as second, contextlib.suppress(OSError):
+            second.bind(("127.0.0.1", port + 1))
+            return port
+
+
+@pytest.mark.slow
 def test_each_process_has_its_own_metrics_port(folder: Path, db: str) -> None:
-    words = ("worker", "crowd:app", "--processes", "2", "--metrics-port", "28473")
+    port = two_free_ports()
+    words = ("worker", "crowd:app", "--processes", "2", "--metrics-port", str(port))
     with start(folder, *words, db=db) as crowd:
         ready_pids(crowd, 2)
         messages = " ".join(event["message"] for event in events(crowd, "ready"))
-        assert (":28473/metrics" in messages, ":28474/metrics" in messages) == (True, True)
+        assert (f":{port}/metrics" in messages, f":{port + 1}/metrics" in messages) == (True, True)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
@@ -188,6 +204,7 @@ def test_a_wrong_number_of_processes(value: str, onward: Run) -> None:
 # ── reload ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_reload_starts_the_new_code_and_waits_while_it_is_broken(folder: Path, db: str, onward: Run) -> None:
     with start(folder, "worker", "crowd:app", "--reload", db=db) as crowd:
         ready_pids(crowd, 1)
@@ -206,12 +223,14 @@ def test_reload_starts_the_new_code_and_waits_while_it_is_broken(folder: Path, d
         assert crowd.wait() == 0
 
 
+@pytest.mark.slow
 def test_dev_serves_the_console_and_reloads(folder: Path, db: str) -> None:
-    with start(folder, "dev", "crowd:app", "--port", "28475", db=db) as crowd:
+    port = free_port()
+    with start(folder, "dev", "crowd:app", "--port", str(port), db=db) as crowd:
         ready_pids(crowd, 1)
         (console,) = until(lambda: events(crowd, "console"))
         address = console["message"].split()[0]
-        assert address == "http://127.0.0.1:28475/"
+        assert address == f"http://127.0.0.1:{port}/"
         with urllib.request.urlopen(address, timeout=60) as page:
             assert "Onward" in page.read().decode()
         write(folder, "2")

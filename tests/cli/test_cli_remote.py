@@ -132,6 +132,7 @@ MORE: dict[str, Words] = {
     "a patch that is none": lambda shop: ["patch", shop.waits("approval", "janitor", '"/tmp/a"'), '{"colour": 1}'],
     "a limit that is too high": lambda shop: ["list", "--limit", "100000"],
     "a key that was used otherwise": lambda shop: [shop.onward("submit", "greet", '"y"', "--key", "used", "--db", shop.db).out, "submit", "greet", '"z"', "--key", "used"][1:],
+    "doubts": lambda shop: [shop.waits("in_doubt", "charge"), "doubts", "--limit", "5"][1:],
     "no state": lambda shop: ["state", shop.greeted()],
 }  # fmt: skip
 """Commands that have no row in `EVERY`, other options, and errors."""
@@ -172,7 +173,6 @@ LOCAL = {
     "erase": "lost for good",
     "backup": "a folder of this machine",
     "restore": "replaces the database",
-    "doubts": "reads the journals in the database",
 }
 """Commands that refuse --url, and words of the reason."""
 
@@ -193,8 +193,10 @@ DIFFERS = {
 """Fields that differ by their nature, and why."""
 
 _GOES_ON = {"state", "reason", "result", "finished_at", "worker", "task_state"}
+_IS_SENT = {"state", "attempts", "said", "due_at", "done_at", "sending"}
 MOVES = {
-    **dict.fromkeys(("deliveries", "deliveries redeliver"), {"state", "attempts", "said", "due_at", "done_at", "sending"}),
+    "deliveries": _IS_SENT,
+    "deliveries redeliver": _IS_SENT,
     **dict.fromkeys(
         (
             "answer", "approve", "deny", "signal", "submit", "submit --budget", "submit --key", "schedules trigger", "fork --input", "resume",
@@ -209,7 +211,7 @@ MOVES = {
 def test_every_command_has_a_row() -> None:
     named = TABLE.keys() | LOCAL.keys() | NEITHER
     assert walked() - named == set(), "give it a row: it works with --url, or it refuses with a reason"
-    assert not set(LOCAL) & (TABLE.keys() - {"replay", "migrate", "backup", "restore", "doubts"})
+    assert not set(LOCAL) & (TABLE.keys() - {"replay", "migrate", "backup", "restore"})
     refusing = {" ".join(path) for path, parser, _ in commands(build()) if parser.get_default("local")}
     assert refusing == set(LOCAL)
     assert CHANGES | DIFFERS.keys() | MOVES.keys() <= TABLE.keys()

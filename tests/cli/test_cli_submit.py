@@ -58,7 +58,8 @@ def test_wait_with_json_is_the_task_in_any_state(onward: Run, crew: str):
     failed = onward("submit", "fails", "--wait", "--db", crew, "--json")
     assert (failed.status, failed.json["state"], failed.json["error"]["type"]) == (1, "failed", "Fatal")
     late = onward("submit", "slow", "--wait", "0.1", "--db", crew, "--json")
-    assert (late.status, late.json["state"]) == (3, "running")
+    assert late.status == 3
+    assert late.json["state"] in {"pending", "running"}  # a busy worker may not have claimed it yet
     onward("cancel", late.json["task_id"], "--db", crew)
 
 

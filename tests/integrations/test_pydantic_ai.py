@@ -375,6 +375,8 @@ async def test_without_a_decision_in_time_the_default_decides(world: World) -> N
     app.pydantic_ai(agent, approve=["external_action"], approval_timeout="1h")
     async with app:
         task = await app.submit("clerk", "Pay.")
+        assert [left.reason for left in await drain(app)] == ["approval"]
+        await app.clock.move("1h")
         assert await drain(app) == []
         assert "nobody decided in time" in await task.result()
     assert world.done == []

@@ -113,6 +113,7 @@ VERBS: dict[str, Verb] = {
     "queues": Verb(READ, lambda d, _: d.queues(), place=True),
     "queue": Verb(READ, lambda d, _: d.queue("default"), place=True),
     "workers": Verb(READ, lambda d, _: d.workers(), place=True),
+    "in_doubt": Verb(ADMIN, lambda d, _: d.in_doubt(10), place=True),
     "versions": Verb(READ, lambda d, _: d.versions(), place=True),
     "stats": Verb(READ, lambda d, _: d.stats(), place=True),
     "pause_queue": Verb(ADMIN, lambda d, _: d.pause_queue("default"), place=True),

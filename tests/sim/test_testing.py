@@ -8,8 +8,9 @@ import time
 import pytest
 
 from onward import Context, Onward, Retry, State, StepFailed
-from onward.errors import UsageError
-from onward.testing import MovableClock, drain, memory_app
+from onward.core.views import Ask
+from onward.errors import Denied, UsageError
+from onward.testing import MovableClock, crashes, drain, memory_app
 
 
 async def test_sleepers_wake_in_the_order_of_their_moments() -> None:
@@ -133,6 +134,101 @@ async def test_drain_returns_tasks_that_need_another_worker() -> None:
         del app.handlers["other"]
         left = await drain(app)
         assert [(task.task, task.state) for task in left] == [("other", State.PENDING)]
+
+
+async def test_drain_stops_where_people_are_asked() -> None:
+    app = memory_app()
+
+    @app.task(deadline="30d")
+    async def ship(ctx: Context, timeout: str | None) -> str:
+        await ctx.approve("Ship it?", timeout=timeout, default="deny")
+        return "shipped"
+
+    @app.task(deadline="10d")
+    async def order(ctx: Context) -> str:
+        return str(await (await ctx.submit(ship, None)).result())
+
+    @app.task
+    async def nap(ctx: Context, length: str) -> str:
+        await ctx.sleep(length)
+        return "awake"
+
+    async with app:
+        start = app.clock.now()
+        tasks = [await app.submit(ship, "20d"), await app.submit(ship, None), await app.submit(order)]
+        short, long = await app.submit(nap, "1d"), await app.submit(nap, "11d")
+        left = await drain(app)
+        assert sorted(task.reason or "" for task in left) == ["approval", "approval", "approval", "asleep", "child"]
+        assert await short.result(1) == "awake"
+        assert app.clock.now() - start < 2 * 86400, "the clock passed the moment at which a deadline ends an order"
+        for ask in await app.approvals():
+            await app.decide(ask.id, "approve")
+        assert await drain(app) == []
+        assert [await task.result(1) for task in (*tasks, long)] == ["shipped", "shipped", "shipped", "awake"]
+
+
+async def test_the_clock_that_a_test_moves_expires_what_people_are_asked() -> None:
+    app = memory_app()
+
+    @app.task
+    async def ship(ctx: Context) -> str:
+        try:
+            await ctx.approve("Ship it?", timeout="1d", default="deny")
+        except Denied:
+            return "kept"
+        return "shipped"
+
+    async with app:
+        task = await app.submit(ship)
+        assert [left.reason for left in await drain(app)] == ["approval"]
+        await app.clock.move("1d")
+        assert await drain(app) == []
+        assert await task.result(1) == "kept"
+
+
+async def test_a_sleep_beside_an_approval_goes_on() -> None:
+    app = memory_app()
+    slept: list[float] = []
+
+    @app.task
+    async def both(ctx: Context) -> str:
+        async def nap() -> None:
+            await ctx.sleep("1d")
+            slept.append(app.clock.monotonic())
+
+        await ctx.gather(ctx.approve("Go?", timeout="2d", default="deny"), nap())
+        return "gone"
+
+    async with app:
+        task = await app.submit(both)
+        assert [left.reason for left in await drain(app)] == ["approval"]
+        assert slept, "the branch that only sleeps came to its end"
+        await app.decide((await app.approvals())[0].id, "approve")
+        assert await drain(app) == []
+        assert await task.result(1) == "gone"
+
+
+async def test_drain_decides_in_the_place_of_people() -> None:
+    app = memory_app()
+
+    @app.task
+    async def ship(ctx: Context, what: str) -> str:
+        try:
+            await ctx.approve(f"Ship {what}?", timeout="1d", default="deny")
+        except Denied:
+            return f"{what} stays"
+        return f"{what} to {await ctx.ask('Where to?')}"
+
+    async def decide(ask: Ask) -> str | None:
+        if ask.kind == "question":
+            return "the moon"
+        return {"Ship tea?": "approve", "Ship sand?": "deny"}.get(ask.text)
+
+    async for again in crashes(app):
+        tea, sand, gold = [await again.submit("ship", what) for what in ("tea", "sand", "gold")]
+        left = await drain(again, decide=decide)
+        assert [task.task_id for task in left] == [gold.id], again.killed_at
+        assert (await tea.result(1), await sand.result(1)) == ("tea to the moon", "sand stays"), again.killed_at
 
 
 async def test_drain_names_a_task_without_end() -> None:

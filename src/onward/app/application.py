@@ -77,7 +77,7 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
     ) -> None:
         super().__init__()
         self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
-        self._ids, self._users = Ids(self._clock.now, self._rng), 0
+        self._ids, self._users, self._kept_open = Ids(self._clock.now, self._rng), 0, False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.settings: Settings = load({"db": db, "brokers": brokers, **settings})
         self.approval_rules: tuple[ApprovalRule, ...] = tuple(approval_rules)
@@ -121,7 +121,7 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
 
     def move(self, db: str) -> None:
         """Use another database. Raises UsageError while the app is open."""
-        if self._users:
+        if self._users or self._kept_open:
             raise UsageError("an app that is open cannot move to another database; close it first")
         self.settings = dataclasses.replace(self.settings, db=read_secret("db", db))
         self._join(open_store(store_url(self.settings), self._clock, self.settings.connections))
@@ -129,13 +129,23 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self, *, migrate: bool | None = None) -> None:
-        """Connect to the database. `async with app:` does it for you."""
+        """Connect to the database, and stay open until `close`: for notebooks. `async with app:` does both for you."""
+        if self._loop is not asyncio.get_running_loop():
+            await self._open(migrate)
+        self._kept_open = True
+
+    async def close(self) -> None:
+        """Close the connections to the database and those of the models of agents. Inside of `async with app:` the end of the block does it."""
+        self._kept_open = False
+        if self._users == 0:
+            await self._close()
+
+    async def _open(self, migrate: bool | None = None) -> None:
         self.secrets.learn()
         await self.store.open(migrate=migrate)
         self._loop = asyncio.get_running_loop()
 
-    async def close(self) -> None:
-        """Close the connections to the database and those of the models of agents."""
+    async def _close(self) -> None:
         self._loop = None
         for model in self._models:
             await model.close()
@@ -148,15 +158,15 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
         await self.store.close()
 
     async def __aenter__(self) -> Self:
-        if self._users == 0:
-            await self.open()
+        if self._users == 0 and self._loop is not asyncio.get_running_loop():
+            await self._open()
         self._users += 1
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._users -= 1
-        if self._users == 0:
-            await self.close()
+        if self._users == 0 and not self._kept_open:
+            await self._close()
 
     @functools.cached_property
     def sync(self) -> SyncOnward:

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from onward.app.registry import refuse_second
 from onward.brokers.check import check_brokers
 from onward.brokers.connect import open_cache, open_source, split_place
 from onward.brokers.intake import Intake, IntakeSpec
@@ -85,8 +86,7 @@ class IntakeMethods:
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UsageError(f"the name of an intake is 1 to 100 of letters, digits, _ . and -, not {name!r:.80}")
-        if name in self._intakes:
-            raise UsageError(f"two intakes are named {name!r}; give one of them another name")
+        refuse_second("intakes", name, self._intakes)
         if not 1 <= batch <= MAX_BATCH:
             raise BadSetting("batch", batch, f"1 to {MAX_BATCH}")
         if not 1 <= attempts <= 100:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from onward.core.durations import Duration, seconds
@@ -42,6 +43,13 @@ HookF = TypeVar("HookF", bound=Callable[[HookEvent], Any])
 
 MAX_PLACE_CHARS = 255
 """Characters of `BROKER/PLACE`."""
+
+
+def refuse_second(kind: str, name: str, declared: Container[str], how: str = "") -> None:
+    """Raise UsageError for a second declaration of a name. In a notebook and at a Python prompt the second one takes the place of the
+    first, so that a cell can be run again."""
+    if name in declared and not hasattr(sys, "ps1"):
+        raise UsageError(f"two {kind} are named {name!r}; give one of them another name{how}")
 
 
 class Registry:
@@ -109,10 +117,7 @@ class Registry:
 
         def register(function: F) -> F:
             task_name = name or function.__name__
-            if task_name in self.handlers:
-                raise UsageError(
-                    f"two handlers are named {task_name!r}; give one of them another name: @app.task(name=…)"
-                )
+            refuse_second("handlers", task_name, self.handlers, ": @app.task(name=…)")
             policy = DEFAULT_RETRY if retry is None else as_retry(retry)
             deadline_s = None if deadline is None else seconds(deadline, "deadline")
             checkpointing = checkpoints(checkpoint)
@@ -273,8 +278,7 @@ class Registry:
         """
 
         def register(function: HookF) -> HookF:
-            if name in self.hooks:
-                raise UsageError(f"two hooks are named {name!r}; give one of them another name")
+            refuse_second("hooks", name, self.hooks)
             self.hooks[name] = hook(name, function, secret, scheme, timeout)
             return function
 
@@ -300,10 +304,7 @@ class Registry:
                 raise UsageError(
                     f"a name for events is 1 to 200 printable ASCII characters, not {listener!r:.80}; give it one: name=…"
                 )
-            if listener in self._listeners:
-                raise UsageError(
-                    f"two functions for events are named {listener!r}; give one of them another name: @app.on(name=…)"
-                )
+            refuse_second("functions for events", listener, self._listeners, ": @app.on(name=…)")
             self._listeners[listener] = (known_types(types), function)
             return function
 
@@ -319,8 +320,7 @@ class Registry:
         """
         if not name.isascii() or not name.isprintable() or not 0 < len(name) <= 100:
             raise UsageError(f"the name of a publication is 1 to 100 printable ASCII characters, not {name!r:.80}")
-        if name in self._publications:
-            raise UsageError(f"two publications are named {name!r}; give one of them another name")
+        refuse_second("publications", name, self._publications)
         broker, _, place = to.partition("/")
         if not broker or not place or not to.isprintable() or len(to) > MAX_PLACE_CHARS:
             raise BadSetting("to", to, "BROKER/PLACE, as in events/onward.tasks")
@@ -363,8 +363,7 @@ class Registry:
         many workers there are. `missed` is for ticks at which no worker ran: "skip" them, "once" submits one task for all of
         them, "all" submits one task for each. Options as for submit; a schedule submits also when its queue is full.
         """
-        if name in self._schedule_specs:
-            raise UsageError(f"two schedules are named {name!r}; give one of them another name")
+        refuse_second("schedules", name, self._schedule_specs)
         if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
             raise UsageError(f"the name of a schedule is a string of 1 to 200 printable characters, not {name!r:.80}")
         if missed not in MISSED:

@@ -111,6 +111,7 @@ class SyncOnward:
     decide = _blocking(Verbs.decide)
     deliveries = _blocking(Events.deliveries)
     doubts = _blocking(Verbs.doubts)
+    in_doubt = _blocking(Verbs.in_doubt)
     fork_plan = _blocking(Verbs.fork_plan)
     get = _blocking(Queries.get)
     message = _blocking(Queries.message)

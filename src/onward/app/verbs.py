@@ -13,7 +13,7 @@ from onward.core.journal.progress import ProgressReader, Update
 from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import SAME, Task
-from onward.core.views import Ask, Doubt, Schedule, Spent, Timeline
+from onward.core.views import Ask, Doubt, InDoubt, Schedule, Spent, Timeline
 from onward.engine.check.deploy_check import HANDLER_TIMEOUT_S, Checker, Finding, Progress, Replayed, show_no_progress
 from onward.engine.context.options import refuse_unknown
 from onward.engine.context.signatures import SubmitManyOptions, SubmitOptions, T_co
@@ -229,6 +229,10 @@ class Verbs(Queries):
     async def doubts(self, task_id: str) -> Doubts:
         """The effects of a task that are in doubt: it is unknown whether they happened."""
         return await self.service.messages.doubts(task_id)
+
+    async def in_doubt(self, *, limit: int = 100) -> InDoubt:
+        """The effects of all tasks that are in doubt, and the unfinished tasks that a restore took back: at most `limit` of each."""
+        return await self.service.messages.in_doubt(limit)
 
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
         """Resolve an effect in doubt: "happened" (with this result), "not_happened", "nothing_happened" (before a restore neither this

@@ -21,7 +21,7 @@ from onward.core.result_types import type_of
 from onward.core.task import NEEDS_A_PERSON, SAME, State, Task, Tasks
 from onward.core.text import iso
 from onward.core.view_json import from_json
-from onward.core.views import Acted, Ask, Doubt, Spent
+from onward.core.views import Acted, Ask, Doubt, InDoubt, Spent
 from onward.errors import (
     BadSetting,
     InvalidInput,
@@ -304,6 +304,11 @@ class Verbs(ClusterVerbs, Generic[H]):
         """The effects of a task that are in doubt."""
         document = yield from self._read(f"{_path(task_id)}/doubts")
         return [from_json(Doubt, doubt) for doubt in document["doubts"]]
+
+    @verb
+    def in_doubt(self, *, limit: int = 100) -> Script[InDoubt]:
+        """The effects of all tasks that are in doubt, and the unfinished tasks that a restore took back: at most `limit` of each."""
+        return from_json(InDoubt, (yield from self._read("/api/doubts", limit=limit)))
 
     # ── control: `idempotent` where twice is the same as once ─────────────────────────────────────────────────────
 

@@ -17,7 +17,7 @@ from onward.core.caller import Caller
 from onward.core.ids import Ids
 from onward.core.task import OWN_ID_PREFIX, SAID, Message, State, Task
 from onward.core.view_json import to_json
-from onward.core.views import Ask, Decided, Doubt
+from onward.core.views import Ask, Decided, Doubt, InDoubt, RestoredTask, TaskDoubt
 from onward.errors import (
     AlreadyDecided,
     AskExpired,
@@ -262,6 +262,30 @@ class Messages:
             raise TaskNotFound(task_id)
         answered = await self._store.listing.replied(task_id, [doubt.seq for doubt in doubts.values()])
         return [doubt for doubt in doubts.values() if doubt.seq not in answered]
+
+    async def in_doubt(self, limit: int) -> InDoubt:
+        """Effects in doubt of all tasks, and unfinished tasks that the last restore took back: at most `limit` of each."""
+        doubts: list[TaskDoubt] = []
+        for task_id, task in await self._store.listing.doubts(limit):
+            if len(doubts) >= limit:
+                break
+            doubts += [
+                TaskDoubt(doubt.task_id, doubt.seq, doubt.step, doubt.reason, task)
+                for doubt in await self.doubts(task_id)
+            ]
+        return InDoubt(tuple(doubts[:limit]), tuple(await self._restored(limit)))
+
+    async def _restored(self, limit: int) -> list[RestoredTask]:
+        if self._store.epoch.restored_at is None:
+            return []
+        tasks: list[RestoredTask] = []
+        while len(tasks) < limit:
+            after = tasks[-1].task_id if tasks else ""
+            page = await self._store.listing.lost_tasks(after, min(1000, limit - len(tasks)))
+            tasks += [RestoredTask(id_, task, "running" if worker else reason) for id_, task, reason, worker in page]
+            if not page:
+                break
+        return tasks
 
     async def resolve(
         self,

@@ -56,6 +56,5 @@ def doubts(commands: Commands) -> None:
         "list effects in doubt, and tasks that a restore took back",
         "An effect is in doubt when its worker died, or when it may have happened after\n"
         "the backup that was restored. `onward resolve ID` settles it.",
-        local="it reads the journals in the database; over a server, `onward list --state waiting` shows the tasks in doubt",
     )
     parser.add_argument("--limit", type=positive, default=100, metavar="N", help="list at most N of each (100)")

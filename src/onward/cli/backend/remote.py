@@ -38,6 +38,7 @@ from onward.core.views import (
     Delivery,
     Doubt,
     HandlerView,
+    InDoubt,
     Intake,
     Key,
     Queue,
@@ -383,6 +384,9 @@ class RemoteBackend:
 
     async def doubts(self, task_id: str) -> Doubts:
         return await self._page(Doubt, "doubts", f"{_task(task_id)}/doubts")
+
+    async def in_doubt(self, limit: int) -> InDoubt:
+        return await self._http.in_doubt(limit=limit)
 
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Task:
         await self._http.resolve(task_id, verdict, result, step=step)

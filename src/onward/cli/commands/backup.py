@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
@@ -18,7 +18,8 @@ from onward.cli.args.actor import cli_caller
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, print_table
 from onward.cli.output.text import count, local, machine_readable, safe
-from onward.core.views import Doubt
+from onward.core.view_json import to_json
+from onward.core.views import RestoredTask
 from onward.errors import AuditKeyMissing, UsageError
 from onward.service.messages import audit_event
 from onward.store.port.backup import Progress, Tell
@@ -95,13 +96,13 @@ async def restore(args: Namespace) -> int:
         except AuditKeyMissing as error:
             screen.aside(f"the restore is done, and the audit log has no entry of it: {error}")
         lost = await app.store.listing.lost_count()
-        _print_restored(screen, app, restored, lost, await _lost_tasks(app, MAX_LISTED))
+        _print_restored(screen, app, restored, lost, (await app.in_doubt(limit=MAX_LISTED)).restored)
     finally:
         await app.close()
     return 0
 
 
-def _print_restored(screen: Screen, app: Onward, restored: Restored, lost: int, tasks: list[dict[str, Any]]) -> None:
+def _print_restored(screen: Screen, app: Onward, restored: Restored, lost: int, tasks: Sequence[RestoredTask]) -> None:
     epoch = restored.epoch
     assert epoch.backup_at is not None
     if screen.json:
@@ -113,7 +114,7 @@ def _print_restored(screen: Screen, app: Onward, restored: Restored, lost: int, 
                 "restored_at": epoch.restored_at,
                 "own_tables": epoch.own_tables,
                 "unfinished": lost,
-                "tasks": tasks,
+                "tasks": [to_json(task) for task in tasks],
             }
         )
         return
@@ -123,8 +124,7 @@ def _print_restored(screen: Screen, app: Onward, restored: Restored, lost: int, 
             f"{count(lost, 'task')} had not ended. What they did since then is lost, and effects of them that must not be repeated are "
             "in doubt when a worker comes to them:"
         )
-        rows = [[Text(task["task_id"]), Text(safe(task["task"])), Text(task["state"])] for task in tasks[:MAX_SHOWN]]
-        print_table(screen.out, LOST_COLUMNS, rows)
+        print_table(screen.out, LOST_COLUMNS, _restored_rows(tasks[:MAX_SHOWN]))
         if lost > MAX_SHOWN:
             screen.say((f"and {lost - MAX_SHOWN:,} more: `onward doubts --limit N` lists them", "dim"))
     screen.aside("restart all workers and servers: those from before the restore cannot write any more")
@@ -134,53 +134,28 @@ def _print_restored(screen: Screen, app: Onward, restored: Restored, lost: int, 
 async def doubts(args: Namespace) -> int:
     """`onward doubts`."""
     screen = Screen(args)
-    async with connect.open_app(args) as app:
-        effects: list[tuple[str, Doubt]] = []
-        for task_id in await app.store.listing.doubts():
-            if len(effects) >= args.limit:
-                break
-            task = await app.get(task_id)
-            effects += [(task.task, doubt) for doubt in await app.doubts(task_id)]
-        lost = await _lost_tasks(app, args.limit)
+    async with connect.open_backend(args) as backend:
+        found = await backend.in_doubt(args.limit)
     if screen.json:
-        listed = [{"task": task, **_doubt_json(doubt)} for task, doubt in effects]
-        screen.document({"doubts": listed, "restored": lost})
+        screen.document(to_json(found))
         return 0
-    if effects:
+    if found.doubts:
         rows = [
-            [Text(doubt.task_id), Text(safe(task)), Text(safe(doubt.step)), Text(safe(doubt.reason))]
-            for task, doubt in effects
+            [Text(doubt.task_id), Text(safe(doubt.task)), Text(safe(doubt.step)), Text(safe(doubt.reason))]
+            for doubt in found.doubts
         ]
         print_table(screen.out, DOUBT_COLUMNS, rows)
         screen.aside("`onward resolve ID` explains the verdicts")
     else:
         screen.aside("no effect is in doubt")
-    if lost:
+    if found.restored:
         screen.say("Tasks from before the restore that have not ended, and may still come to an effect in doubt:")
-        print_table(
-            screen.out,
-            LOST_COLUMNS,
-            [[Text(task["task_id"]), Text(safe(task["task"])), Text(task["state"])] for task in lost],
-        )
+        print_table(screen.out, LOST_COLUMNS, _restored_rows(found.restored))
     return 0
 
 
-def _doubt_json(doubt: Doubt) -> dict[str, Any]:
-    return {"task_id": doubt.task_id, "step": doubt.step, "seq": doubt.seq, "reason": doubt.reason}
-
-
-async def _lost_tasks(app: Onward, limit: int) -> list[dict[str, Any]]:
-    """The first unfinished tasks from before the last restore."""
-    tasks: list[dict[str, Any]] = []
-    while len(tasks) < limit:
-        page = await app.store.listing.lost_tasks(tasks[-1]["task_id"] if tasks else "", min(1000, limit - len(tasks)))
-        tasks += [
-            {"task_id": task_id, "task": task, "state": "running" if worker else reason}
-            for task_id, task, reason, worker in page
-        ]
-        if not page:
-            break
-    return tasks
+def _restored_rows(tasks: Sequence[RestoredTask]) -> list[list[Text]]:
+    return [[Text(task.task_id), Text(safe(task.task)), Text(task.state)] for task in tasks]
 
 
 def _own_engine(app: Onward) -> Onward:

@@ -31,6 +31,7 @@ from onward.core.views import (
     Decided,
     Delivery,
     Doubt,
+    InDoubt,
     Key,
     Queue,
     Schedule,
@@ -136,6 +137,11 @@ class AuthorizedService(Queries):
         """The effects of a task that are in doubt."""
         await self._own(READ, task_id)
         return await self.service.messages.doubts(task_id)
+
+    async def in_doubt(self, limit: int) -> InDoubt:
+        """The effects in doubt of all tasks, and the unfinished tasks that a restore took back."""
+        self._check_no_tenant(ADMIN, "the effects in doubt of all tasks")
+        return await self.service.messages.in_doubt(limit)
 
     async def schedules(self, *, limit: int = PAGE_SCHEDULES, cursor: str | None = None) -> Page[Schedule]:
         """A page of the schedules, by name. Their tasks have no tenant, so a caller with a tenant sees none."""

@@ -267,6 +267,12 @@ class LongPageQuery(Shape):
     cursor: Name | None = None
 
 
+class DoubtsQuery(Shape):
+    """How many of each."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
 class NewFork(Shape):
     """`at` is the last record that the fork keeps. With another `input`, the fork begins at the first record. With `preview` no
     task is created."""

@@ -7,7 +7,7 @@ import math
 import re
 
 from onward.core import views
-from onward.core.caller import DECIDE, SUBMIT
+from onward.core.caller import ADMIN, DECIDE, SUBMIT
 from onward.core.page import Page
 from onward.core.state import AgentState
 from onward.core.view_json import to_json
@@ -122,6 +122,18 @@ async def doubts(context: RequestContext) -> ApiResponse:
     open_doubts = await context.service.doubts(context.path["id"])
     shown = open_doubts[: shapes.MAX_DOUBTS]
     return ApiResponse({"doubts": [to_json(doubt) for doubt in shown], "more": len(open_doubts) - len(shown)})
+
+
+@routes.add(
+    "GET",
+    "/api/doubts",
+    "Effects in doubt of all tasks, and unfinished tasks that the last restore took back.",
+    {200: ("At most `limit` of each.", views.InDoubt)},
+    query=shapes.DoubtsQuery,
+    scopes=(ADMIN,),
+)
+async def in_doubt(context: RequestContext) -> ApiResponse:
+    return ApiResponse(to_json(await context.service.in_doubt(context.query.limit)))
 
 
 @routes.add(
