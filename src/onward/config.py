@@ -164,6 +164,8 @@ def load(
         values["brokers"] = {**brokers, **values.get("brokers", {})}
     if values.get("engine"):
         values.setdefault("db", "")  # without one there is no mirror
+    if "db" in values:
+        values["db"] = read_secret("db", str(values["db"]))
     known = {f.name: f for f in dataclasses.fields(Settings)}
     for name in values.keys() - known.keys():
         # Without its value: a misspelled name may have a password.
@@ -199,11 +201,14 @@ def read_secret(name: str, value: str) -> str:
     """The value of a setting that holds a secret. `file:///PATH` names a file with it. Raises BadSetting."""
     if not value.startswith("file://"):
         return value
-    path = value.removeprefix("file://")
+    path = value.removeprefix("file:///" if os.name == "nt" else "file://")  # file:///C:/PATH
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        secret = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise BadSetting(variable(name), value, f"a readable file ({error})") from None
+    if not secret:
+        raise BadSetting(variable(name), value, "a file that is not empty")
+    return secret
 
 
 def is_own_url(url: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,39 @@ def test_the_site_lists_every_page() -> None:
     assert {
         page for page in listed - pages if not (ROOT / page.replace(".md", "").upper()).with_suffix(".md").exists()
     } == set()
+
+
+CHECKOUT_PAGES = {"README.md", "docs/quickstart.md"}
+"""Pages that also say how to install from a checkout."""
+
+INSTALL = re.compile(r"pip install ('[^']*'|[^\s`)'\"]+)")
+OTHER_PACKAGES = {"tzdata", "--require-hashes"}
+
+
+def install_problems(page: str, text: str) -> list[str]:
+    """The lines of a page that install Onward in another way than `pip install 'onward[EXTRAS]'`."""
+    extras = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    )
+    problems = []
+    for what in INSTALL.findall(text):
+        found = re.fullmatch(r"'(onward|\.)\[([a-z0-9,{}-]+)\]'", what)
+        from_checkout = found is not None and found[1] == "."
+        unknown = set() if found is None else set(found[2].split(",")) - extras - {"{extra}"}
+        if what not in OTHER_PACKAGES and (found is None or unknown or (from_checkout and page not in CHECKOUT_PAGES)):
+            problems.append(f"{page}: pip install {what}")
+    return problems
+
+
+def test_onward_is_installed_in_one_way_everywhere() -> None:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in pages}
+    assert sum(len(INSTALL.findall(text)) for text in texts.values()) > 50
+    assert [problem for page, text in texts.items() for problem in install_problems(page, text)] == []
+    assert install_problems(
+        "docs/x.md", "pip install '.[serve]' or pip install 'onward[sever]' or pip install onward"
+    ) == [
+        "docs/x.md: pip install '.[serve]'",
+        "docs/x.md: pip install 'onward[sever]'",
+        "docs/x.md: pip install onward",
+    ]

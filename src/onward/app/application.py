@@ -123,7 +123,7 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
         """Use another database. Raises UsageError while the app is open."""
         if self._users or self._kept_open:
             raise UsageError("an app that is open cannot move to another database; close it first")
-        self.settings = dataclasses.replace(self.settings, db=db)
+        self.settings = dataclasses.replace(self.settings, db=read_secret("db", db))
         self._join(open_store(store_url(self.settings), self._clock, self.settings.connections))
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────

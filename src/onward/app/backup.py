@@ -273,6 +273,8 @@ def _hash_of(content: dict[str, Any]) -> str:
 
 
 def _sync_folder(path: Path) -> None:
+    if os.name == "nt":  # a folder cannot be opened there
+        return
     folder = os.open(path, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system that cannot sync a folder

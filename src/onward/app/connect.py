@@ -50,7 +50,11 @@ def open_shelf(place: str) -> Shelf | None:
         bucket, _, prefix = rest.partition("/")
         return Bucket(bucket, prefix)
     if (scheme == "file" and rest.startswith("/")) or (not mark and "/" in place):
-        from onward.artifacts.directory import Directory  # noqa: PLC0415 -- does not work on all platforms
+        from onward.artifacts.directory import SUPPORTED, Directory  # noqa: PLC0415 -- few apps have one
 
+        if not SUPPORTED:
+            raise BadSetting(
+                "artifacts", place, "'database' or s3://BUCKET/PREFIX: Windows has no safe way to a folder"
+            )
         return Directory(Path(urllib.parse.unquote(rest) if mark else place).expanduser())
     raise BadSetting("artifacts", place, "'database', a folder (/PATH, ./PATH or file:///PATH) or s3://BUCKET/PREFIX")

@@ -16,10 +16,14 @@ from pathlib import Path
 
 from onward.errors import DiskFull, StoreUnavailable
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK: a named pipe in the place of a file must not block."""
+SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+"""Whether this system can open a file in an open folder without following links. Windows cannot."""
+
+if SUPPORTED:
+    _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """O_NONBLOCK: a named pipe in the place of a file must not block."""
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 """Artifacts hold data of people: only the owner may read those that Onward creates. Folders that exist already keep their mode."""

@@ -11,9 +11,7 @@ import dataclasses
 import os
 import signal
 import sys
-import termios
 import time
-import tty
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,6 +34,8 @@ from onward.service.serialize import iso, queue_json, stats_json, why_json, work
 
 TWO_COLUMNS_WIDTH = 140
 """Columns of a terminal from which on the tables stand side by side."""
+
+QUIT = "Ctrl-C quits" if os.name == "nt" else "q quits"
 
 MAX_TASKS = 50
 """Tasks of each kind that a frame reads."""
@@ -356,7 +356,7 @@ class _Page:
 
     def __rich_console__(self, console: Console, _: object) -> Iterator[Text]:
         width, height = console.width, console.height
-        foot = Text(self.error or "q quits", "red" if self.error else "dim", no_wrap=True, overflow="ellipsis")
+        foot = Text(self.error or QUIT, "red" if self.error else "dim", no_wrap=True, overflow="ellipsis")
         lines = [] if self.snapshot is None else frame(console, self.snapshot, width, height - 1, self.rates)
         lines = [*lines[: height - 1], *[Text()] * (height - 1 - len(lines)), foot]
         for line in lines:
@@ -367,19 +367,15 @@ class _Page:
 async def _watch(screen: Screen, backend: connect.Backend, every: float) -> None:
     page, quit_, resized = _Page(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    with _quit_key(quit_), Live(page, console=screen.out, screen=True, auto_refresh=False) as live:
-        loop.add_signal_handler(signal.SIGWINCH, resized.set)
-        try:
-            while not quit_.is_set():
-                await _update(backend, page)
-                live.refresh()
-                end = loop.time() + every
-                while not quit_.is_set() and (left := end - loop.time()) > 0:
-                    resized.clear()
-                    await _wait_any(left, quit_, resized)
-                    live.refresh() if resized.is_set() else None
-        finally:
-            loop.remove_signal_handler(signal.SIGWINCH)
+    with _quit_key(quit_), _on_resize(resized), Live(page, console=screen.out, screen=True, auto_refresh=False) as live:
+        while not quit_.is_set():
+            await _update(backend, page)
+            live.refresh()
+            end = loop.time() + every
+            while not quit_.is_set() and (left := end - loop.time()) > 0:
+                resized.clear()
+                await _wait_any(left, quit_, resized)
+                live.refresh() if resized.is_set() else None
 
 
 async def _update(backend: connect.Backend, page: _Page) -> None:
@@ -388,7 +384,7 @@ async def _update(backend: connect.Backend, page: _Page) -> None:
         page.snapshot, page.error = await take_snapshot(backend), ""
         page.rates = [*page.rates, page.snapshot.stats.rate][-MAX_RATES:]
     except OnwardError as error:
-        page.error = short(f"{error}; tried again shortly · q quits", 400)
+        page.error = short(f"{error}; tried again shortly · {QUIT}", 400)
 
 
 async def _wait_any(timeout: float, *events: asyncio.Event) -> None:
@@ -399,8 +395,28 @@ async def _wait_any(timeout: float, *events: asyncio.Event) -> None:
 
 
 @contextlib.contextmanager
+def _on_resize(resized: asyncio.Event) -> Iterator[None]:
+    """Set the event when the terminal gets another size. Windows has no signal for it: the next frame has the new size."""
+    if not hasattr(signal, "SIGWINCH"):
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGWINCH, resized.set)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)
+
+
+@contextlib.contextmanager
 def _quit_key(quit_: asyncio.Event) -> Iterator[None]:
-    """Set the event when the user types q. Restores the terminal at the end."""
+    """Set the event when the user types q. Restores the terminal at the end. On Windows Ctrl-C ends it."""
+    try:
+        import termios  # noqa: PLC0415 -- not on Windows
+        import tty  # noqa: PLC0415
+    except ImportError:
+        yield
+        return
     if not sys.stdin.isatty():
         yield
         return

@@ -219,7 +219,11 @@ class _Decider:
         """A line from the terminal (Ctrl-D means no); None if the decision came from elsewhere."""
         loop, line = asyncio.get_running_loop(), asyncio.Event()
         fd = sys.stdin.fileno()
-        loop.add_reader(fd, line.set)
+        try:
+            loop.add_reader(fd, line.set)
+        except NotImplementedError:  # Windows: a decision from elsewhere is noticed after the line
+            text = await asyncio.to_thread(sys.stdin.readline)
+            return text.strip() if text else "n"
         try:
             while not line.is_set():
                 with contextlib.suppress(TimeoutError):

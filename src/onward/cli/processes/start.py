@@ -44,6 +44,11 @@ def supervise(
     screen: Screen, commands: Sequence[Sequence[str]], *, reload: bool, on_ready: Callable[[], None] = lambda: None
 ) -> int:
     """Run these commands of `onward`, one process each, until a signal. Returns the exit status."""
+    if os.name == "nt":
+        raise UsageError(
+            "Windows has no --processes, --reload and `onward dev`: their supervisor needs process groups and pipes of POSIX; start "
+            "`onward worker` or `onward serve` several times, or use WSL"
+        )
     from onward.cli.processes.supervisor import Supervisor  # noqa: PLC0415 -- most commands need none
 
     environment = {variable("grace_s"): os.environ.get(variable("grace_s"), RELOAD_GRACE_S)} if reload else {}

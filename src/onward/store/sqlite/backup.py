@@ -303,6 +303,8 @@ def _sync(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
+    if os.name == "nt":  # a folder cannot be opened there
+        return
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -204,6 +204,8 @@ def health(connection: apsw.Connection, path: str) -> list[tuple[str, bool | Non
 def _readers(path: str) -> tuple[str, bool, str]:
     """Onward creates the file for its owner alone, and SQLite gives its log the same mode. A file from elsewhere keeps its mode."""
     names = [] if path == MEMORY else [path, f"{path}-wal", f"{path}-shm"]
+    if os.name == "nt":  # the mode says nothing there
+        return "file mode", True, "Windows decides by the rights of the folder"
     wide = [name for name in names if Path(name).exists() and Path(name).stat().st_mode & 0o007]
     if not wide:
         return "file mode", True, "other users of this machine cannot read the database"
