@@ -641,9 +641,13 @@ class Denied(Fatal):
 
     code = "denied"
 
-    def __init__(self, what: str, reason: str) -> None:
+    def __init__(self, what: str, reason: str, by: str | None = None, *, expired: bool = False) -> None:
         self.what: str = what
         self.reason: str = reason
+        self.by: str | None = by
+        """The person who denied it, where that is known."""
+        self.expired: bool = expired
+        """Whether nobody decided in time, and the default was to deny."""
         super().__init__(f"denied: {what}" + (f" ({reason})" if reason else ""))
 
 

@@ -38,7 +38,7 @@ async def _started(server: uvicorn.Server) -> bool:
 
 async def test_an_app_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_DB", f"sqlite:///{tmp_path / 'site.db'}")
-    code = code_of("serving.md", "site.py")
+    code = code_of("serving.md", "web.py")
     site, app = code["site"], code["app"]
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

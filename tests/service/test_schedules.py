@@ -113,6 +113,7 @@ def test_intervals_are_whole_multiples_since_1970() -> None:
         ({}, UsageError, "a cron line or an interval"),
         ({"cron": "0 3 * * *", "every": 5}, UsageError, "a cron line or an interval"),
         ({"cron": "0 3 * *"}, BadSetting, "five fields"),
+        ({"cron": "0 6 1 * * *"}, BadSetting, "it has 6 fields"),
         ({"cron": "0 3 30 2 *"}, BadSetting, "day-of-month"),
         ({"cron": "0 3 * * *", "timezone": "Mars/Phobos"}, BadSetting, "Europe/Berlin"),
         ({"cron": "0 3 * * *", "missed": "maybe"}, BadSetting, "one of skip, once, all"),

@@ -174,8 +174,8 @@ async def test_the_clock_that_a_test_moves_expires_what_people_are_asked() -> No
     async def ship(ctx: Context) -> str:
         try:
             await ctx.approve("Ship it?", timeout="1d", default="deny")
-        except Denied:
-            return "kept"
+        except Denied as denied:
+            return f"kept, expired {denied.expired}, by {denied.by}"
         return "shipped"
 
     async with app:
@@ -183,7 +183,12 @@ async def test_the_clock_that_a_test_moves_expires_what_people_are_asked() -> No
         assert [left.reason for left in await drain(app)] == ["approval"]
         await app.clock.move("1d")
         assert await drain(app) == []
-        assert await task.result(1) == "kept"
+        assert await task.result(1) == "kept, expired True, by None"
+        task = await app.submit(ship)
+        await drain(app)
+        await app.decide((await app.approvals())[0].id, "deny", by="ada")
+        await drain(app)
+        assert await task.result(1) == "kept, expired False, by ada"
 
 
 async def test_a_sleep_beside_an_approval_goes_on() -> None:

@@ -29,6 +29,7 @@ MIN_INTERVAL_S = 1.0
 MAX_TICKS = 1000
 """Ticks of one schedule that are fired in one transaction."""
 
+CRON_FIELDS = 5
 CRON = 'five fields such as "0 3 * * *" (minute, hour, day, month, weekday)'
 
 
@@ -45,6 +46,9 @@ class Rhythm(NamedTuple):
             raise UsageError('a schedule has a cron line or an interval: give cron="0 3 * * *" or every="15m"')
         if self.every is not None and self.every < MIN_INTERVAL_S:
             raise BadSetting("every", self.every, f"{MIN_INTERVAL_S:g} s or more")
+        if self.cron is not None and len(self.cron.split()) != CRON_FIELDS:
+            # With six fields, cronsim would take the first for seconds.
+            raise BadSetting("cron", self.cron, f"{CRON}; it has {len(self.cron.split())} fields")
         if self.after(0.0) is None:
             raise BadSetting("cron", self.cron, f"a moment that comes, in {CRON}")
 

@@ -569,7 +569,7 @@ async def ask_approval(
     by_default = {"decision": default, "reason": "nobody decided in time"}
     decision = by_default if message is None else decision_of(message)
     if decision["decision"] != "approve":
-        raise Denied(str(what), decision.get("reason") or "")
+        raise Denied(str(what), decision.get("reason") or "", decision.get("by") or None, expired=message is None)
     return decision
 
 

@@ -263,7 +263,8 @@ class Shift(TaskResources):
             late = {"decision": approval.value.get("default", "deny"), "reason": "nobody decided in time"}
             decision = late if message is None else decision_of(message)
             if decision["decision"] != "approve":
-                raise Denied(str(approval.value["what"]), decision.get("reason") or "")
+                what, reason = str(approval.value["what"]), decision.get("reason") or ""
+                raise Denied(what, reason, decision.get("by") or None, expired=message is None)
         return await self._call_handler()
 
     def _call_handler(self) -> Coroutine[Any, Any, Any]:
