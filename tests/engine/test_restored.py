@@ -299,3 +299,28 @@ def test_an_event_of_a_later_epoch_has_an_id_of_its_own() -> None:
     record = r.Record(7, 2, r.COMPLETED, "", b'{"result":1}', 5.0)
     first, later = (event("t", record, r.COMPLETED, Origin("pay", 1.0, epoch=epoch)) for epoch in (0, 2))
     assert (first.id, later.id) == ("t.7", "t.7.2")
+
+
+async def test_doubts_of_all_tasks_have_pages() -> None:
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def pay(ctx: Any) -> None:
+        async def charge() -> None:
+            raise ConnectionResetError("lost")
+
+        await ctx.step(charge, effect="once")
+
+    async with app:
+        tasks = [await app.submit(pay) for _ in range(5)]
+        await drain(app)
+        listed, after, pages = [], "", 0
+        while True:
+            page = await app.in_doubt(limit=2, after=after)
+            listed += [(doubt.task_id, doubt.task, doubt.step) for doubt in page.doubts]
+            pages += 1
+            if page.next is None:
+                break
+            after = page.next
+    assert listed == [(task.id, "pay", "charge") for task in sorted(tasks, key=lambda task: task.id)]
+    assert pages == 3

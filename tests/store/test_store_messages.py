@@ -347,6 +347,9 @@ async def test_doubts_are_the_tasks_that_wait_in_doubt(store: Store) -> None:
     for task in held[:2]:
         await store.save("w1", waits(task, "in_doubt", 0))
     assert [task_id for task_id, _ in await store.listing.doubts(10)] == sorted(task.id for task in held[:2])
+    first, second = sorted(task.id for task in held[:2])
+    assert [task_id for task_id, _ in await store.listing.doubts(1)] == [first]
+    assert [task_id for task_id, _ in await store.listing.doubts(10, first)] == [second]
     await store.send(held[0].id, message(ref=3, kind="resolve", name="happened"))
     await store.cancel(held[1].id)
     assert await store.listing.doubts(10) == []

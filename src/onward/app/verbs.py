@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, TypeVar, Unpack, ov
 from onward.app.queries import Queries
 from onward.core.budget import Budget
 from onward.core.caller import in_python
+from onward.core.doubts import Doubt, InDoubt
 from onward.core.durations import Duration, seconds
 from onward.core.journal.progress import ProgressReader, Update
 from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import SAME, Task
-from onward.core.views import Ask, Doubt, InDoubt, Schedule, Spent, Timeline
+from onward.core.views import Ask, Schedule, Spent, Timeline
 from onward.engine.check.deploy_check import HANDLER_TIMEOUT_S, Checker, Finding, Progress, Replayed, show_no_progress
 from onward.engine.context.options import refuse_unknown
 from onward.engine.context.signatures import SubmitManyOptions, SubmitOptions, T_co
@@ -230,9 +231,10 @@ class Verbs(Queries):
         """The effects of a task that are in doubt: it is unknown whether they happened."""
         return await self.service.messages.doubts(task_id)
 
-    async def in_doubt(self, *, limit: int = 100) -> InDoubt:
-        """The effects of all tasks that are in doubt, and the unfinished tasks that a restore took back: at most `limit` of each."""
-        return await self.service.messages.in_doubt(limit)
+    async def in_doubt(self, *, limit: int = 100, after: str = "") -> InDoubt:
+        """The effects of all tasks that are in doubt, and the unfinished tasks that a restore took back: about `limit` of each, in the
+        order of the tasks. `next` of the page is the `after` of the next one (None at the end)."""
+        return await self.service.messages.in_doubt(limit, after)
 
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> None:
         """Resolve an effect in doubt: "happened" (with this result), "not_happened", "nothing_happened" (before a restore neither this

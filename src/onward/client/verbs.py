@@ -13,6 +13,7 @@ from onward.client.parse import parse_artifact, parse_budget, parse_record, pars
 from onward.client.script import NO_BODY, Item, Pause, Script, Stream, stream, verb
 from onward.client.sending import path
 from onward.core.budget import Budget
+from onward.core.doubts import Doubt, InDoubt
 from onward.core.durations import Duration, Moment, seconds
 from onward.core.filter import as_list
 from onward.core.journal.progress import Update
@@ -21,7 +22,7 @@ from onward.core.result_types import type_of
 from onward.core.task import NEEDS_A_PERSON, SAME, State, Task, Tasks
 from onward.core.text import iso
 from onward.core.view_json import from_json
-from onward.core.views import Acted, Ask, Doubt, InDoubt, Spent
+from onward.core.views import Acted, Ask, Spent
 from onward.errors import (
     BadSetting,
     InvalidInput,
@@ -306,9 +307,10 @@ class Verbs(ClusterVerbs, Generic[H]):
         return [from_json(Doubt, doubt) for doubt in document["doubts"]]
 
     @verb
-    def in_doubt(self, *, limit: int = 100) -> Script[InDoubt]:
-        """The effects of all tasks that are in doubt, and the unfinished tasks that a restore took back: at most `limit` of each."""
-        return from_json(InDoubt, (yield from self._read("/api/doubts", limit=limit)))
+    def in_doubt(self, *, limit: int = 100, after: str = "") -> Script[InDoubt]:
+        """The effects of all tasks that are in doubt, and the unfinished tasks that a restore took back: about `limit` of each, in the
+        order of the tasks. `next` of the page is the `after` of the next one (None at the end)."""
+        return from_json(InDoubt, (yield from self._read("/api/doubts", limit=limit, after=after or None)))
 
     # ── control: `idempotent` where twice is the same as once ─────────────────────────────────────────────────────
 

@@ -177,7 +177,7 @@ class Health:
         return not any(check.fine is False for check in self.checks)
 
 
-# ── questions, approvals, effects in doubt ────────────────────────────────────────────────────────────────────────────────────────────
+# ── questions and approvals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -234,44 +234,6 @@ class Decided:
     """How many callers have approved so far. Null without a rule."""
     needed: int | None = None
     """How many have to. Null without a rule."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Doubt:
-    """An effect in doubt: its worker died before it recorded whether the effect happened."""
-
-    task_id: str
-    seq: int
-    step: str
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TaskDoubt(Doubt):
-    """An effect in doubt, in a list of those of all tasks."""
-
-    task: str
-    """The name of its task."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RestoredTask:
-    """An unfinished task that a restore took back to the moment of the backup. It may still come to an effect in doubt."""
-
-    task_id: str
-    task: str
-    state: str
-    """"running", or the reason of its state."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class InDoubt:
-    """Whatever is in doubt, in the order of the ids of tasks."""
-
-    doubts: tuple[TaskDoubt, ...]
-    """Effects in doubt."""
-    restored: tuple[RestoredTask, ...]
-    """Unfinished tasks that the last restore took back."""
 
 
 # ── schedules, subscriptions, deliveries, keys ───────────────────────────────────────────────────────────────────────

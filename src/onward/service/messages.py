@@ -14,10 +14,11 @@ from onward.core import record as r
 from onward.core.approval import ApprovalRule
 from onward.core.audit import AuditEvent
 from onward.core.caller import ANONYMOUS, Caller
+from onward.core.doubts import Doubt, InDoubt, RestoredTask, TaskDoubt
 from onward.core.ids import Ids
 from onward.core.task import OWN_ID_PREFIX, SAID, Message, State, Task
 from onward.core.view_json import to_json
-from onward.core.views import Ask, Decided, Doubt, InDoubt, RestoredTask, TaskDoubt
+from onward.core.views import Ask, Decided
 from onward.errors import (
     AlreadyDecided,
     AskExpired,
@@ -264,29 +265,38 @@ class Messages:
         answered = await self._store.listing.replied(task_id, [doubt.seq for doubt in doubts.values()])
         return [doubt for doubt in doubts.values() if doubt.seq not in answered]
 
-    async def in_doubt(self, limit: int) -> InDoubt:
-        """Effects in doubt of all tasks, and unfinished tasks that the last restore took back: at most `limit` of each."""
+    async def in_doubt(self, limit: int, after: str = "") -> InDoubt:
+        """Effects in doubt of all tasks, and unfinished tasks that the last restore took back: those of the tasks after an id, about `limit`
+        of each. A page has everything of its tasks."""
         doubts: list[TaskDoubt] = []
-        for task_id, task in await self._store.listing.doubts(limit):
+        ends: list[str] = []
+        last = after
+        for task_id, task in await self._store.listing.doubts(limit + 1, after):
             if len(doubts) >= limit:
+                ends.append(last)
                 break
             doubts += [
                 TaskDoubt(doubt.task_id, doubt.seq, doubt.step, doubt.reason, task)
                 for doubt in await self.doubts(task_id)
             ]
-        return InDoubt(tuple(doubts[:limit]), tuple(await self._restored(limit)))
+            last = task_id
+        restored = await self._restored(limit + 1, after)
+        if len(restored) > limit:
+            ends.append(restored[limit - 1].task_id)
+        if not ends:
+            return InDoubt(tuple(doubts), tuple(restored))
+        end = min(ends)
+        return InDoubt(
+            tuple(doubt for doubt in doubts if doubt.task_id <= end),
+            tuple(task for task in restored if task.task_id <= end),
+            end,
+        )
 
-    async def _restored(self, limit: int) -> list[RestoredTask]:
+    async def _restored(self, limit: int, after: str) -> list[RestoredTask]:
         if self._store.epoch.restored_at is None:
             return []
-        tasks: list[RestoredTask] = []
-        while len(tasks) < limit:
-            after = tasks[-1].task_id if tasks else ""
-            page = await self._store.listing.lost_tasks(after, min(1000, limit - len(tasks)))
-            tasks += [RestoredTask(id_, task, "running" if worker else reason) for id_, task, reason, worker in page]
-            if not page:
-                break
-        return tasks
+        page = await self._store.listing.lost_tasks(after, limit)
+        return [RestoredTask(id_, task, "running" if worker else reason) for id_, task, reason, worker in page]
 
     async def resolve(
         self,

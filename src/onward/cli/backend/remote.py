@@ -19,6 +19,7 @@ from onward.client.verbs import key_header, submit_body, task_query
 from onward.core import wire
 from onward.core.asks import AskedIn
 from onward.core.audit import Entry
+from onward.core.doubts import Doubt, InDoubt
 from onward.core.durations import Duration, seconds
 from onward.core.history import History
 from onward.core.journal.cuts import Again
@@ -38,9 +39,7 @@ from onward.core.views import (
     DeadLetterContent,
     Decided,
     Delivery,
-    Doubt,
     HandlerView,
-    InDoubt,
     Intake,
     Key,
     Queue,
@@ -394,8 +393,8 @@ class RemoteBackend:
     async def doubts(self, task_id: str) -> Doubts:
         return await self._page(Doubt, "doubts", f"{_task(task_id)}/doubts")
 
-    async def in_doubt(self, limit: int) -> InDoubt:
-        return await self._http.in_doubt(limit=limit)
+    async def in_doubt(self, limit: int, after: str = "") -> InDoubt:
+        return await self._http.in_doubt(limit=limit, after=after)
 
     async def resolve(self, task_id: str, verdict: str, result: Any = None, *, step: str | None = None) -> Task:
         await self._http.resolve(task_id, verdict, result, step=step)

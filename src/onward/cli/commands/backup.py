@@ -18,8 +18,8 @@ from onward.cli.args.actor import cli_caller
 from onward.cli.output.screen import Screen
 from onward.cli.output.table import Column, fixed, print_table
 from onward.cli.output.text import count, local, machine_readable, safe
+from onward.core.doubts import InDoubt, RestoredTask
 from onward.core.view_json import to_json
-from onward.core.views import RestoredTask
 from onward.errors import AuditKeyMissing, UsageError
 from onward.service.messages import audit_event
 from onward.store.port.backup import Progress, Tell
@@ -135,7 +135,10 @@ async def doubts(args: Namespace) -> int:
     """`onward doubts`."""
     screen = Screen(args)
     async with connect.open_backend(args) as backend:
-        found = await backend.in_doubt(args.limit)
+        page = found = await backend.in_doubt(min(args.limit, MAX_LISTED))
+        while page.next is not None and max(len(found.doubts), len(found.restored)) < args.limit:
+            page = await backend.in_doubt(MAX_LISTED, page.next)
+            found = InDoubt(found.doubts + page.doubts, found.restored + page.restored, page.next)
     if screen.json:
         screen.document(to_json(found))
         return 0
@@ -151,6 +154,8 @@ async def doubts(args: Namespace) -> int:
     if found.restored:
         screen.say("Tasks from before the restore that have not ended, and may still come to an effect in doubt:")
         print_table(screen.out, LOST_COLUMNS, _restored_rows(found.restored))
+    if found.next is not None:
+        screen.aside("there are more: `onward doubts --limit N` lists more of them")
     return 0
 
 

@@ -17,9 +17,10 @@ from onward.cli.output.table import Column, fixed, print_table
 from onward.cli.output.text import age, count, readable, safe, short, span
 from onward.core.approval import ApprovalRule, Vote, approving
 from onward.core.asks import AskedIn
+from onward.core.doubts import Doubt
 from onward.core.journal.open_waits import plain_key, question
 from onward.core.task import Task
-from onward.core.views import Ask, Decided, Doubt
+from onward.core.views import Ask, Decided
 from onward.errors import StateConflict, UsageError
 from onward.service.messages import VERDICTS
 from onward.service.serialize import ask_json, iso, task_json

@@ -566,10 +566,15 @@ async def ask_approval(
     request = {"what": str(what), "risk": risk, "data": data, "default": None if timeout is None else default, **about}
     request = {name: value for name, value in request.items() if value is not None}
     message = await ctx._host.wait(r.APPROVAL, "approval", request, _timeout(timeout))
+    return approved(str(what), message, default)
+
+
+def approved(what: str, message: Mapping[str, Any] | None, default: str) -> dict[str, Any]:
+    """The decision in the message to a task that asked for an approval; None is no message in time. Raises Denied."""
     by_default = {"decision": default, "reason": "nobody decided in time"}
     decision = by_default if message is None else decision_of(message)
     if decision["decision"] != "approve":
-        raise Denied(str(what), decision.get("reason") or "", decision.get("by") or None, expired=message is None)
+        raise Denied(what, decision.get("reason") or "", decision.get("by") or None, expired=message is None)
     return decision
 
 

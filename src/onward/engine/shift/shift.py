@@ -19,7 +19,6 @@ from typing import Any
 
 from onward.core import record as r
 from onward.core import secret, wire
-from onward.core.approval import decision_of
 from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend, Unheard
 from onward.core.epoch import lost_from
 from onward.core.journal.checkpoint import EVERY_STEP, ON_STATE_CHANGE
@@ -28,7 +27,7 @@ from onward.core.sealed import ENCRYPTED_TEXT, NO_KEY
 from onward.core.task import NEVER, SAID, Reason, State
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
-from onward.engine.context.context import CURRENT, Context
+from onward.engine.context.context import CURRENT, Context, approved
 from onward.engine.context.sync_context import SyncContext
 from onward.engine.handlers import Handler
 from onward.engine.shift.branches import Branches, NamedBranch
@@ -48,7 +47,6 @@ from onward.engine.shift.transaction import Transaction
 from onward.engine.shift.waits import WaitRequest, Waits
 from onward.errors import (
     DeadlineExceeded,
-    Denied,
     EncryptionKeyMissing,
     Expired,
     OnwardError,
@@ -260,11 +258,7 @@ class Shift(TaskResources):
             page = functools.partial(self._services.store.journal, self.task_id, number - 1, 1)
             (approval,) = await self._journal.retry_store(page)
             message = await self._waits.ask_again(approval)
-            late = {"decision": approval.value.get("default", "deny"), "reason": "nobody decided in time"}
-            decision = late if message is None else decision_of(message)
-            if decision["decision"] != "approve":
-                what, reason = str(approval.value["what"]), decision.get("reason") or ""
-                raise Denied(what, reason, decision.get("by") or None, expired=message is None)
+            approved(str(approval.value["what"]), message, approval.value.get("default", "deny"))
         return await self._call_handler()
 
     def _call_handler(self) -> Coroutine[Any, Any, Any]:

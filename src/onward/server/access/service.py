@@ -21,6 +21,7 @@ from onward.artifacts.keeper import PAGE_ARTIFACTS, BeforeLoad
 from onward.core import wire
 from onward.core.asks import AskedIn
 from onward.core.caller import ADMIN, DECIDE, READ, SUBMIT
+from onward.core.doubts import Doubt, InDoubt
 from onward.core.durations import Duration
 from onward.core.history import History
 from onward.core.lock import Lock
@@ -32,8 +33,6 @@ from onward.core.views import (
     CodeVersion,
     Decided,
     Delivery,
-    Doubt,
-    InDoubt,
     Key,
     Queue,
     Schedule,
@@ -144,10 +143,10 @@ class AuthorizedService(Queries):
         await self._own(READ, task_id)
         return await self.service.messages.doubts(task_id)
 
-    async def in_doubt(self, limit: int) -> InDoubt:
+    async def in_doubt(self, limit: int, after: str = "") -> InDoubt:
         """The effects in doubt of all tasks, and the unfinished tasks that a restore took back."""
         self._check_no_tenant(ADMIN, "the effects in doubt of all tasks")
-        return await self.service.messages.in_doubt(limit)
+        return await self.service.messages.in_doubt(limit, after)
 
     async def schedules(self, *, limit: int = PAGE_SCHEDULES, cursor: str | None = None) -> Page[Schedule]:
         """A page of the schedules, by name. Their tasks have no tenant, so a caller with a tenant sees none."""

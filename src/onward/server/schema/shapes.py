@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field, RootModel, StrictBool, StrictInt
 
+from onward.core.doubts import Doubt
 from onward.core.durations import Time
 from onward.core.state import AgentState
 from onward.core.task import Reason, State
-from onward.core.views import Ask, CodeVersion, Doubt, Queue, Schedule, WorkerView
+from onward.core.views import Ask, CodeVersion, Queue, Schedule, WorkerView
 from onward.server.schema.shape import Shape
 from onward.service.listing import BRIEF_BYTES, MAX_SEARCH_CHARS
 from onward.service.messages import MAX_MESSAGE_CHARS
@@ -268,9 +269,10 @@ class LongPageQuery(Shape):
 
 
 class DoubtsQuery(Shape):
-    """How many of each."""
+    """About how many of each, and the task after which the page begins."""
 
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    after: Name | None = None
 
 
 class NewFork(Shape):

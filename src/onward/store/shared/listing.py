@@ -126,9 +126,9 @@ class Listing(OverDatabase):
         rows = await self._db.fetch("ask_size", id=task_id, seq=seq)
         return int(rows[0][0]) if rows else 0
 
-    async def doubts(self, limit: int) -> Sequence[tuple[str, str]]:
-        """Tasks that wait because of an effect in doubt, in order: id, task."""
-        return [(row[0], row[1]) for row in await self._db.fetch("doubts", limit=limit)]
+    async def doubts(self, limit: int, after: str = "") -> Sequence[tuple[str, str]]:
+        """Tasks that wait because of an effect in doubt, after this id, in order: id, task."""
+        return [(row[0], row[1]) for row in await self._db.fetch("doubts", limit=limit, after=after)]
 
     async def lost_count(self) -> int:
         """How many unfinished tasks a restore took back to the moment of the backup."""

@@ -504,7 +504,7 @@ NOT EXISTS (SELECT 1 FROM onward_inbox i WHERE i.task_id = j.task_id AND i.ref =
 
 -- name: doubts
 -- Tasks that wait because of an effect in doubt.
-SELECT task_id, task FROM onward_queue WHERE reason = 'in_doubt' ORDER BY task_id LIMIT :limit
+SELECT task_id, task FROM onward_queue WHERE reason = 'in_doubt' AND task_id > :after ORDER BY task_id LIMIT :limit
 
 
 -- name: fork_task

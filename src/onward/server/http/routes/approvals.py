@@ -12,6 +12,7 @@ from onward.artifacts.keeper import BeforeLoad
 from onward.core import views
 from onward.core.asks import AskedIn
 from onward.core.caller import ADMIN, DECIDE, SUBMIT
+from onward.core.doubts import InDoubt
 from onward.core.page import Page
 from onward.core.state import AgentState
 from onward.core.view_json import to_json
@@ -151,12 +152,12 @@ async def doubts(context: RequestContext) -> ApiResponse:
     "GET",
     "/api/doubts",
     "Effects in doubt of all tasks, and unfinished tasks that the last restore took back.",
-    {200: ("At most `limit` of each.", views.InDoubt)},
+    {200: ("A page: about `limit` of each.", InDoubt)},
     query=shapes.DoubtsQuery,
     scopes=(ADMIN,),
 )
 async def in_doubt(context: RequestContext) -> ApiResponse:
-    return ApiResponse(to_json(await context.service.in_doubt(context.query.limit)))
+    return ApiResponse(to_json(await context.service.in_doubt(context.query.limit, context.query.after or "")))
 
 
 @routes.add(
