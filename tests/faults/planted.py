@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from onward.agent import loop
+from onward.agent import calls, loop
 from onward.agent.conversation import Conversation
 from onward.agent.tools import Tool
 from onward.core import record as r
@@ -73,10 +73,10 @@ def a_reconcile_that_is_never_called() -> None:
 
 
 def an_approval_without_a_decision() -> None:
-    async def approve(self: Context, what: str, **options: Any) -> dict[str, Any]:
+    async def approve(ctx: Context, what: str, **options: Any) -> dict[str, Any]:
         return {"decision": "approve"}
 
-    Context.approve = approve  # type: ignore[method-assign]
+    calls.ask_approval = approve  # type: ignore[assignment]
 
 
 def a_checkpoint_that_loses_a_result() -> None:
