@@ -461,15 +461,15 @@ async def test_hundreds_of_decisions(fresh_url: str, prove: bool) -> None:
 
 
 def _a_no_is_a_yes(patch: pytest.MonkeyPatch) -> None:
-    real = Context.approve
+    real = calls.ask_approval
 
-    async def approve(self: Context, what: str, **options: Any) -> dict[str, Any]:
+    async def approve(ctx: Context, what: str, **options: Any) -> dict[str, Any]:
         try:
-            return await real(self, what, **options)
+            return await real(ctx, what, **options)
         except Denied:
             return {"decision": "approve"}
 
-    patch.setattr(Context, "approve", approve)
+    patch.setattr(calls, "ask_approval", approve)
 
 
 def _changes_are_ignored(patch: pytest.MonkeyPatch) -> None:
