@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from onward.core import views
+from onward.core.doubts import Doubt
 from onward.core.durations import Time
 from onward.core.journal.waterfall import Bar, Point
 from onward.core.task import State, Task
@@ -23,7 +24,7 @@ from onward.service import serialize
 SCHEMAS = document(ROUTES, "0")["components"]["schemas"]
 
 ROUND_TRIPS = [
-    *(views.Queue, views.WorkerView, views.HandlerView, views.Stats, views.Check, views.Health, views.Ask, views.Doubt),
+    *(views.Queue, views.WorkerView, views.HandlerView, views.Stats, views.Check, views.Health, views.Ask, Doubt),
     *(views.Schedule, views.Subscription, views.Delivery, views.Key, views.TurnView, views.UsageReport, views.Acted),
     *(Bar, Point, Task),
 ]
@@ -83,7 +84,7 @@ def test_a_task_without_its_options() -> None:
         (to_json, views.WorkerView, "Worker"),
         (to_json, views.HandlerView, "Handler"),
         (to_json, views.Ask, "Ask"),
-        (to_json, views.Doubt, "Doubt"),
+        (to_json, Doubt, "Doubt"),
         (to_json, views.Schedule, "Schedule"),
         (to_json, views.Delivery, "Delivery"),
         (to_json, views.Key, "Key"),
