@@ -10,7 +10,8 @@ from onward.engine.worker.minutes import ADD_INTERVAL_S, MinuteCounts
 from onward.errors import TaskFailed
 from onward.service.cluster import SPANS
 from onward.store.port.core import Store
-from onward.store.shared.minutes import KEPT_MINUTES, MAX_WAITING, Minute
+from onward.store.shared import minutes
+from onward.store.shared.minutes import KEPT_MINUTES, Minute
 from tests.kit import HandClock, new, sql, submit
 
 
@@ -24,15 +25,19 @@ async def test_workers_add_to_a_minute_and_old_minutes_are_dropped(store: Store)
         Minute(102, waiting=2),
     ]
     assert [minute.minute for minute in await store.minutes.since(101)] == [102]
-    await store.minutes.add(Minute(101 + KEPT_MINUTES, 1))
-    assert [minute.minute for minute in await store.minutes.since(0)] == [102, 101 + KEPT_MINUTES]
+    await store.minutes.add(Minute(119 + KEPT_MINUTES, 1))
+    assert len(await store.minutes.since(0)) == 3, "only now and then"
+    await store.minutes.add(Minute(120 + KEPT_MINUTES, 1))
+    assert [minute.minute for minute in await store.minutes.since(0)] == [119 + KEPT_MINUTES, 120 + KEPT_MINUTES]
 
 
-async def test_the_count_of_waiting_tasks_is_bounded(store: Store) -> None:
+async def test_the_count_of_waiting_tasks_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     await submit(store, *[new() for _ in range(5)], new(delay=60.0))
     assert await sql(store, "SELECT count(*) FROM onward_queue") == [(6,)]
-    assert await store.minutes._db.fetch("waiting_now", most=3) == [(3,)]
-    assert await store.minutes._db.fetch("waiting_now", most=MAX_WAITING) == [(5,)]
+    await store.minutes.add(Minute(1))
+    monkeypatch.setattr(minutes, "MAX_WAITING", 3)
+    await store.minutes.add(Minute(2))
+    assert [minute.waiting for minute in await store.minutes.since(0)] == [5, 3]
 
 
 async def test_counts_are_added_now_and_then_and_an_idle_worker_adds_none(store: Store) -> None:

@@ -10,6 +10,9 @@ from onward.store.shared.database import OverDatabase
 KEPT_MINUTES = 25 * 60
 """Minutes that the table keeps."""
 
+DROP_EVERY_MINUTES = 30
+"""Only additions to each such minute drop old ones: a worker that becomes idle sends one statement, and not two."""
+
 MAX_WAITING = 10_000
 """Tasks that wait to be started up to which they are counted."""
 
@@ -36,10 +39,12 @@ class Minutes(OverDatabase):
     """The minutes of the last day."""
 
     async def add(self, minute: Minute) -> None:
-        """Add what a worker did in a minute, with the number of tasks that wait now; and drop minutes that are too old."""
-        ((waiting,),) = await self._db.fetch("waiting_now", most=MAX_WAITING)
-        await self._db.write("add_minute", **minute._replace(waiting=waiting)._asdict())
-        await self._db.write("drop_minutes", before=minute.minute - KEPT_MINUTES)
+        """Add what a worker did in a minute, with the number of tasks that wait now; and drop minutes that are too old, now and then."""
+        fields = minute._asdict()
+        del fields["waiting"]
+        await self._db.write("add_minute", **fields, most=MAX_WAITING)
+        if minute.minute % DROP_EVERY_MINUTES == 0:
+            await self._db.write("drop_minutes", before=minute.minute - KEPT_MINUTES)
 
     async def since(self, minute: int) -> list[Minute]:
         """The minutes from this one on, in order. A minute in which no worker did anything has no row."""

@@ -567,14 +567,11 @@ SELECT (SELECT count(*) FROM onward_queue WHERE queue = :queue AND worker IS NUL
      + (SELECT count(*) FROM onward_queue WHERE due_at IS NOT NULL AND queue = :queue AND reason IN ('delayed', 'quota')) AS waiting,
        (SELECT COALESCE(sum(rate), 0.0) FROM onward_workers) AS rate
 
--- name: waiting_now
--- How many tasks wait to be started, up to a number.
-SELECT count(*) FROM (SELECT 1 FROM onward_queue WHERE worker IS NULL AND due_at IS NULL LIMIT :most) AS waiting
-
 -- name: add_minute
--- Add what a worker did in a minute.
+-- Add what a worker did in a minute, with the number of tasks that wait to be started now, counted up to a number.
 INSERT INTO onward_minutes (minute, completed, failed, cancelled, seconds, slowest, cost, waiting)
-VALUES (:minute, :completed, :failed, :cancelled, :seconds, :slowest, :cost, :waiting)
+VALUES (:minute, :completed, :failed, :cancelled, :seconds, :slowest, :cost,
+        (SELECT count(*) FROM (SELECT 1 FROM onward_queue WHERE worker IS NULL AND due_at IS NULL LIMIT :most) AS waiting))
 ON CONFLICT (minute) DO UPDATE SET
   completed = onward_minutes.completed + excluded.completed, failed = onward_minutes.failed + excluded.failed,
   cancelled = onward_minutes.cancelled + excluded.cancelled, seconds = onward_minutes.seconds + excluded.seconds,
