@@ -108,7 +108,7 @@ async def talk(app: Onward) -> tuple[Talker, list[r.Record]]:
         async with app.worker():
             handle = await app.submit("talk", "Look around, for a long time.")
             for _ in ASKS:
-                ask = (await eventually(app.asks, 120))[0]
+                ask = (await eventually(app.asks, 600))[0]
                 talker.forget()
                 await app.answer(ask.id, "yes")
             assert await handle.result(timeout=120) == "enough"
