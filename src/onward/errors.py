@@ -647,7 +647,7 @@ class Denied(Fatal):
         self.by: str | None = by
         """The person who denied it, where that is known."""
         self.expired: bool = expired
-        """Whether nobody decided in time, and the default was to deny."""
+        """Whether the time ran out without a decision, and the default was to deny."""
         super().__init__(f"denied: {what}" + (f" ({reason})" if reason else ""))
 
 
