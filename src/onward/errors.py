@@ -86,12 +86,16 @@ class KeyConflict(UsageError):
     code = "key_conflict"
     status = 422
 
-    def __init__(self, key: str, task_id: str) -> None:
+    def __init__(self, key: str, task_id: str, state: str = "", differs: Sequence[str] = ()) -> None:
         self.key: str = key
         self.task_id: str = task_id
+        self.state: str = str(state)
+        self.differs: list[str] = list(differs)
+        """The fields that differ, as `input.order.amount` or `queue`, where the caller may read the task. The first few only."""
+        other = f"other values ({', '.join(differs)})" if differs else "another task name, input or options"
         super().__init__(
-            f"the key {key!r} belongs to task {task_id}, which was submitted with another task name, input or options; "
-            "use a new key for new work, or the same input to get that task back"
+            f"the key {key!r} belongs to task {task_id}{state and f' ({state})'}, which was submitted with {other}; "
+            "use a new key for new work, or the same input and options to get that task back"
         )
 
 

@@ -336,6 +336,19 @@ async def test_an_action_does_not_tell_a_caller_without_read_what_inputs_contain
     assert (await both.act("cancel", 1, **filters)).matched == 1
 
 
+async def test_a_conflict_does_not_tell_a_caller_without_read_which_field_differs(app: Onward) -> None:
+    @app.task
+    async def work(ctx: Any, user: str, pin: int) -> None: ...
+
+    await app.service.submit([SubmitRequest("work", {"user": "ada", "pin": 1234}, key="k")])
+    guess = SubmitRequest("work", {"user": "ada", "pin": 1111}, key="k")
+    with pytest.raises(KeyConflict, match=r"pending.*another task name, input or options") as conflict:
+        await AuthorizedService(app.service, Caller(scopes=frozenset({SUBMIT}))).submit([guess])
+    assert conflict.value.differs == []
+    with pytest.raises(KeyConflict, match=r"other values \(input\.pin\)"):
+        await AuthorizedService(app.service, Caller(scopes=frozenset({SUBMIT, READ}))).submit([guess])
+
+
 async def test_a_cursor_of_another_tenant_shows_nothing_of_it(app: Onward) -> None:
     @app.task
     async def work(ctx: Any, n: int) -> None: ...

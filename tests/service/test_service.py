@@ -118,6 +118,55 @@ async def test_the_same_key_with_the_same_everything(shop: Onward) -> None:
     assert await count(shop) == 1
 
 
+async def test_a_conflict_names_the_fields_that_differ_and_no_value(app: Onward) -> None:
+    @app.task
+    async def order(ctx: Any, **fields: Any) -> None: ...
+
+    @app.task
+    async def refund(ctx: Any, **fields: Any) -> None: ...
+
+    card = {"card": {"number": "4111", "$token": "t"}, "items": [{"sku": "a"}, {"sku": "b"}], "paid": True}
+    first = await app.submit("order", card, key="k", labels={"team": "red"}, deadline="1h")
+
+    async def differs(handler: str, value: Any, **options: Any) -> list[str]:
+        with pytest.raises(KeyConflict) as caught:
+            await app.submit(handler, value, key="k", **{"labels": {"team": "red"}, "deadline": "1h", **options})
+        assert f"'k' belongs to task {first.id} (pending)" in str(caught.value)
+        assert "4111" not in str(caught.value)
+        assert "red" not in str(caught.value)
+        assert (caught.value.task_id, caught.value.state) == (first.id, "pending")
+        assert all(field in str(caught.value) for field in caught.value.differs)
+        return caught.value.differs
+
+    assert await differs("refund", card) == ["task"]
+    assert await differs("order", card | {"card": {"number": "4112", "$token": "u"}}) == [
+        "input.card.number",
+        "input.card['$token']",
+    ]
+    assert await differs("order", card | {"items": [{"sku": "a"}, {"sku": "c"}, {}]}) == [
+        "input.items[1].sku",
+        "the length of input.items",
+    ]
+    assert await differs("order", card | {"paid": 1}) == ["input.paid"], "equal in Python, not in JSON"
+    assert await differs("order", {"card": card["card"], "n" * 100: 1}) == [
+        f"input['{'n' * 39}…']",
+        "input.items",
+        "input.paid",
+    ]
+    assert await differs("order", {f"f{n}": n for n in range(50)}) == [
+        *[f"input.f{n}" for n in range(5)],
+        "more fields",
+    ]
+    assert await differs("order", card, queue="q", labels={"team": "blue"}, deadline="2h", group="g") == [
+        "queue",
+        "group",
+        "deadline",
+        "labels.team",
+    ]
+    assert await differs("order", card, priority=2) == ["priority"]
+    assert await differs("order", card, delay=60) == ["delay or webhook"]
+
+
 async def test_a_hundred_submits_at_once_with_one_key(shop: Onward) -> None:
     handles = await asyncio.gather(*[shop.submit("double", 4, key="k") for _ in range(100)])
     assert len({h.id for h in handles}) == 1

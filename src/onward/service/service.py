@@ -29,7 +29,6 @@ from onward.core.views import UsageReport
 from onward.errors import (
     DataErased,
     InvalidInput,
-    KeyConflict,
     OnwardError,
     QueueFull,
     QuotaExceeded,
@@ -47,6 +46,7 @@ from onward.service.audit import Audit
 from onward.service.budgets import Budgets
 from onward.service.bulk import Bulk
 from onward.service.cluster import Cluster
+from onward.service.conflicts import check_conflict
 from onward.service.encryption import Encryption
 from onward.service.engine import AwaitEnd, Completed, Engine
 from onward.service.explain import Explainer
@@ -78,7 +78,7 @@ from onward.service.timeline import Timelines
 from onward.service.usage import UsageReports
 from onward.service.votes import Votes
 from onward.service.waiting import EndOfTask
-from onward.store.port.core import Stopped, Store, Submitted
+from onward.store.port.core import Stopped, Store
 from onward.store.port.listing import MAX_BYTES
 from onward.store.port.overview import QueueSnapshot
 
@@ -197,7 +197,7 @@ class Service(Listing):
             await self._check_room(new)
         submitted = await self._engine.submit(new, connection)
         for task, row in zip(new, submitted, strict=True):
-            _check_conflict(task, row)
+            await check_conflict(self._store, task, row)
             if telemetry.counters.on and row.created:
                 telemetry.counters.add(telemetry.SUBMITTED, task.task)
         await self._askers.add(
@@ -318,7 +318,7 @@ class Service(Listing):
         submitted = await self._engine.by_key(keys, fingerprints) if keys else {}
         for task in new:
             if task.key in submitted:
-                _check_conflict(task, submitted[task.key])
+                await check_conflict(self._store, task, submitted[task.key])
         return all(task.key in submitted for task in new)
 
     def _spec(self, name: str) -> HandlerSpec:
@@ -577,9 +577,3 @@ def _count_ended(name: str, stopped: Stopped) -> None:
 
 def _trace(request: SubmitRequest) -> dict[str, str] | None:
     return None if request.trace is None else dict(request.trace)
-
-
-def _check_conflict(task: NewTask, submitted: Submitted) -> None:
-    if not submitted.created and submitted.fingerprint != task.fingerprint:
-        assert task.key is not None
-        raise KeyConflict(task.key.rpartition("\n")[2], submitted.id)

@@ -128,7 +128,7 @@ def to_new_task(request: SubmitRequest, spec: HandlerSpec, task_id: str) -> NewT
     if request.intake is not None:
         key, fingerprint = stored_key(request), INTAKE_FINGERPRINT
     elif request.key is not None:
-        own = {name: value for name, value in options.items() if name not in _NOT_IN_FINGERPRINT}
+        own = {name: value for name, value in options.items() if name not in NOT_IN_FINGERPRINT}
         content = {"task": request.task, "options": own, "queue": queue, "priority": request.priority, "delay": delay}
         content |= {"group": group} if group is not None else {}
         content |= {"webhook": request.webhook} if request.webhook is not None else {}
@@ -154,7 +154,7 @@ INTAKE_FINGERPRINT = "intake"
 """The fingerprint of every task of an intake: a message that comes again has its task, also after a deploy changed the queue, the priority
 or the deadline of the handler."""
 
-_NOT_IN_FINGERPRINT = frozenset({"purses", "tenant", "agent", "by", "askers", "trace", "lost"})
+NOT_IN_FINGERPRINT = frozenset({"purses", "tenant", "agent", "by", "askers", "trace", "lost"})
 """Options that may differ for the same key: they change with the code, or with the caller."""
 
 

@@ -43,7 +43,7 @@ from onward.core.views import (
     TenantUse,
     WorkerView,
 )
-from onward.errors import NoState
+from onward.errors import KeyConflict, NoState
 from onward.server.access.base import reads_for_its_tenant
 from onward.server.access.queries import Queries
 from onward.service.audit import Entries
@@ -176,7 +176,13 @@ class AuthorizedService(Queries):
             await self._own(SUBMIT, after)
             requests = [await self.service.agent_states.after(after, request) for request in requests]
         async with self._database_turn():
-            return await self.service.submit(requests, unchecked=unchecked)
+            try:
+                return await self.service.submit(requests, unchecked=unchecked)
+            except KeyConflict as conflict:
+                if READ in caller.scopes:
+                    raise
+                # field by field, a caller could find out the input of the task
+                raise KeyConflict(conflict.key, conflict.task_id, conflict.state) from None
 
     async def cancel(self, task_id: str) -> Task:
         """Cancel the task and its children, in whatever state they are."""
