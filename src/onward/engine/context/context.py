@@ -27,6 +27,7 @@ from onward.engine.context.host import Host
 from onward.engine.context.options import check_child_options, function_name, refuse_shadowed
 from onward.engine.context.secrets import make_secret, resolve_secrets
 from onward.engine.context.signatures import ChildOptions, StepOptions, TransactionOptions
+from onward.engine.context.unawaited import Unawaited, notices_unawaited
 from onward.engine.shift.scope import SCOPE
 from onward.errors import ArtifactTooLarge, BadSetting, Denied, InvalidInput, UsageError, WaitTimeout
 
@@ -67,6 +68,7 @@ def current() -> Context:
     return context
 
 
+@notices_unawaited
 class Context:
     """The first argument of every handler."""
 
@@ -77,6 +79,7 @@ class Context:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._run = host.run
+        self._unawaited = Unawaited()
         self._state: AgentState | None = None
 
     @property
@@ -187,10 +190,10 @@ class Context:
         if effect is not None or reconcile is not None:
             call.effect, call.reconcile = _effect(effect), reconcile
         if makes is not None:
-            return make_secret(self._host.keyring, call, makes, self._host.run)
+            return self._unawaited.add(make_secret(self._host.keyring, call, makes, self._host.run), "step", call.name)
         if secret.used:
             resolve_secrets(self._host.keyring, call)
-        return self._run(call)
+        return self._unawaited.add(self._run(call), "step", call.name)
 
     def branch(self, name: str) -> AbstractAsyncContextManager[None, None]:
         """`async with ctx.branch(call_id):` The block runs beside other such blocks, in asyncio tasks that you or a framework start. Its
@@ -259,7 +262,7 @@ class Context:
             call.mark = _mark(args, kwargs)
         if secret.used:
             resolve_secrets(self._host.keyring, call)
-        return self._host.transaction(call).run()
+        return self._unawaited.add(self._host.transaction(call).run(), "transaction", call.name)
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -29,6 +29,7 @@ from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
 from onward.engine.context.context import CURRENT, Context, approved
 from onward.engine.context.sync_context import SyncContext
+from onward.engine.context.unawaited import Unawaited
 from onward.engine.handlers import Handler
 from onward.engine.shift.branches import Branches, NamedBranch
 from onward.engine.shift.environment import LAST_ANSWER_SHARE
@@ -85,6 +86,7 @@ class Shift(TaskResources):
     over: bool = False
     submitting: int = 0
     """Children that are on their way into the store."""
+    _unawaited: Unawaited | None = None
     _branches: Branches | None = None
     _submit_slots: asyncio.Semaphore | None = None
     _versions: dict[str, bool] | None = None
@@ -265,8 +267,8 @@ class Shift(TaskResources):
         if secret.MARK in self._claimed.input or self._handler.takes.secrets:
             return self._call_with_secrets()
         args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
-        context = Context(self)
-        function = self._handler.function
+        context, function = Context(self), self._handler.function
+        self._unawaited = context._unawaited
         if is_async(function):
             CURRENT.set(context)
             return function(context, *args, **kwargs)  # type: ignore[no-any-return]
@@ -277,6 +279,7 @@ class Shift(TaskResources):
         given = await self.keyring.given(wire.decode(self._claimed.input))
         args, kwargs = self._handler.arguments(given)
         context, function = Context(self), self._handler.function
+        self._unawaited = context._unawaited
         plain = None if is_async(function) else SyncContext(context, asyncio.get_running_loop())
         if plain is None:
             CURRENT.set(context)
@@ -299,6 +302,8 @@ class Shift(TaskResources):
             raise self._journal.recorded_stop
         if unread := self._journal.replay.first_unread():
             raise Park(_unread_reason("returned", unread))
+        if self._unawaited is not None:
+            self._unawaited.check()
 
     def _exit_cause(self, error: BaseException) -> BaseException:
         """Why the handler was left: behind a cancellation is the reason of the worker or of the deadline."""
