@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from onward import Onward
-from onward.errors import TaskFailed
+from onward.errors import TaskFailed, UsageError
+from tests.kit import kinds
 
 
 async def charge(amount: int = 1) -> int:
@@ -87,3 +89,62 @@ async def test_calls_that_begin_later_are_not_forgotten(app: Onward) -> None:
     async with app.worker():
         assert await (await app.submit(order)).result(timeout=60) == [5, 1, sum(range(30))]
         assert await (await app.submit(plain)).result(timeout=60) == 2
+
+
+# ── a function, its arguments, and options ───────────────────────────────────────────────────────────────────────
+
+
+async def pay(amount: int, *, currency: str = "EUR") -> int:
+    return amount
+
+
+def order(ctx: Any, n: int = 0) -> int:
+    """A handler."""
+    return n
+
+
+WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a call": (
+        lambda ctx: ctx.step(pay(1)),
+        r"got a call of pay; write `ctx.step\(pay, …\)` and not `ctx.step\(pay\(…\)\)`",
+    ),
+    "no function": (lambda ctx: ctx.step("pay", 1), "ctx.step takes a function, and then its arguments, and got 'pay'"),
+    "a handler": (lambda ctx: ctx.step(order, 1), "order is a handler, .* write `await ctx.submit"),
+    "an option": (lambda ctx: ctx.step(pay, 1, retires=3), "no parameter 'retires', .* perhaps you meant 'retry'"),
+    "a parameter": (lambda ctx: ctx.step(pay, 1, curency="x"), "perhaps you meant 'currency'"),
+    "no idea": (lambda ctx: ctx.step(pay, 1, zzz=3), "the options are effect, makes, name, reconcile, retry"),
+    "of a partial": (lambda ctx: ctx.step(functools.partial(pay, 1), zzz=3), "pay has no parameter 'zzz'"),
+    "retry": (lambda ctx: ctx.step(pay, 1, retry="3"), "retry is '3', but must be a Retry or a number of attempts"),
+    "retry as bool": (lambda ctx: ctx.step(pay, 1, retry=True), "retry is True, but must be a Retry"),
+    "timeout": (lambda ctx: ctx.step(pay, 1, timeout=[3]), "timeout is .3., but must be a duration such as 90"),
+    "name": (lambda ctx: ctx.step(pay, 1, name=3), "name is 3, but must be a string"),
+    "undo": (lambda ctx: ctx.step(pay, 1, undo=pay(1)), "undo is .* must be a function, and not a call of one"),
+    "reconcile": (lambda ctx: ctx.step(pay, 1, reconcile="pay"), "reconcile is 'pay', but must be a function"),
+    "a transaction": (lambda ctx: ctx.transaction(pay(1)), "ctx.transaction takes the function and its arguments"),
+    "its option": (lambda ctx: ctx.transaction(pay, timeot=1), "no parameter 'timeot', and ctx.transaction has no"),
+    "a map": (lambda ctx: ctx.map(order, [1]), r"order is a handler, .* write `ctx.map\('order', items\)`"),
+    "a map of items": (lambda ctx: ctx.map([1], pay), r"ctx.map takes a function, .* and got \[1\] first"),
+    "its options": (lambda ctx: ctx.map(pay, [1], retires=3), "perhaps you meant 'retry'"),
+    "a child": (lambda ctx: ctx.submit(pay(1)), "ctx.submit takes the function and its arguments, and got a call of"),
+    "a list": (lambda ctx: ctx.gather([1]), r"ctx.gather takes calls that it awaits, .* `ctx.gather\(\*calls\)`"),
+    "functions": (lambda ctx: ctx.gather(pay), r"write `ctx.gather\(ctx.step\(pay, …\), …\)`"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_a_wrong_call_says_what_was_meant(app: Onward, wrong: str) -> None:
+    call, sentence = WRONG[wrong]
+    app.task(order)
+
+    async def shop(ctx: Any) -> str:
+        with pytest.raises(UsageError, match=sentence) as caught:
+            work = call(ctx)
+            assert wrong in {"a map", "a map of items", "its options", "a child", "a list", "functions"}, "too late"
+            await work
+        return str(caught.value)
+
+    app.task(shop)
+    async with app.worker():
+        task = await app.submit(shop)
+        assert await task.result(timeout=60)
+        assert not [kind for kind in await kinds(app.store, task.id) if kind.startswith("step.")], "nothing ran"

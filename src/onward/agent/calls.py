@@ -28,9 +28,10 @@ from onward.core.asks import MAX_DESCRIPTION_CHARS
 from onward.core.journal.turns import is_output
 from onward.core.retry import Retry
 from onward.core.state import ArtifactRef, StatePatch
+from onward.engine.context.approvals import ask_approval
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import takes_result
-from onward.engine.context.context import Context, ask_approval, save_artifact, take_refs
+from onward.engine.context.context import Context, save_artifact, take_refs
 from onward.engine.context.secrets import has_secret_default
 from onward.engine.context.sync_context import SyncContext
 from onward.engine.shift.environment import LAST_ANSWER_SHARE
@@ -195,7 +196,7 @@ class Calls:
         tool, approvals, inherited = checked.tool, self._approvals, self._ctx.host.inherits()
         try:
             decision = await ask_approval(
-                self._ctx,
+                self._ctx.host,
                 f"{tool.name}({format_arguments(checked.arguments)})",
                 risk=tool.risk,
                 data={"tool": tool.name, "call": checked.call.id, "arguments": checked.arguments},

@@ -28,6 +28,7 @@ Moment = datetime.datetime | float
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_WANTED = 'a duration such as 90, "90s", "10m" or "1h30m"'
 _WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+")
 
 
@@ -43,7 +44,11 @@ def seconds(value: Duration, name: str = "duration") -> float:
             try:
                 value = float(text)
             except ValueError:
-                raise BadSetting(name, value, 'a duration such as 90, "90s", "10m" or "1h30m"') from None
-    if not math.isfinite(value) or value < 0:
+                raise BadSetting(name, value, _WANTED) from None
+    try:
+        fits = math.isfinite(value) and value >= 0
+    except TypeError:
+        raise BadSetting(name, value, _WANTED) from None
+    if not fits:
         raise BadSetting(name, value, "a finite duration of 0 s or more")
     return float(value)

@@ -70,4 +70,8 @@ NO_RETRY = Retry(attempts=1)
 
 def as_retry(retry: Retry | int) -> Retry:
     """The policy that callers give as a Retry or as a number of attempts."""
-    return Retry(attempts=retry) if isinstance(retry, int) else retry
+    if isinstance(retry, Retry):
+        return retry
+    if not isinstance(retry, int) or isinstance(retry, bool):
+        raise BadSetting("retry", retry, "a Retry or a number of attempts")
+    return Retry(attempts=retry)

@@ -11,7 +11,8 @@ from onward.agent.tools import READ, check_default, check_list
 from onward.core import wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry, as_retry
-from onward.engine.context.context import Context, ask_approval
+from onward.engine.context.approvals import ask_approval
+from onward.engine.context.context import Context
 from onward.errors import BadSetting, Denied, TimeUp
 from onward.integrations.model_steps import model_steps
 
@@ -94,7 +95,7 @@ class Approvals:
         """Ask a person to approve exactly this call. Waits without a slot."""
         try:
             decision: Mapping[str, Any] = await ask_approval(
-                task,
+                task.host,
                 f"{tool}({format_arguments(arguments)})",
                 risk=rules.risk,
                 data={"tool": tool, "call": call_id, "arguments": arguments, **more},

@@ -6,7 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from onward.core import wire
+from onward.core.lock import Fence, without_fences
 from onward.core.retry import NO_RETRY, Retry
+from onward.errors import InvalidInput
 
 _NOTHING: Mapping[str, Any] = {}
 UNDO_RETRY = Retry(attempts=6)
@@ -56,3 +59,11 @@ def takes_result(function: Callable[..., Any]) -> bool:
         return "result" in inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
+
+
+def mark_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """A hash of the arguments of a call; empty when they are not JSON."""
+    try:
+        return wire.fingerprint(without_fences([args, kwargs]) if Fence.seen else [args, kwargs])
+    except InvalidInput:  # arguments that are not JSON are allowed, and not compared in a replay
+        return ""

@@ -17,19 +17,29 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from onward.artifacts.keeper import MAX_ARTIFACT_BYTES
 from onward.core import record as r
 from onward.core import secret, wire
-from onward.core.approval import decision_of
 from onward.core.durations import Duration, seconds
-from onward.core.lock import Fence, without_fences
 from onward.core.retry import Retry, as_retry
-from onward.engine.context.call import Call
+from onward.engine.context.approvals import ask_approval
+from onward.engine.context.call import Call, mark_of
 from onward.engine.context.child import Child
 from onward.engine.context.host import Host
-from onward.engine.context.options import check_child_options, function_name, refuse_shadowed
+from onward.engine.context.options import (
+    check_arguments,
+    check_branches,
+    check_child_options,
+    check_effect,
+    check_function,
+    check_step_options,
+    function_name,
+    refuse_handler,
+    refuse_shadowed,
+    refuse_value,
+)
 from onward.engine.context.secrets import make_secret, resolve_secrets
 from onward.engine.context.signatures import ChildOptions, StepOptions, TransactionOptions
 from onward.engine.context.unawaited import Unawaited, notices_unawaited
 from onward.engine.shift.scope import SCOPE
-from onward.errors import ArtifactTooLarge, BadSetting, Denied, InvalidInput, UsageError, WaitTimeout
+from onward.errors import ArtifactTooLarge, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
     from onward.core.budget import Budget
@@ -47,7 +57,7 @@ InputT = TypeVar("InputT")
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 _EMPTY: Mapping[str, Any] = {}
-EFFECTS = ("read", "idempotent", "once")
+_STEP_OPTIONS = StepOptions.__optional_keys__ | {"makes"}
 RAISE: Any = object()
 """The default of a wait without one: the wait raises when its time is up."""
 
@@ -174,21 +184,25 @@ class Context:
         The result is JSON, or the type that the function's annotation names where JSON has no such value: a dataclass or a pydantic
         model, a list, a dict or a tuple of them, a date. It is the same now and after a crash.
         """
+        check_function("step", function, self._host.task_name, args)
         if (name or retry or timeout or undo or effect or reconcile or makes) is not None:
             options = {"name": name, "retry": retry, "timeout": timeout, "undo": undo, "effect": effect}
             options |= {"reconcile": reconcile, "makes": makes}
+            check_step_options(options)
             refuse_shadowed("step", options, function, args, kwargs)
+        if kwargs:
+            check_arguments("step", function, kwargs, _STEP_OPTIONS)
         call = Call(name or function_name(function), function, args, kwargs)
         if retry is not None:
             call.retry = as_retry(retry)
         if timeout is not None:
             call.timeout = seconds(timeout, "timeout")
         if args or kwargs:
-            call.mark = _mark(args, kwargs)
+            call.mark = mark_of(args, kwargs)
         if undo is not None:
             call.undo = undo
         if effect is not None or reconcile is not None:
-            call.effect, call.reconcile = _effect(effect), reconcile
+            call.effect, call.reconcile = check_effect(effect), reconcile
         if makes is not None:
             return self._unawaited.add(make_secret(self._host.keyring, call, makes, self._host.run), "step", call.name)
         if secret.used:
@@ -253,13 +267,16 @@ class Context:
                     "a block cannot be run again: `ctx.transaction(retry=…)` takes a function, `await ctx.transaction(function, …, retry=3)`"
                 )
             return self._host.transaction(Call(name or "transaction", _no_function))
+        check_function("transaction", function, self._host.task_name)
+        if kwargs:
+            check_arguments("transaction", function, kwargs, TransactionOptions.__optional_keys__)
         if name is not None or retry is not None:
             refuse_shadowed("transaction", {"name": name, "retry": retry}, function, (None, *args), kwargs)
         call = Call(name or function_name(function), function, args, kwargs)
         if retry is not None:
             call.retry = as_retry(retry)
         if args or kwargs:
-            call.mark = _mark(args, kwargs)
+            call.mark = mark_of(args, kwargs)
         if secret.used:
             resolve_secrets(self._host.keyring, call)
         return self._unawaited.add(self._host.transaction(call).run(), "transaction", call.name)
@@ -303,7 +320,7 @@ class Context:
     ) -> dict[str, Any]:
         """Go on only when a person approves (`app.decide`, `onward approve`); raises Denied, with the reason, otherwise. Without
         a decision in time, `default` decides."""
-        return await ask_approval(self, what, risk=risk, data=data, timeout=timeout, default=default)
+        return await ask_approval(self._host, what, risk=risk, data=data, timeout=timeout, default=default)
 
     # ── contents and state ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -409,6 +426,8 @@ class Context:
         """Start a child task, exactly once, also across crashes. Options as for `app.submit`, except `key` and `connection`: a child has a
         key of its own. Await the returned child for its result."""
         check_child_options(options)
+        if not isinstance(handler, str) and not callable(handler):
+            refuse_value("submit", handler)
         name = handler if isinstance(handler, str) else self._host.task_name(handler) or function_name(handler)
         return Child(self._host, await self._host.child(name, input, options), name)
 
@@ -442,6 +461,7 @@ class Context:
     async def gather(self, *work: Awaitable[Any], limit: int | None = None, return_exceptions: bool = False) -> Any:
         """Run steps, children or coroutines that use the context at once, at most `limit` of them; the results in order.
         All run to their end; then the first failure, in order, is raised."""
+        check_branches(work)
         makers = [functools.partial(_await, branch) for branch in work]
         try:
             return await self._host.gather(makers, limit=limit, return_exceptions=return_exceptions)
@@ -477,6 +497,10 @@ class Context:
     ) -> list[Any]:
         """A step of the function for each item, at once, at most `limit` of them; the results in order. A handler's name
         makes each a child task instead. Options as for `step` and `submit`."""
+        if not isinstance(function, str):
+            if not callable(function):
+                refuse_value("map", function)
+            refuse_handler("map", function, self._host.task_name(function))
 
         async def child(item: Any) -> Any:
             return await (await self.submit(str(function), item, **options))
@@ -529,19 +553,6 @@ def _no_function() -> None:
     """The function of a block, which has none."""
 
 
-def _mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    try:
-        return wire.fingerprint(without_fences([args, kwargs]) if Fence.seen else [args, kwargs])
-    except InvalidInput:  # arguments that are not JSON are allowed, and not compared in a replay
-        return ""
-
-
-def _effect(effect: str | None) -> str | None:
-    if effect is not None and effect not in EFFECTS:
-        raise BadSetting("effect", effect, f"one of {', '.join(EFFECTS)}")
-    return effect
-
-
 def _timeout(timeout: Duration | None) -> float | None:
     return None if timeout is None else seconds(timeout, "timeout")
 
@@ -550,35 +561,6 @@ def _default(default: Any, why: str) -> Any:
     if default is RAISE:
         raise WaitTimeout(why)
     return default
-
-
-async def ask_approval(
-    ctx: Context,
-    what: str,
-    *,
-    risk: str | None,
-    data: Any,
-    timeout: Duration | None,
-    default: str,
-    about: Mapping[str, str] = _EMPTY,
-) -> dict[str, Any]:
-    """`Context.approve`, with words about the action for the person who decides (`effect`, `description`). A replay does not compare
-    them: they may change with the code."""
-    if default not in {"approve", "deny"}:
-        raise BadSetting("default", default, "'approve' or 'deny'")
-    request = {"what": str(what), "risk": risk, "data": data, "default": None if timeout is None else default, **about}
-    request = {name: value for name, value in request.items() if value is not None}
-    message = await ctx._host.wait(r.APPROVAL, "approval", request, _timeout(timeout))
-    return approved(str(what), message, default)
-
-
-def approved(what: str, message: Mapping[str, Any] | None, default: str) -> dict[str, Any]:
-    """The decision in the message to a task that asked for an approval; None is no message in time. Raises Denied."""
-    by_default = {"decision": default, "reason": "nobody decided in time"}
-    decision = by_default if message is None else decision_of(message)
-    if decision["decision"] != "approve":
-        raise Denied(what, decision.get("reason") or "", decision.get("by") or None, expired=message is None)
-    return decision
 
 
 async def save_artifact(ctx: Context, data: bytes | str, about: dict[str, Any]) -> ArtifactRef:

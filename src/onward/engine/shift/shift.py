@@ -25,9 +25,10 @@ from onward.core.journal.checkpoint import EVERY_STEP, ON_STATE_CHANGE
 from onward.core.lock import without_fences
 from onward.core.sealed import ENCRYPTED_TEXT, NO_KEY
 from onward.core.task import NEVER, SAID, Reason, State
+from onward.engine.context.approvals import approved
 from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
-from onward.engine.context.context import CURRENT, Context, approved
+from onward.engine.context.context import CURRENT, Context
 from onward.engine.context.sync_context import SyncContext
 from onward.engine.context.unawaited import Unawaited
 from onward.engine.handlers import Handler
@@ -179,9 +180,7 @@ class Shift(TaskResources):
             return self._wait_for_person(r.QUARANTINED, Reason.QUARANTINED, why)
         try:
             await self._read_journal()
-            if isinstance(
-                self._journal.interruption, Control
-            ):  # the worker began to stop before the handler was called
+            if isinstance(self._journal.interruption, Control):  # the worker began to stop before the call
                 raise self._journal.end(self._journal.interruption)
             result = await self._run_handler_in_time()
             self._check_returned()
@@ -267,23 +266,23 @@ class Shift(TaskResources):
         if secret.MARK in self._claimed.input or self._handler.takes.secrets:
             return self._call_with_secrets()
         args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
-        context, function = Context(self), self._handler.function
-        self._unawaited = context._unawaited
-        if is_async(function):
-            CURRENT.set(context)
+        context, function = self._make_context(), self._handler.function
+        if isinstance(context, Context):
             return function(context, *args, **kwargs)  # type: ignore[no-any-return]
-        plain = SyncContext(context, asyncio.get_running_loop())
-        return self._call_in_thread(functools.partial(function, plain, *args, **kwargs))
+        return self._call_in_thread(functools.partial(function, context, *args, **kwargs))
 
     async def _call_with_secrets(self) -> Any:
         given = await self.keyring.given(wire.decode(self._claimed.input))
         args, kwargs = self._handler.arguments(given)
-        context, function = Context(self), self._handler.function
+        return await self.keyring.call(self._handler.function, self._make_context(), *args, **kwargs)
+
+    def _make_context(self) -> Context | SyncContext:
+        context = Context(self)
         self._unawaited = context._unawaited
-        plain = None if is_async(function) else SyncContext(context, asyncio.get_running_loop())
-        if plain is None:
+        if is_async(self._handler.function):
             CURRENT.set(context)
-        return await self.keyring.call(function, plain or context, *args, **kwargs)
+            return context
+        return SyncContext(context, asyncio.get_running_loop())
 
     async def _call_in_thread(self, call: Callable[[], Any]) -> Any:
         result = await self._services.threads.run(call)
