@@ -148,3 +148,55 @@ async def test_a_wrong_call_says_what_was_meant(app: Onward, wrong: str) -> None
         task = await app.submit(shop)
         assert await task.result(timeout=60)
         assert not [kind for kind in await kinds(app.store, task.id) if kind.startswith("step.")], "nothing ran"
+
+
+# ── what undoes or reconciles a step ─────────────────────────────────────────────────────────────────────────────
+
+
+def no_result(amount: int) -> None: ...
+def with_result(amount: int, result: int) -> None: ...
+def named_result(*, result: int, **more: Any) -> None: ...
+def any_undo(*args: Any, **kwargs: Any) -> None: ...
+def needs_more(amount: int, why: str) -> None: ...
+def takes_nothing() -> None: ...
+def other_name(sum_: int, result: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("undo", "kwargs", "sentence"),
+    [
+        (needs_more, {}, "undo=needs_more of step 'pay' cannot be called: missing a required argument: 'why'"),
+        (takes_nothing, {}, "too many positional arguments. It gets the arguments of the step, and with `result`"),
+        (named_result, {}, "too many positional arguments"),
+        (no_result, {"currency": "USD"}, "got an unexpected keyword argument 'currency'"),
+    ],
+)
+async def test_an_undo_that_cannot_be_called_is_refused_at_the_step(
+    app: Onward, undo: Callable[..., Any], kwargs: dict[str, Any], sentence: str
+) -> None:
+    async def shop(ctx: Any) -> None:
+        async with ctx.saga():
+            await ctx.step(pay, 7, undo=undo, **kwargs)
+
+    assert sentence in await failure(app, shop)
+    (task,), _ = await app.list()
+    assert "step.done" not in await kinds(app.store, task.task_id), "it was not paid"
+
+
+async def test_a_reconcile_that_cannot_be_called_is_refused_at_the_step(app: Onward) -> None:
+    async def shop(ctx: Any) -> None:
+        await ctx.step(pay, 7, reconcile=takes_nothing)
+
+    assert "reconcile=takes_nothing of step 'pay' cannot be called: too many positional" in await failure(app, shop)
+
+
+async def test_an_undo_that_fits_is_taken(app: Onward) -> None:
+    @app.task
+    async def shop(ctx: Any) -> None:
+        async with ctx.saga():
+            for undo in (no_result, with_result, any_undo, other_name, functools.partial(needs_more, why="x"), print):
+                await ctx.step(pay, 7, undo=undo)
+            await ctx.step(functools.partial(pay, 7), undo=named_result)
+
+    async with app.worker():
+        await (await app.submit(shop)).result(timeout=60)

@@ -27,6 +27,7 @@ from onward.engine.context.options import (
     check_arguments,
     check_branches,
     check_child_options,
+    check_counterpart,
     check_effect,
     check_function,
     check_step_options,
@@ -200,7 +201,10 @@ class Context:
         if args or kwargs:
             call.mark = mark_of(args, kwargs)
         if undo is not None:
+            check_counterpart("undo", undo, call.name, args, kwargs)
             call.undo = undo
+        if reconcile is not None:
+            check_counterpart("reconcile", reconcile, call.name, args, kwargs)
         if effect is not None or reconcile is not None:
             call.effect, call.reconcile = check_effect(effect), reconcile
         if makes is not None:

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
+from onward.engine.context.call import takes_result
 from onward.engine.context.signatures import ChildOptions
 from onward.errors import BadSetting, UsageError
 
@@ -113,6 +114,25 @@ def check_effect(effect: str | None) -> str | None:
     if effect is not None and effect not in EFFECTS:
         raise BadSetting("effect", effect, f"one of {', '.join(EFFECTS)}")
     return effect
+
+
+def check_counterpart(
+    option: str, function: Callable[..., Any], step: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise UsageError when the `undo` or `reconcile` of a step cannot take the arguments that it would get."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    result = {"result": None} if option == "undo" and takes_result(function) else {}
+    try:
+        signature.bind(*args, **{**kwargs, **result})
+    except TypeError as error:
+        extra = ", and with `result` where it has a parameter of that name" if option == "undo" else ""
+        raise UsageError(
+            f"{option}={function_name(function)} of step {step!r} cannot be called: {error}. "
+            f"It gets the arguments of the step{extra}"
+        ) from None
 
 
 def refuse_shadowed(
