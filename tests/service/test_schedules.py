@@ -441,15 +441,16 @@ async def test_a_worker_outlives_a_store_that_is_away(lab: Lab, caplog: Any) -> 
 async def test_a_worker_does_not_start_with_a_schedule_that_cannot_work(lab: Lab) -> None:
     lab.app.task(name="work")(nothing)
     lab.app.schedule("s", "wrok", every="1h")
-    with pytest.raises(UnknownTask, match="no task is named 'wrok'"):
+    with pytest.raises(UnknownTask, match="schedule 's': no task is named 'wrok'"):
         await lab.app._make_worker().start()
     lab.app._schedule_specs.clear()
 
     @lab.app.task
     async def strict(ctx: Any, number: int) -> None: ...
 
+    lab.app.schedule("fine", strict, {"number": 1}, every="1h")
     lab.app.schedule("s", strict, {"number": "many"}, every="1h")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="schedule 's': task 'strict': the input for 'number' does not fit"):
         await lab.app.save_schedules()
     assert await lab.app.schedules() == []
 

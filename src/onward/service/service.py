@@ -294,10 +294,16 @@ class Service(Listing):
             return self._new_task(request)
 
     async def save_schedules(self, specs: Sequence[ScheduleSpec]) -> None:
-        """Check schedules as submits are checked, and write them. Raises UnknownTask."""
-        for name in {spec.request.task for spec in specs} - self._specs.keys():
-            await self._check_registered(name, unchecked=False)
-        rows = [row_of(spec.name, spec.rhythm, spec.missed, self._new_task(spec.request)) for spec in specs]
+        """Check schedules as submits are checked, and write them. Raises UnknownTask and UsageError, which name the schedule."""
+        rows = []
+        for spec in specs:
+            try:
+                if spec.request.task not in self._specs:
+                    await self._check_registered(spec.request.task, unchecked=False)
+                rows.append(row_of(spec.name, spec.rhythm, spec.missed, self._new_task(spec.request)))
+            except (UnknownTask, UsageError) as error:
+                error.args = (f"schedule {spec.name!r}: {error}",)
+                raise
         if rows:
             await self.schedules.save(rows)
 
