@@ -148,7 +148,8 @@ class MemoryApp(Onward):
     """An app with a database in memory and a clock that you move (`app.clock`)."""
 
     killed_at: str | None = None
-    """The point at which `crashes` killed its worker."""
+    """The point at which `crashes` killed its worker, and the steps that ran then: `save.before, in step 'charge'`."""
+    _worker: Worker | None = None
 
     def __init__(self, **settings: Any) -> None:
         self.clock: MovableClock = MovableClock()
@@ -183,8 +184,8 @@ async def crashes(like: Onward | None = None, *, most: int = 10_000, **settings:
 
         def point(name: str, app: MemoryApp = app, passed: Iterator[int] = passed, number: int = number) -> None:
             if app.killed_at is None and next(passed) == number:
-                app.killed_at, app._dead = name, True
-                log.info("crashes: the worker is killed at point %d, %s", number, name)
+                app.killed_at, app._dead = name + _running_steps(app._worker), True
+                log.info("crashes: the worker is killed at point %d, %s", number, app.killed_at)
             if app._dead:
                 raise Killed(name)
 
@@ -194,6 +195,21 @@ async def crashes(like: Onward | None = None, *, most: int = 10_000, **settings:
         if app.killed_at is None:
             return
     raise UsageError(f"after {most} points there is still another; give a smaller task, or a larger `most`")
+
+
+MAX_NAMED_STEPS = 3
+"""Steps that `killed_at` names."""
+
+
+def _running_steps(worker: Worker | None) -> str:
+    """The steps that run now, for `killed_at`. Of a step in a saga only the saga is known."""
+    names: list[str] = []
+    for shift in () if worker is None else worker._shifts.values():
+        branches = shift._branches.scopes if shift._branches else ()
+        keys = [f"step {scope.key!r}" for scope in (shift._root, *branches) if scope.key is not None]
+        names += keys or [f"saga {key!r}" for key in shift._journal.sagas]
+    more = ["…"] if len(names) > MAX_NAMED_STEPS else []
+    return ", in " + ", ".join(sorted(names)[:MAX_NAMED_STEPS] + more) if names else ""
 
 
 Decide = Callable[[Ask], Any]
@@ -219,7 +235,7 @@ async def drain(
         return await _drain(app, decide, within, patience)
     except Exception as error:
         if app.killed_at is not None:
-            error.add_note(f"(crashes: the worker of this app was killed at {app.killed_at!r})")
+            error.add_note(f"(crashes: the worker of this app was killed at {app.killed_at})")
         raise
 
 
@@ -275,7 +291,7 @@ async def _worker(app: MemoryApp) -> AsyncIterator[Worker]:
         tasks.append(_spawn(coroutine, name))
         return tasks[-1]
 
-    worker = app._make_worker(spawn=keep)
+    app._worker = worker = app._make_worker(spawn=keep)
     crash.install(app._point)
     try:
         await worker.start()
@@ -430,7 +446,7 @@ def _ready(app: MemoryApp, task: Task) -> bool:
 def _survivors_message(point: str | None, left: list[asyncio.Task[Any]]) -> str:
     names = ", ".join(sorted(task.get_name() for task in left))
     return (
-        f"the worker was killed at {point!r}, and {KILL_TIMEOUT_S:g} s later these still run: {names}; a handler that catches "
+        f"the worker was killed at {point}, and {KILL_TIMEOUT_S:g} s later these still run: {names}; a handler that catches "
         "asyncio.CancelledError (or BaseException) must raise it again"
     )
 

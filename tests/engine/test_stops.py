@@ -139,7 +139,7 @@ async def test_crashes_names_the_point_when_a_handler_does_not_die(monkeypatch: 
                     await asyncio.sleep(0.01)
             raise
 
-    with pytest.raises(UsageError, match=r"killed at 'save.*onward-task-.*CancelledError"):
+    with pytest.raises(UsageError, match=r"killed at save.*onward-task-.*CancelledError"):
         async for app in crashes(like):
             await app.submit(undying)
             await drain(app, patience=0.05)
