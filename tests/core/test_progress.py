@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onward import Onward, tool
 from onward.agent.model import ModelUnavailable, Reply, Request
 from onward.agent.models.scripted import ScriptedModel
+from onward.client.parse import parse_update
 from onward.core import record as r
 from onward.core.journal import progress
 from onward.core.journal.progress import STATUSES, ModelText, ProgressReader, Update
@@ -330,3 +331,30 @@ async def test_the_store_ends_a_text_at_the_same_records(store: Store) -> None:
         await store.save("w1", Batch([text, entry(held, 2, kind, "s", b"{}")]))
         records = await store.journal(held.id)
         assert await store.tails.lead(held.id, records[-1].seq) == progress.lead(records), kind
+
+
+def test_a_position_of_zero_is_not_the_count_of_steps() -> None:
+    """A handler that begins another part reported step 0 of 6, and followers saw 50 of 6."""
+    steps = [(r.STEP_DONE, f"s#{n}", b'{"result":1}') for n in range(1, 51)]
+    new_part = (r.PROGRESS, "", b'{"message":"part two","step":0,"total":6}')
+    unknown = (r.PROGRESS, "", b'{"message":"more","step":0,"total":0}')
+    updates = [
+        update for update in updates_of("t", records_of([*steps, new_part, unknown])) if isinstance(update, Update)
+    ]
+    assert [(update.step, update.total_step) for update in updates[-3:]] == [(50, 0), (0, 6), (50, 0)]
+
+
+async def test_further_values_are_in_the_update(app: Onward) -> None:
+    @app.task
+    async def copy(ctx: Any) -> None:
+        ctx.progress("copying", 1, 2, file="a.txt", sizes=[1, 2])
+        ctx.progress("large", big="x" * progress.MAX_DATA_BYTES)
+
+    async with app.worker():
+        updates = [update async for update in (await app.submit(copy)).follow()]
+    by_message = {update.message: update for update in updates}
+    assert by_message["copying"].data == {"file": "a.txt", "sizes": [1, 2]}
+    assert by_message["large"].data == {} == by_message["submitted"].data
+    assert len(set(updates)) == len(updates), "updates have a hash"
+    received = parse_update({**update_json(by_message["copying"]), "seq": by_message["copying"].seq})
+    assert received.data == {"file": "a.txt", "sizes": [1, 2]}, "over HTTP too"

@@ -46,7 +46,8 @@ def parse_update(document: Json) -> Update:
     """A progress update."""
     names = ("task_id", "seq", "step", "total_step", "status", "tool", "message")
     fields = {name: document[name] for name in names}
-    return Update(**fields, time=parse_time(document["time"]), ask=document.get("ask_id", ""))
+    more = {"data": document["data"]} if "data" in document else {}
+    return Update(**fields, time=parse_time(document["time"]), ask=document.get("ask_id", ""), **more)
 
 
 def parse_timeline(document: Json) -> Timeline:

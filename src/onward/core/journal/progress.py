@@ -13,8 +13,9 @@ some of its text.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from onward.core import record as r
 from onward.core.journal.reader import (
@@ -47,6 +48,12 @@ STATUSES: Final = (THINKING, TOOL_CALL, TOOL_RESULT, COMPLETED, ERROR, WAITING, 
 MAX_MESSAGE_CHARS = 500
 """Characters of a message."""
 
+MAX_DATA_BYTES = 8 * 1024
+"""Bytes of a progress record whose further values an update has. A larger record is in the journal only."""
+
+_NO_DATA: Final[Mapping[str, Any]] = MappingProxyType({})
+_OWN_FIELDS: Final = frozenset({"message", "step", "total", "tools", "turn", "attempt", "text", "withdrawn", "dropped"})
+
 
 class Update(NamedTuple):
     """One thing that happened."""
@@ -61,6 +68,11 @@ class Update(NamedTuple):
     time: float
     ask: str = ""
     """The id of the question or approval, as `answer` and `decide` take it."""
+    data: Mapping[str, Any] = _NO_DATA
+    """The further values that the handler gave to `ctx.progress`; none when the record is larger than `MAX_DATA_BYTES`."""
+
+    def __hash__(self) -> int:
+        return hash((self.task_id, self.seq))
 
 
 class ModelText(NamedTuple):
@@ -129,13 +141,14 @@ class ProgressReader:
         return Update(
             self.task_id,
             record.seq,
-            _turn(event) or self._step or self._reader.steps,
+            _turn(event) or (self._step if self._step or self._total else self._reader.steps),
             self._total,
             status,
             _cut(tool),
             _cut(message),
             record.at,
             f"{self.task_id}.{record.seq}" if asks else "",
+            _further_values(event),
         )
 
     def withdrawn(self) -> list[ModelText]:
@@ -317,6 +330,13 @@ _SUMMARIES: Final[dict[str, Callable[[Event], Summary]]] = {
     r.FAILED: lambda event: (ERROR, "", event.error),
     r.CANCELLED: lambda _: (CANCELLED, "", "cancelled"),
 }
+
+
+def _further_values(event: Event) -> Mapping[str, Any]:
+    """The values that only the program knows. Names that agents use are left out."""
+    if event.kind != r.PROGRESS or len(event.record.data) > MAX_DATA_BYTES:
+        return _NO_DATA
+    return {name: value for name, value in event.fields.items() if name not in _OWN_FIELDS} or _NO_DATA
 
 
 def _turn(event: Event) -> int:

@@ -139,9 +139,9 @@ class SseEncoderWithoutCursor(SseEncoder):
 def update_json(update: Update) -> dict[str, Any]:
     """A progress update as JSON."""
     fields = update._asdict()
-    del fields["seq"], fields["ask"]
+    del fields["seq"], fields["ask"], fields["data"]
     fields["time"] = iso(update.time)
-    return fields | ({"ask_id": update.ask} if update.ask else {})
+    return fields | ({"ask_id": update.ask} if update.ask else {}) | ({"data": update.data} if update.data else {})
 
 
 def text_json(piece: ModelText) -> dict[str, Any]:
