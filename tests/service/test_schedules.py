@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward import Onward
+from onward.core import wire
 from onward.core.ids import Ids
 from onward.core.schedule import LATE_S, MAX_TICKS, Rhythm, due, stamp
 from onward.core.task import State
@@ -571,3 +572,29 @@ async def test_the_example_of_the_guide_is_true() -> None:
     exec(compile(code, "docs/guides/schedules.md", "exec"), names)
     await names["test_the_digest_goes_out_each_monday"]()
     assert set(names["app"]._schedule_specs) == {"digest", "probe"}
+
+
+async def test_a_handler_reads_its_labels_and_its_tick(app: Onward) -> None:
+    @app.task
+    async def report(ctx: Any) -> Any:
+        await ctx.step(lambda: 1, name=f"{len(ctx.labels)} labels")
+        return [ctx.labels, ctx.tick]
+
+    @app.task
+    def plain(ctx: Any) -> Any:
+        return [ctx.labels, ctx.tick]
+
+    app.schedule("s", report, every="1h", labels={"team": "red"})
+    await app.save_schedules()
+    (row,) = (await app.store.schedules.soonest(1))[1]
+    tick = moment("2026-07-01T10:15")
+    labels = {"team": "red", "schedule": "s", "tick": stamp(tick)}
+    assert wire.decode(row.task_at(tick, "t").options)["labels"] == labels
+    async with app.worker():
+        triggered = await app.trigger("s")
+        assert await triggered.result(timeout=60) == [{"team": "red", "schedule": "s"}, None]
+        for handler in (report, plain):
+            assert await (await app.submit(handler, labels=labels)).result(timeout=60) == [labels, tick]
+        task = await app.submit(report, labels={"schedule": "s", "tick": "noon"})
+        assert await task.result(timeout=60) == [{"schedule": "s", "tick": "noon"}, None]
+    assert (await app.replay(task.id)).agrees, "a dry run has the labels"

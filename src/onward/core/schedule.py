@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from onward.core import wire
@@ -157,6 +157,17 @@ def due(rhythm: Rhythm, missed: str, first: float, now: float, alive_since: floa
 def _upto(rhythm: Rhythm, first: float, now: float) -> Iterator[float]:
     yield first
     yield from itertools.takewhile(lambda tick: tick <= now, rhythm.ticks(first))
+
+
+def tick_of(labels: Mapping[str, str]) -> float | None:
+    """The tick in the labels of a task that a schedule submitted."""
+    if "schedule" not in labels or "tick" not in labels:
+        return None
+    try:
+        tick = datetime.datetime.fromisoformat(labels["tick"])
+    except ValueError:  # labels that a caller made up
+        return None
+    return None if tick.tzinfo is None else tick.timestamp()
 
 
 def stamp(tick: float) -> str:

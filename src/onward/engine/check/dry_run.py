@@ -75,8 +75,9 @@ async def dry_run(
     handler: Handler, task: Task, records: Sequence[Record], threads: Threads, access: StoreAccess, seconds: float
 ) -> DryRunResult:
     """Run the handler over the journal, for at most so many seconds."""
+    options = wire.encode({"labels": task.labels} if task.labels else {})
     claimed = Claimed(
-        task.task_id, task.task, wire.encode(task.input), b"{}", len(records) + 1, task.attempt, 0, 0.0, 0.0, None, 0
+        task.task_id, task.task, wire.encode(task.input), options, len(records) + 1, task.attempt, 0, 0.0, 0.0, None, 0
     )
     clock = SystemClock()
 

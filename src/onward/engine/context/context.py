@@ -19,6 +19,7 @@ from onward.core import record as r
 from onward.core import secret, wire
 from onward.core.durations import Duration, seconds
 from onward.core.retry import Retry, as_retry
+from onward.core.schedule import tick_of
 from onward.engine.context.approvals import ask_approval
 from onward.engine.context.call import Call, mark_of
 from onward.engine.context.child import Child
@@ -107,6 +108,16 @@ class Context:
     def attempt(self) -> int:
         """1 at first, one more after each failure of the task. Crashes, sleeps and waits do not count."""
         return self._host.attempt
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of the task, the same in every replay. The task of a schedule also has `schedule` and `tick`."""
+        return dict(self._host.labels)
+
+    @property
+    def tick(self) -> float | None:
+        """The tick (seconds since 1970) for which a schedule submitted this task, however late it runs; None for all other tasks."""
+        return tick_of(self._host.labels)
 
     @property
     def replaying(self) -> bool:

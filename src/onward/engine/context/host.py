@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from onward.engine.context.call import Call
@@ -28,6 +28,11 @@ class Host(TaskEnvironment, Protocol):
     """Tokens and cost of models so far, for the last record of the task."""
     partial: Any
     """The best result so far, for the last record if the task fails."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels of the task."""
+        ...
 
     @property
     def replaying(self) -> bool:

@@ -6,7 +6,7 @@ This is the part of the host that needs no step and no scope; the shift is the r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onward.artifacts.keeper import run_off_loop
@@ -52,6 +52,11 @@ class TaskResources:
     _keyring: Keyring | None = None
     partial: Any = None
     """The best result so far, where the handler sets it; the outcome has it when the task fails."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        labels: Mapping[str, str] = self._options.get("labels", {})
+        return labels
 
     # ── contents and artifacts ───────────────────────────────────────────────────────────────────────────────────
 
