@@ -248,7 +248,7 @@ class Replay:
         waits = self._signal_waits.get(signal)
         while waits and not ((queue := self._queues.get(path_of(waits[0].key))) and queue[-1] is waits[0]):
             waits.popleft()
-        return bool(waits) and waits[0].seq < seq
+        return waits is not None and len(waits) > 0 and waits[0].seq < seq
 
     def take_failures(self, key: str) -> int:
         """The failed attempts of a step that was being retried when the last shift ended. They are counted once."""
