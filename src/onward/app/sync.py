@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from onward.app.events import Events
@@ -182,8 +183,29 @@ class SyncOnward:
 
     def _each(self, stream: AsyncIterator[T]) -> Iterator[T]:
         """The items of a stream of the app."""
-        while (item := self._run(lambda: _next(stream))) is not _END:
-            yield item
+        try:
+            while (item := self._run(lambda: _next(stream))) is not _END:
+                yield item
+        finally:
+            self._release(stream)
+
+    def _each_while_open(self, stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """The same; it ends when the app is closed, and does not open it again."""
+        self.open()
+        loop = self._app._loop
+        try:
+            while self._app._loop is loop and (item := self._run(lambda: _next(stream))) is not _END:
+                yield item
+        except concurrent.futures.CancelledError:
+            return  # the loop has ended
+        finally:
+            self._release(stream)
+
+    def _release(self, stream: AsyncIterator[Any]) -> None:
+        """Close a stream that its reader has left. It does not wait: the garbage collector may call it, in any thread."""
+        loop = self._app._loop
+        if loop is not None and isinstance(stream, AsyncGenerator):  # otherwise the end of the loop has closed it
+            asyncio.run_coroutine_threadsafe(_close(stream), loop)
 
 
 class SyncHandle(Generic[T_co]):
@@ -216,6 +238,11 @@ class SyncHandle(Generic[T_co]):
         """The progress of the task as it comes, until it has ended."""
         return self._app._each(self._handle.follow(after))
 
+    def sse(self, after: str | int | None = None) -> Generator[bytes, None, None]:
+        """The progress of the task as server-sent events, for a streaming response of Flask or Django, as `Handle.sse`. It takes the thread
+        of the request until the task ends, the client leaves, or the app is closed."""
+        return self._app._each_while_open(self._handle.sse(after))
+
 
 _END: Any = object()
 
@@ -225,6 +252,11 @@ Handles = list[SyncHandle[T]]
 
 async def _next(stream: AsyncIterator[T]) -> T:
     return await anext(stream, _END)
+
+
+async def _close(stream: AsyncGenerator[Any, None]) -> None:
+    with contextlib.suppress(RuntimeError):  # an interrupted thread has left while the stream waited: the loop ends it
+        await stream.aclose()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
