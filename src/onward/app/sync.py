@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from onward.app.events import Events
@@ -179,33 +179,28 @@ class SyncOnward:
             )
         if self._app._loop is None or self._process != os.getpid():
             self.open()
-        return asyncio.run_coroutine_threadsafe(call(), self._app._loop).result()
+        running = asyncio.run_coroutine_threadsafe(call(), self._app._loop)
+        try:
+            return running.result()
+        except concurrent.futures.CancelledError:
+            raise _ClosedMeanwhile("app.sync was closed while this call waited; a new call opens it again") from None
 
     def _each(self, stream: AsyncIterator[T]) -> Iterator[T]:
         """The items of a stream of the app."""
-        try:
-            while (item := self._run(lambda: _next(stream))) is not _END:
-                yield item
-        finally:
-            self._release(stream)
+        while (item := self._run(lambda: _next(stream))) is not _END:
+            yield item
 
-    def _each_while_open(self, stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """The same; it ends when the app is closed, and does not open it again."""
+    def _each_while_open(self, stream: AsyncIterator[T]) -> Generator[T, None, None]:
+        """The same; it ends when the app is closed, and does not open it again. The loop closes a stream that its reader has left."""
         self.open()
         loop = self._app._loop
-        try:
+        with contextlib.suppress(_ClosedMeanwhile):
             while self._app._loop is loop and (item := self._run(lambda: _next(stream))) is not _END:
                 yield item
-        except concurrent.futures.CancelledError:
-            return  # the loop has ended
-        finally:
-            self._release(stream)
 
-    def _release(self, stream: AsyncIterator[Any]) -> None:
-        """Close a stream that its reader has left. It does not wait: the garbage collector may call it, in any thread."""
-        loop = self._app._loop
-        if loop is not None and isinstance(stream, AsyncGenerator):  # otherwise the end of the loop has closed it
-            asyncio.run_coroutine_threadsafe(_close(stream), loop)
+
+class _ClosedMeanwhile(UsageError):
+    """The loop of the app has ended while a thread waited for a call."""
 
 
 class SyncHandle(Generic[T_co]):
@@ -252,11 +247,6 @@ Handles = list[SyncHandle[T]]
 
 async def _next(stream: AsyncIterator[T]) -> T:
     return await anext(stream, _END)
-
-
-async def _close(stream: AsyncGenerator[Any, None]) -> None:
-    with contextlib.suppress(RuntimeError):  # an interrupted thread has left while the stream waited: the loop ends it
-        await stream.aclose()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
