@@ -173,17 +173,19 @@ class SyncOnward:
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a call in the loop of the app, and wait for it."""
+        try:
+            return self._start(call).result()
+        except concurrent.futures.CancelledError:
+            raise UsageError("app.sync was closed while this call waited; a new call opens it again") from None
+
+    def _start(self, call: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         if _running_loop() is not None and _running_loop() is self._app._loop:
             raise UsageError(
                 "app.sync would block the event loop of the app; in async code, `await` the method of the app itself"
             )
         if self._app._loop is None or self._process != os.getpid():
             self.open()
-        running = asyncio.run_coroutine_threadsafe(call(), self._app._loop)
-        try:
-            return running.result()
-        except concurrent.futures.CancelledError:
-            raise _ClosedMeanwhile("app.sync was closed while this call waited; a new call opens it again") from None
+        return asyncio.run_coroutine_threadsafe(call(), self._app._loop)
 
     def _each(self, stream: AsyncIterator[T]) -> Iterator[T]:
         """The items of a stream of the app."""
@@ -194,13 +196,9 @@ class SyncOnward:
         """The same; it ends when the app is closed, and does not open it again. The loop closes a stream that its reader has left."""
         self.open()
         loop = self._app._loop
-        with contextlib.suppress(_ClosedMeanwhile):
-            while self._app._loop is loop and (item := self._run(lambda: _next(stream))) is not _END:
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            while self._app._loop is loop and (item := self._start(lambda: _next(stream)).result()) is not _END:
                 yield item
-
-
-class _ClosedMeanwhile(UsageError):
-    """The loop of the app has ended while a thread waited for a call."""
 
 
 class SyncHandle(Generic[T_co]):
