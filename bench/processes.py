@@ -4,8 +4,12 @@
     python -m bench processes --store postgres
 
 Each has a database and a supervisor of its own, and the same number of slots in all. They take turns, so that whatever happens on the machine
-happens to both. The time is that from the first body to the last task that is durably done, by the clock of this machine. The database runs
-on the same machine, so two processes share its cores with the database. The aim on PostgreSQL is 1.6 times.
+happens to both. The queue is paused while the tasks are submitted, and the caller asks rarely whether they have ended. The time is that from
+the first body to the last task that is durably done, by the clock of this machine. The aim on PostgreSQL is 1.6 times.
+
+The database runs on the same machine, so the processes share its cores with the database. For that reason the benchmark prints the CPU time of a
+step, of the worker and of everything else on the machine (the database, the kernel, other programs), and the ratio that the cores allow: all
+of them busy, with the CPU time of a step as it is with one process.
 """
 
 from __future__ import annotations
@@ -13,12 +17,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+
+import psutil
 
 from bench.report import busy
 from onward import Context, Onward
@@ -27,6 +34,7 @@ AIM = 1.6
 STEPS = 20
 SLOTS = 200
 """Tasks that run at once, over all processes."""
+UNFINISHED = ["pending", "running", "waiting"]
 
 app = Onward(os.environ.get("ONWARD_DB"), queue_limit=1_000_000)
 
@@ -63,21 +71,30 @@ def run(options: argparse.Namespace, urls: dict[str, tuple[str, str]]) -> int:
 
 def _measure(store: str, urls: tuple[str, str], options: argparse.Namespace) -> float:
     numbers = (1, options.processes)
-    rates: list[list[float]] = [[], []]
+    sides: list[list[Round]] = [[], []]
     probes = []
     with contextlib.ExitStack() as stack:
+        supervisors = []
         for url, number in zip(urls, numbers, strict=True):
             asyncio.run(_create(url))
-            stack.enter_context(_supervisor(url, number))
+            supervisors.append(psutil.Process(stack.enter_context(_supervisor(url, number))))
         for _ in range(options.rounds + 1):  # the first is for warming up
-            for side, url in enumerate(urls):
+            for rounds, url, supervisor in zip(sides, urls, supervisors, strict=True):
                 probes.append(busy(0.3))
-                rates[side].append(asyncio.run(_round(url, options.tasks)))
-    one, several = (statistics.median(side[1:]) for side in rates)
-    spread = [f"{min(side[1:]):,.0f} to {max(side[1:]):,.0f}" for side in rates]
-    print(
-        f"{store:10}{one:>12,.0f}{several:>14,.0f}{several / one:>8.2f}      {' and '.join(spread)}; others {max(probes):.0%}"
-    )
+                rounds.append(asyncio.run(_round(url, options.tasks, supervisor)))
+    one, several = (statistics.median(made.steps_per_s for made in rounds[1:]) for rounds in sides)
+    slowest_to_fastest = [sorted(made.steps_per_s for made in rounds[1:]) for rounds in sides]
+    spread = " and ".join(f"{rates[0]:,.0f} to {rates[-1]:,.0f}" for rates in slowest_to_fastest)
+    print(f"{store:10}{one:>12,.0f}{several:>14,.0f}{several / one:>8.2f}      {spread}; others {max(probes):.0%}")
+    for number, rounds in zip(numbers, sides, strict=True):
+        worker, other = (
+            statistics.median(getattr(made, name) for made in rounds[1:]) for name in ("worker_s", "other_s")
+        )
+        allowed = (os.cpu_count() or 1) / ((worker + other) * one)
+        print(
+            f"{'':10}CPU of a step with {number}: {worker * 1e6:.0f} µs of the worker and {other * 1e6:.0f} µs of everything else; "
+            f"the cores allow {allowed:.2f} times one process"
+        )
     return several / one
 
 
@@ -86,17 +103,46 @@ async def _create(url: str) -> None:
         pass
 
 
-async def _round(url: str, tasks: int) -> float:
-    """Steps a second of one round."""
+@dataclasses.dataclass
+class Round:
+    """One round."""
+
+    steps_per_s: float
+    worker_s: float
+    """CPU seconds of a step in the processes of the worker."""
+    other_s: float
+    """CPU seconds of a step in all other processes, and in the kernel for them."""
+
+
+async def _round(url: str, tasks: int, supervisor: psutil.Process) -> Round:
     async with Onward(url, queue_limit=1_000_000) as client:
+        await client.pause_queue("default")
         handles = await client.submit_many("steps", [STEPS] * tasks)
+        await asyncio.sleep(1.0)  # the database is at rest
+        machine, workers = _machine_cpu_s(), _cpu_s(supervisor)
+        await client.unpause_queue("default")
+        await handles[-1].result(600)
+        while (left := await client.list(state=UNFINISHED, limit=1))[0]:
+            await left[0][0].result(600)
+        machine, workers = _machine_cpu_s() - machine, _cpu_s(supervisor) - workers
         firsts = [await handle.result(600) for handle in handles]
         ended = [task.finished_at or 0.0 for task in [await handle.get() for handle in handles]]
-    return tasks * STEPS / (max(ended) - min(firsts))
+    steps = tasks * STEPS
+    return Round(steps / (max(ended) - min(firsts)), workers / steps, (machine - workers) / steps)
+
+
+def _cpu_s(supervisor: psutil.Process) -> float:
+    times = [process.cpu_times() for process in [supervisor, *supervisor.children(recursive=True)]]
+    return sum(time.user + time.system for time in times)
+
+
+def _machine_cpu_s() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "steal", 0.0))
 
 
 @contextlib.contextmanager
-def _supervisor(url: str, number: int) -> Iterator[None]:
+def _supervisor(url: str, number: int) -> Iterator[int]:
     words = ["worker", "bench.processes:app", "--processes", str(number), "--slots", str(SLOTS // number)]
     process = subprocess.Popen(
         [sys.executable, "-m", "onward", *words],
@@ -109,7 +155,7 @@ def _supervisor(url: str, number: int) -> Iterator[None]:
         ready = 0
         while ready < number:
             ready += " ready: " in process.stdout.readline()
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait()

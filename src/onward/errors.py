@@ -11,7 +11,7 @@
     ├── StateConflict         the task's state forbids it; CannotFork: not after this record
     ├── TooManyAskers         a task has as many askers as Onward records
     ├── MoreMatch             for many tasks at once: far more match than the caller saw
-    ├── QueueFull             come back in `retry_after` seconds; QuotaExceeded: a tenant has used up a quota
+    ├── QueueFull             come back in `retry_after` seconds; QuotaExceeded: a tenant has used up a quota; TooManyStreams
     ├── StoreUnavailable      the database cannot be reached or written now; DiskFull, ReadOnly, TooSlow, FileReplaced, EpochEnded
     │   └── SchemaMismatch    the database has another version of the tables
     ├── BackupDamaged         a folder is no whole backup, or was changed since it was written
@@ -320,6 +320,21 @@ class QueueFull(OnwardError):
         super().__init__(
             f"queue {queue!r} is full ({limit} tasks wait); nothing was submitted, come back in {retry_after:.0f} s "
             "or raise ONWARD_QUEUE_LIMIT"
+        )
+
+
+class TooManyStreams(OnwardError):
+    """As many streams of progress are open in this process as the setting `streams` allows."""
+
+    code = "too_many_streams"
+    status = 503
+    exit_status = 6
+
+    def __init__(self, limit: int, retry_after: float) -> None:
+        self.limit: int = limit
+        self.retry_after: float = retry_after
+        super().__init__(
+            f"{limit} streams are open, the most that ONWARD_STREAMS allows; try again in {retry_after:g} s"
         )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import enum
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import pytest
 from hypothesis import given
@@ -14,9 +16,10 @@ from pydantic import BaseModel
 
 from onward import Onward
 from onward.core import wire
-from onward.core.result_types import check_result_type, result_type, type_of
+from onward.core.result_types import check_result_type, encode_plain, result_type, type_of
+from onward.engine.handlers import Handler
 from onward.errors import InvalidInput, UsageError
-from tests.core.result_cases import CASES, Item, Point
+from tests.core.result_cases import CASES, Color, Item, Point
 
 
 @pytest.mark.parametrize("annotation", CASES, ids=str)
@@ -98,6 +101,59 @@ def test_a_value_of_another_type_is_refused_with_both_names() -> None:
     assert declared is not None
     with pytest.raises(InvalidInput, match="object cannot be kept as the date that is declared"):
         declared.dump(object())
+
+
+class Row(TypedDict):
+    name: str
+    count: int
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "would"),
+    [
+        (int, decimal.Decimal(5), "Decimal would come back as a str"),
+        (float, decimal.Decimal("5.5"), "Decimal would come back as a str"),
+        (list[int], [1, decimal.Decimal(5)], "Decimal would come back as a str"),
+        (dict[str, int], {"a": datetime.date(2026, 1, 1)}, "date would come back as a str"),
+        (int | None, uuid.UUID(int=1), "UUID would come back as a str"),
+        (str, Point(1, 2), "Point would come back as a dict"),
+        (Literal[1, 2], Color.RED, "Color would come back as a str"),
+        (list[dict[str, float]], [{"a": decimal.Decimal(1)}], "Decimal would come back as a str"),
+        (None, decimal.Decimal(1), "Decimal would come back as a str"),
+    ],
+    ids=str,
+)
+def test_an_object_that_would_come_back_as_a_type_that_is_not_declared_is_refused(
+    annotation: Any, value: Any, would: str
+) -> None:
+    function = returning(annotation)
+    assert result_type(function) is None, "plain"
+    with pytest.raises(InvalidInput, match=would):
+        encode_plain(function, value)
+    with pytest.raises(InvalidInput, match=would):
+        Handler("work", function).dump_result(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "recorded"),
+    [
+        (str, uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (str | int, datetime.date(2026, 1, 1), "2026-01-01"),
+        (list, [datetime.date(2026, 1, 1)], ["2026-01-01"]),
+        (dict[str, Any], {"a": decimal.Decimal(5)}, {"a": "5"}),
+        (Any, decimal.Decimal(5), "5"),
+        (dict[str, int], Point(1, 2), {"x": 1, "y": 2}),
+        (Row, {"name": Color.RED, "count": 1}, {"name": "red", "count": 1}),
+        (list[int], (1, 2), [1, 2]),
+        (int, "5", "5"),
+    ],
+    ids=str,
+)
+def test_an_object_becomes_json_where_the_annotation_has_its_form(annotation: Any, value: Any, recorded: Any) -> None:
+    """Also where the annotation says nothing; and the annotation does not check values that are JSON."""
+    function = returning(annotation)
+    assert wire.decode(encode_plain(function, value)) == recorded
+    assert wire.decode(wire.encode(Handler("work", function).dump_result(value))) == recorded
 
 
 def returning(annotation: Any, *, context: bool = False) -> Callable[..., Any]:

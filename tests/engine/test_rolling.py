@@ -14,7 +14,10 @@ from onward import Onward
 from onward.core import record as r
 from onward.engine.shift.replay import UNFIT_CODE
 from onward.engine.worker import code
-from tests.kit import eventually
+from tests.kit import eventually, not_memory
+
+pytestmark = not_memory
+"""Each app has a database in memory of its own."""
 
 DONE: collections.Counter[tuple[str, str]] = collections.Counter()
 """How often each step of each task ran, in this process."""

@@ -136,6 +136,63 @@ async def test_the_wait_that_began_first_has_it_whatever_branch_it_is_in(app: On
         await check_once(app, task.id)
 
 
+async def test_the_wait_that_began_first_has_it_although_another_is_reached_first_after_a_restart(app: Onward) -> None:
+    """A replay needs more turns of the loop for one branch than for another. The other does not take its message meanwhile."""
+
+    async def late(ctx: Any) -> Any:
+        await ctx.step(asyncio.sleep, 0.5, name="late")
+        return await ctx.signal("go")
+
+    async def deep(ctx: Any) -> Any:
+        await asyncio.sleep(0.05)  # in a replay, too
+        return await ctx.signal("go")
+
+    @app.task
+    async def work(ctx: Any) -> Any:
+        return await ctx.gather(late(ctx), deep(ctx))
+
+    async with app.worker():
+        task = await app.submit(work)
+        await until_waiting(app, task.id)
+        await app.signal(task.id, "go", "first")
+
+        async def one_taken() -> bool:
+            return sum(record.kind == r.WAITED for record in await journal(app, task.id)) == 1
+
+        await eventually(one_taken)
+        await app.signal(task.id, "go", "second")
+        assert await task.result(timeout=TIMEOUT_S) == ["second", "first"]
+    await check_once(app, task.id)
+
+
+async def test_a_message_is_not_kept_for_a_branch_that_does_not_come_back(app: Onward) -> None:
+    """The wait that began first belongs to a branch that the new shift does not start: the next wait takes the message."""
+    starts, taken = 0, asyncio.Event()
+
+    async def first(ctx: Any) -> Any:
+        if starts > 1:
+            await asyncio.sleep(3600)
+        return await ctx.signal("go")
+
+    async def busy(ctx: Any) -> Any:
+        await ctx.step(asyncio.sleep, 0.05, name="short")
+        await ctx.signal("go")
+        taken.set()
+
+    @app.task
+    async def work(ctx: Any) -> Any:
+        nonlocal starts
+        starts += 1
+        return await ctx.gather(first(ctx), busy(ctx))
+
+    async with app.worker():
+        task = await app.submit(work)
+        await until_waiting(app, task.id)
+        await app.signal(task.id, "go", "only")
+        await asyncio.wait_for(taken.wait(), TIMEOUT_S)
+        await task.cancel()
+
+
 async def test_messages_that_two_branches_ask_for(app: Onward) -> None:
     async def listen(ctx: Any) -> list[Any]:
         messages: list[Any] = []

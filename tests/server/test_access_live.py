@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from onward import Onward
 from onward.core.caller import DECIDE, READ, SUBMIT
 from onward.server.access import auth
-from onward.server.live import sse as stream
+from onward.server.live import pump
 from tests.kit import only_memory
 from tests.server.conftest import serving
 from tests.server.tenants import GHOST, TenantResources, all_rows, make_tenants
@@ -130,7 +130,7 @@ async def test_a_message_over_a_socket_cannot_name_a_task_of_another_tenant(plac
 
 async def test_revoking_a_key_ends_its_streams_and_sockets(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "CACHE_TTL_S", 0.1)
-    monkeypatch.setattr(stream.PACE, "check", 0.05)
+    monkeypatch.setattr(pump.PACE, "check", 0.05)
     acme = place.tenants["acme"]
 
     async def follow(way: str) -> None:

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from onward import Onward
-from onward.server.live import sse as stream
+from onward.server.live import pump
 from rig.install import node
 from rig.server import Unavailable
 from tests.kit import only_memory
@@ -72,7 +72,7 @@ async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 @pytest.fixture
 async def followed(app: Onward, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Any, int, list[int], str]]:
-    monkeypatch.setattr(stream.PACE, "retry", 0.02)
+    monkeypatch.setattr(pump.PACE, "retry", 0.02)
 
     @app.task
     async def walk(ctx: Any, n: int) -> int:

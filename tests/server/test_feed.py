@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onward.core.clock import SystemClock
-from onward.server.http.problem import Problem
+from onward.errors import TooManyStreams
 from onward.server.live import feed as feeds
 from onward.server.live.feed import Closed, Feed, Follower
 from onward.store.port.core import Batch, Claimed, Store
@@ -222,7 +222,7 @@ async def test_the_number_of_followers_has_a_limit(store: Store) -> None:
     feed = feed_of(store, streams=2)
     feed.check_room()
     first, _ = feed.follow({}), feed.follow({})
-    with pytest.raises(Problem, match="2 streams are open") as refused:
+    with pytest.raises(TooManyStreams, match="2 streams are open") as refused:
         feed.check_room()
     assert refused.value.status == 503
     feed.remove(first)

@@ -19,7 +19,7 @@ from onward.core.caller import ANYBODY, SCOPES
 from onward.errors import BadSetting, StoreUnavailable, Unauthorized, UsageError
 from onward.server.access import auth
 from onward.server.access.auth import CACHE_TTL_S, MAX_CACHED_KEYS, KeyAuthenticator, check_bind
-from onward.server.live import sse as stream
+from onward.server.live import pump
 from onward.server.mcp import http as mcp_http
 from onward.service.keys import Keys
 from onward.store.port.core import Store
@@ -244,7 +244,7 @@ async def test_a_request_costs_no_query_and_a_revocation_counts_within_two_secon
 
 def test_open_streams_end_within_two_seconds_of_a_revocation() -> None:
     """The server checks the key of an open stream now and then; its answer may be as old as any."""
-    for pace in (stream.PACE.check, mcp_http.RECHECK_INTERVAL_S):
+    for pace in (pump.PACE.check, mcp_http.RECHECK_INTERVAL_S):
         assert CACHE_TTL_S + pace <= 2
 
 

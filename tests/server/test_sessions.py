@@ -18,7 +18,7 @@ from onward.core.identity import Identity
 from onward.errors import NotFound
 from onward.server.access import auth
 from onward.server.access.session_auth import Cookie, SessionAuthenticator
-from onward.server.live import sse as stream
+from onward.server.live import pump
 from onward.service.sessions import Sessions
 from onward.store.port.core import Store
 from tests.kit import HandClock, Through, Time, eventually
@@ -236,7 +236,7 @@ async def test_an_admin_lists_and_ends_sessions_of_their_tenant(url: str) -> Non
 
 async def test_open_streams_end_with_the_session(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "CACHE_TTL_S", 0.1)
-    monkeypatch.setattr(stream.PACE, "check", 0.05)
+    monkeypatch.setattr(pump.PACE, "check", 0.05)
     async with house(url) as (app, address, client):
         mine = await signed_in(app, "ada", ["viewer"])
         (session,) = await app.service.sessions.list()

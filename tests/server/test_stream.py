@@ -16,6 +16,7 @@ from onward.core.caller import ANYBODY, Caller
 from onward.core.record import ENDS
 from onward.errors import StoreUnavailable, Unauthorized
 from onward.server.http import sending
+from onward.server.live import pump
 from onward.server.live import sse as stream
 from rig.processes import Child
 from tests.docs.test_guides import code_of
@@ -261,7 +262,7 @@ async def test_several_tasks_in_one_stream(steps: Onward) -> None:
 
 
 async def test_all_tasks_in_one_stream(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream.PACE, "look", 0.05)
+    monkeypatch.setattr(pump.PACE, "look", 0.05)
     async with served(steps) as (client, _, _), steps.worker():
         before = await steps.submit("waits")
         over = await steps.submit("walk", {"n": 1})
@@ -286,7 +287,7 @@ async def test_all_tasks_in_one_stream(steps: Onward, monkeypatch: pytest.Monkey
 
 
 async def test_a_resumed_task_is_in_the_stream_of_all_tasks(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream.PACE, "look", 0.05)
+    monkeypatch.setattr(pump.PACE, "look", 0.05)
     broken = [True, True]
 
     @steps.task(retry=1)
@@ -414,7 +415,7 @@ async def test_the_text_of_a_model_is_streamed_live_and_again_after_a_reconnect(
 
 
 async def test_a_silent_stream_sends_keep_alives(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream.PACE, "heartbeat", 0.05)
+    monkeypatch.setattr(pump.PACE, "heartbeat", 0.05)
     async with served(steps) as (client, _, _):
         task = await steps.submit("waits")
         async with client.stream("GET", PROGRESS, params={"task_id": task.id}) as answer:
@@ -424,12 +425,12 @@ async def test_a_silent_stream_sends_keep_alives(steps: Onward, monkeypatch: pyt
                 if comments == 3:
                     break
     assert comments == 3
-    assert stream.Pace().heartbeat <= 15
+    assert pump.Pace().heartbeat <= 15
 
 
 @only_memory
 async def test_a_stream_ends_when_its_key_is_no_longer_valid(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream.PACE, "check", 0.05)
+    monkeypatch.setattr(pump.PACE, "check", 0.05)
 
     class Gate:
         revoked = away = False
@@ -458,8 +459,8 @@ async def test_a_stream_ends_when_its_key_is_no_longer_valid(steps: Onward, monk
 
 async def test_a_stream_ends_when_its_task_is_gone(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a task that was pruned before a slow reader came to its end."""
-    monkeypatch.setattr(stream.PACE, "check", 0.05)
-    monkeypatch.setattr(stream.PACE, "exists", 0.1)
+    monkeypatch.setattr(pump.PACE, "check", 0.05)
+    monkeypatch.setattr(pump.PACE, "exists", 0.1)
     async with served(steps) as (client, edge, _):
         task, other = await steps.submit("waits"), await steps.submit("waits")
         seen = 0

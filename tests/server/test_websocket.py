@@ -18,7 +18,7 @@ from onward import Onward
 from onward.core.caller import ANYBODY, READ, Caller
 from onward.errors import Unauthorized
 from onward.server.http import sending
-from onward.server.live import sse as stream
+from onward.server.live import pump
 from onward.server.live import websocket as sockets
 from tests.kit import eventually, only_memory
 from tests.server.sse import all_events, served
@@ -306,7 +306,7 @@ async def test_a_key_with_only_read_changes_nothing(shop: Onward, server: Any) -
 
 
 async def test_revoking_a_key_ends_its_socket(shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream.PACE, "check", 0.05)
+    monkeypatch.setattr(pump.PACE, "check", 0.05)
     task = await shop.submit("waits")
     server[1].authenticator = gate = Gate()
     async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer good"}) as socket:
@@ -318,7 +318,7 @@ async def test_revoking_a_key_ends_its_socket(shop: Onward, server: Any, monkeyp
 async def test_a_revoked_key_changes_nothing_before_its_socket_ends(
     shop: Onward, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream.PACE, "check", 3600)
+    monkeypatch.setattr(pump.PACE, "check", 3600)
     task = await shop.submit("waits")
     server[1].authenticator = gate = Gate()
     async with connect(address(server, task.id), additional_headers={"Authorization": "Bearer good"}) as socket:

@@ -86,6 +86,24 @@ async def test_an_app_that_is_open_is_used_in_its_own_loop(url: str) -> None:
         assert await (await app.submit("double", 5)).result(60) == 10
 
 
+def test_a_call_that_waits_ends_when_the_app_is_closed(url: str) -> None:
+    app = make_app(url)
+    app.sync.open()
+    begun = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(app.sync._run, wait)
+        assert begun.wait(60)
+        app.sync.close()
+        with pytest.raises(UsageError, match="closed while this call waited"):
+            waiting.result(60)
+    assert not [thread for thread in threading.enumerate() if thread.name == "onward"]
+
+
 def test_a_process_that_forked_after_the_first_call_is_told_so(url: str) -> None:
     app = make_app(url)
     app.sync.stats()

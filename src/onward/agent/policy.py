@@ -74,7 +74,10 @@ class Stop:
 
 
 Action = Ask | Say | Do | Answer | Stop
+"""The next action of an agent, which its policy chooses."""
+
 Policy = Callable[[Seen], Action]
+"""Chooses the next action from the state that the agent sees. It is called again in a replay, so it must be deterministic."""
 
 _REPEATED = (
     "You have asked for the very same calls {count} times in a row, and their results did not help. Do something else, or "

@@ -147,6 +147,7 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
 
     async def _close(self) -> None:
         self._loop = None
+        await self._close_streams()
         for model in self._models:
             await model.close()
         for server in self._tool_servers:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from onward.app.events import Events
@@ -172,18 +173,32 @@ class SyncOnward:
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a call in the loop of the app, and wait for it."""
+        try:
+            return self._start(call).result()
+        except concurrent.futures.CancelledError:
+            raise UsageError("app.sync was closed while this call waited; a new call opens it again") from None
+
+    def _start(self, call: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         if _running_loop() is not None and _running_loop() is self._app._loop:
             raise UsageError(
                 "app.sync would block the event loop of the app; in async code, `await` the method of the app itself"
             )
         if self._app._loop is None or self._process != os.getpid():
             self.open()
-        return asyncio.run_coroutine_threadsafe(call(), self._app._loop).result()
+        return asyncio.run_coroutine_threadsafe(call(), self._app._loop)
 
     def _each(self, stream: AsyncIterator[T]) -> Iterator[T]:
         """The items of a stream of the app."""
         while (item := self._run(lambda: _next(stream))) is not _END:
             yield item
+
+    def _each_while_open(self, stream: AsyncIterator[T]) -> Generator[T, None, None]:
+        """The same; it ends when the app is closed, and does not open it again. The loop closes a stream that its reader has left."""
+        self.open()
+        loop = self._app._loop
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            while self._app._loop is loop and (item := self._start(lambda: _next(stream)).result()) is not _END:
+                yield item
 
 
 class SyncHandle(Generic[T_co]):
@@ -215,6 +230,11 @@ class SyncHandle(Generic[T_co]):
     def follow(self, after: int = 0) -> Iterator[Update]:
         """The progress of the task as it comes, until it has ended."""
         return self._app._each(self._handle.follow(after))
+
+    def sse(self, after: str | int | None = None) -> Generator[bytes, None, None]:
+        """The progress of the task as server-sent events, for a streaming response of Flask or Django, as `Handle.sse`. It takes the thread
+        of the request until the task ends, the client leaves, or the app is closed."""
+        return self._app._each_while_open(self._handle.sse(after))
 
 
 _END: Any = object()

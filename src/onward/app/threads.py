@@ -35,8 +35,18 @@ def running_loop(app: Opened) -> Iterator[None]:
             yield
         finally:
             run(app.__aexit__())
+            run(_end_others())
+            run(loop.shutdown_asyncgens())
             run(loop.shutdown_default_executor())
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _end_others() -> None:
+    """Cancel the calls that are still waiting, so that no thread waits for one of them forever."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

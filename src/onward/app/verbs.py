@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, TypeVar, Unpack, overload
 
 from onward.app.queries import Queries
+from onward.app.streams import Streams
 from onward.core.budget import Budget
 from onward.core.caller import in_python
 from onward.core.doubts import Doubt, InDoubt
@@ -37,7 +38,7 @@ Schedules = list[Schedule]
 """Names for list types in a class whose method `list` hides the builtin."""
 
 
-class Verbs(Queries):
+class Verbs(Queries, Streams):
     """The methods of `Onward` that submit tasks and control them."""
 
     handlers: dict[str, Handler]
@@ -369,6 +370,20 @@ class Handle(Generic[T_co]):
         async for record in self._app.service.tail(self.id, after):
             if (update := reader.read(record)) is not None:
                 yield update
+
+    def sse(self, after: str | int | None = None) -> AsyncGenerator[bytes, None]:
+        """The progress of the task as server-sent events, for a streaming response (`text/event-stream`) of your own web application. It
+        is the stream of `GET /api/progress`: updates and the live text of models, with a comment after ten seconds of silence.
+
+        `after` is the header `Last-Event-ID` as the client sent it, or None: the client goes on there, and gets no update twice and
+        misses none. The stream ends with the task, and early when the app is closed or its web server (uvicorn, gunicorn) stops: the
+        client then connects again. It keeps little in memory for a slow client. Close it (`aclose`) when you leave it before its end;
+        web frameworks do.
+
+        Raises TooManyStreams at once when as many streams are open as the setting `streams` allows. An unknown task raises
+        TaskNotFound at the first event, when the response has begun: look the task up first (`await handle.get()`).
+        """
+        return self._app._stream(self.id, after)
 
 
 def _askers(asker: str | None) -> tuple[str, ...]:

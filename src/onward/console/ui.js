@@ -75,8 +75,14 @@ export function taskLink(id, text) {
 
 /** A message for an empty list: what would be here, and what to do. */
 export function empty(title, text, ...more) {
-  return h("div", { class: "empty" }, h("h2", null, title), text && h("p", null, text), more);
+  return h("div", { class: "empty" }, h("h2", null, title), text && h("p", null, withCode(text)), more);
 }
+
+/** A text of ours, with the parts between backticks as code. */
+const withCode = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", null, part) : part));
+
+/** How long the oldest of the tasks waits that could run. */
+export const oldestNote = (waiting, oldest) => (oldest ? `the oldest for ${about(oldest)}` : waiting ? "none of them is due" : "no task waits");
 
 /** An error, with a button to try again. */
 export function failure(error, again) {

@@ -1,7 +1,8 @@
 """Result types: the return annotation of a function decides how its results are recorded, and which type a reader gets back.
 
 A result is recorded as JSON. JSON has no dates, sets, bytes or models, so a value of such a type is built from its JSON by its annotation
-each time it is read: in the first run too, so that a handler sees the same value as in a replay. Plain JSON needs none of this.
+each time it is read: in the first run too, so that a handler sees the same value as in a replay. Plain JSON needs none of this: there
+`encode_plain` only refuses an object that would come back as another type than the annotation says.
 """
 
 from __future__ import annotations
@@ -212,6 +213,41 @@ def _annotation(function: Any) -> Any:
     if typing.get_origin(annotation) in _AWAITED:
         return typing.get_args(annotation)[-1]
     return annotation
+
+
+# ── plain results ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def encode_plain(function: Callable[..., Any], value: Any, what: str = "its result") -> bytes:
+    """JSON bytes of a result of a function whose annotation is plain, or says nothing. Raises InvalidInput when the value would come back
+    as a type that the annotation does not have: a Decimal for `int` would be a string."""
+    try:
+        return wire.encode_plain(value, what)
+    except wire.NotJson:
+        forms = plain_forms(function)
+        return wire.encode(value, what) if forms is None else wire.encode_in_forms(value, forms, what)
+
+
+def plain_forms(function: Callable[..., Any]) -> frozenset[type] | None:
+    """The types of JSON values that a function's plain annotation has; None when it leaves some open."""
+    return _forms(_annotation(_called(function)))
+
+
+def _forms(annotation: Any) -> frozenset[type] | None:
+    """The types of JSON values that a plain annotation has; None when it leaves some open, like `list` and `dict[str, Any]`."""
+    origin, items = _parts(annotation)
+    if origin is typing.Literal:
+        return frozenset(map(type, items))
+    if origin is None or origin is type(None):
+        return frozenset({type(None)})
+    if origin in _SCALARS:
+        return frozenset({origin})
+    inside = tuple(_fields(origin).values()) if _is_typed_dict(origin) else items[1:] if origin in _OBJECTS else items
+    parts = [_forms(item) for item in inside]
+    if not parts or None in parts:
+        return None
+    own = {list} if origin in _LISTS else set() if origin in _UNIONS else {dict}
+    return frozenset(own.union(*filter(None, parts)))
 
 
 # ── annotations ──────────────────────────────────────────────────────────────────────────────────────────────────────

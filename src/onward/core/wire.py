@@ -94,22 +94,42 @@ def _with_secrets(document: Any, value: Any) -> Any:
     return document
 
 
+class NotJson(Exception):
+    """A value has an object in it that JSON does not know."""
+
+
+def _refuse_object(value: Any) -> NoReturn:
+    raise NotJson(type(value).__name__)
+
+
+def _to_form(forms: frozenset[type], value: Any) -> Any:
+    """The JSON value of an object, if it is one of these types."""
+    document = _to_json(value)
+    if type(document) not in forms:
+        kind = type(value).__name__
+        raise TypeError(
+            f"a {kind} would come back as a {type(document).__name__}: declare {kind} as its type, or convert it"
+        )
+    return document
+
+
 _Encoder = Callable[[Any, int], Iterable[str]]
 
 
-def _encoder(*, sort_keys: bool) -> _Encoder:
+def _encoder(*, sort_keys: bool = False, to_json: Callable[[Any], Any] = _to_json) -> _Encoder:
     """A strict, compact encoder. `JSONEncoder.encode` builds its C helper at each call, which takes longer than encoding a small value; here
     it is built once, where there is one."""
     plain = json.JSONEncoder(
-        allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_to_json, sort_keys=sort_keys
+        allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=to_json, sort_keys=sort_keys
     )
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return lambda value, _: plain.iterencode(value)
-    return make(None, _to_json, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False)  # type: ignore[no-any-return]
+    return make(None, to_json, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, False)  # type: ignore[no-any-return]
 
 
-_encode = _encoder(sort_keys=False)
+_encode = _encoder()
+_encode_plain = _encoder(to_json=_refuse_object)
 _canonical = _encoder(sort_keys=True)
 
 
@@ -210,6 +230,16 @@ def encode(value: Any, what: str = "the value", *, most: int = LIMIT) -> bytes:
     if value is None:
         return b"null"
     return _bytes(value, _encode, what, most)
+
+
+def encode_plain(value: Any, what: str = "the value") -> bytes:
+    """JSON bytes of a value. Raises NotJson when there is an object in it that JSON does not know, like a date."""
+    return b"null" if value is None else _bytes(value, _encode_plain, what)
+
+
+def encode_in_forms(value: Any, forms: frozenset[type], what: str = "the value") -> bytes:
+    """JSON bytes of a value whose objects may become JSON values of these types alone."""
+    return _bytes(value, _encoder(to_json=functools.partial(_to_form, forms)), what)
 
 
 def decode(data: bytes) -> Any:

@@ -10,12 +10,13 @@ from typing import Any
 
 from onward.core.journal.checkpoint import DEFAULT, Checkpoints
 from onward.core.limit import Limit
-from onward.core.result_types import ResultType, result_type
+from onward.core.result_types import ResultType, encode_plain, plain_forms, result_type
 from onward.core.retry import Retry
 from onward.engine.context.arguments import Arguments, with_placeholders
 from onward.errors import InvalidInput, UsageError
 
 DEFAULT_RETRY = Retry(attempts=4)
+_JSON_SCALARS = frozenset({type(None), bool, int, float, str})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,15 @@ class Handler:
 
     def dump_result(self, result: Any) -> Any:
         """The result as it is recorded. Raises InvalidInput."""
-        return result if self.result_type is None else self.result_type.dump(result)
+        if self.result_type is not None:
+            return self.result_type.dump(result)
+        if self._checks_plain and type(result) not in _JSON_SCALARS:
+            encode_plain(self.function, result, "the result of the task")
+        return result
+
+    @functools.cached_property
+    def _checks_plain(self) -> bool:
+        return plain_forms(self.function) is not None
 
     def load_result(self, value: Any, secret_value: Callable[[str], str] | None = None) -> Any:
         """The result of a task from its JSON value, in the type that the function returns. Raises InvalidInput."""

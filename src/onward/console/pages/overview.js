@@ -7,7 +7,7 @@ import { icon } from "../icons.js";
 import { may, me } from "../me.js";
 import { keepUpdated, rate, redraw, section, segments, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
-import { age, badge, chip, empty, heading } from "../ui.js";
+import { age, badge, chip, empty, heading, oldestNote } from "../ui.js";
 import { about, at, compact, count, line, money, number, safe, briefField } from "../words.js";
 import { gathered } from "./inbox.js";
 
@@ -74,7 +74,7 @@ function figures({ stats, queues, usage, asks, failed }) {
   const lately = failed.filter((task) => Date.now() / 1000 - at(task.finished_at || task.updated_at) < DAY).length;
   return tiles(
     stats && tile("Running", compact(stats.states.running || 0), { note: `on ${count(stats.workers, "worker")}${stats.rate ? `, ${rate(stats.rate)} done` : ""}`, href: link("/tasks", { state: "running" }), drawing: "play" }),
-    stats && tile("Waiting", compact(waiting), { note: oldest ? `the oldest for ${about(oldest)}` : "no task has to wait", tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
+    stats && tile("Waiting", compact(waiting), { note: oldestNote(waiting, oldest), tone: oldest > 300 ? "wait" : "", href: "#/queues", drawing: "queues" }),
     tile("Waiting for a person", compact(new Set(asks.map((item) => item.task_id)).size), { note: asks[0]?.until ? ["the first expires ", age(asks[0].until)] : asks.length ? "none of them expires" : "nothing is open", tone: asks.length ? "wait" : "", href: "#/inbox", drawing: "inbox" }),
     tile("Failed", failed.length >= 20 && lately >= 20 ? "20+" : String(lately), { note: "in the last 24 hours", tone: lately ? "bad" : "", href: link("/tasks", { state: "failed" }), drawing: "warn" }),
     usage && spent(usage),

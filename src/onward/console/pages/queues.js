@@ -6,7 +6,7 @@ import { add, h, unique } from "../dom.js";
 import { may, me } from "../me.js";
 import { keepUpdated, rate, redraw, section, share, spark, tile, tiles } from "../parts.js";
 import { link } from "../router.js";
-import { age, badge, button, empty, heading, someOf, table, taskLink } from "../ui.js";
+import { age, badge, button, empty, heading, oldestNote, someOf, table, taskLink } from "../ui.js";
 import { about, briefField, compact, count, line, number, REASONS, safe, short } from "../words.js";
 
 const SAMPLES = 40;
@@ -39,8 +39,9 @@ function numbers(queues, workers) {
   const [slots, running] = [sum(alive, "slots"), sum(queues, "running")];
   const oldest = Math.max(0, ...queues.map((item) => item.oldest_s || 0));
   const paused = queues.filter((item) => item.paused).length;
+  const waiting = sum(queues, "waiting");
   return tiles(
-    tile("Waiting", compact(sum(queues, "waiting")), { note: oldest ? `the oldest for ${about(oldest)}` : "no task has to wait", tone: oldest > 300 ? "wait" : "" }),
+    tile("Waiting", compact(waiting), { note: oldestNote(waiting, oldest), tone: oldest > 300 ? "wait" : "" }),
     tile("Running", compact(running), { note: slots ? `of ${count(slots, "slot")}` : "no worker" }),
     tile("Throughput", rate(sum(alive, "rate")), { note: "of all workers together" }),
     tile("Workers", compact(alive.length), { note: workers.length > alive.length ? `and ${workers.length - alive.length} without heartbeat` : paused ? `${count(paused, "queue")} paused` : "all alive", tone: !alive.length || workers.length > alive.length ? "bad" : "" }),

@@ -62,7 +62,7 @@ export async function children(root, context, signal) {
       for (const task of rows) states.set(standing(task).word, (states.get(standing(task).word) || 0) + 1);
       put(
         root,
-        rows.length > 1 && h("p", { class: "faint" }, `${count(rows.length, "child", "children")}${page.next ? " are shown" : ""}: ${[...states].map(([word, n]) => `${number(n)} ${word}`).join(", ")}`),
+        rows.length > 1 && h("p", { class: "faint children-sum" }, `${count(rows.length, "child", "children")}${page.next ? " are shown" : ""}: ${[...states].map(([word, n]) => `${number(n)} ${word}`).join(", ")}`),
         table(
           [
             { name: "State", cell: (task) => chip(task, { why: true }) },

@@ -119,6 +119,8 @@ class Replay:
         self._last_call = 0
         """The number of the last record of a call."""
         self._passed_on: list[tuple[int, str]] = []
+        self._signal_waits: dict[str, collections.deque[Known]] | None = None
+        """The waits for each signal that were open when the last shift ended, in their order; None until they are asked for."""
         for record in records:
             self._read(record)
 
@@ -232,6 +234,21 @@ class Replay:
             beside = any(gather and at.startswith(gather) and not _within(at, scope) for scope, gather in ways)
             if queue and at != path and not beside:
                 yield queue[0]
+
+    def waits_before(self, signal: str, seq: int) -> bool:
+        """Whether a wait for this signal began before the one with this number, and the handler has not come to it again."""
+        if not self.unread:
+            return False
+        if self._signal_waits is None:
+            last = sorted((queue[-1] for queue in self._queues.values() if queue), key=lambda known: known.seq)
+            self._signal_waits = {}
+            for known in last:
+                if known.kind == r.SIGNAL and not known.over:
+                    self._signal_waits.setdefault(known.data["signal"], collections.deque()).append(known)
+        waits = self._signal_waits.get(signal)
+        while waits and not ((queue := self._queues.get(path_of(waits[0].key))) and queue[-1] is waits[0]):
+            waits.popleft()
+        return waits is not None and len(waits) > 0 and waits[0].seq < seq
 
     def take_failures(self, key: str) -> int:
         """The failed attempts of a step that was being retried when the last shift ended. They are counted once."""

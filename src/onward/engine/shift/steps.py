@@ -18,7 +18,7 @@ from onward.core import record as r
 from onward.core import wire
 from onward.core.control import Control, Doubt, Fenced, NotNow, Park
 from onward.core.crash import crashpoint
-from onward.core.result_types import result_type
+from onward.core.result_types import encode_plain, result_type
 from onward.core.retry import HOPELESS
 from onward.core.schedule import stamp
 from onward.core.task import NEVER, Reason
@@ -130,7 +130,10 @@ class Steps:
     def encode_result(self, scope: Scope, call: Call, attempt: int, value: Any) -> tuple[Any, bytes]:
         """The value as a replay would see it, and the data of its record."""
         declared = result_type(call.function)
-        result = wire.encode(value if declared is None else declared.dump(value), "its result")
+        if declared is None:
+            result = encode_plain(call.function, value)
+        else:
+            result = wire.encode(declared.dump(value), "its result")
         took_ms = int((self._monotonic() - scope.started_at) * 1000)
         head = b'{"ms":%d,"result":' % took_ms if took_ms else b'{"ms":0,"result":'
         tail = b"}" if attempt == 1 and not call.mark else _encode_tail(call.mark, attempt)

@@ -131,6 +131,8 @@ class Waits:
         """The waits that wait in memory now."""
         self._due: list[tuple[float, int, _OpenWait]] | None = None
         """Those of them that end at a time, as a heap; some of them are over."""
+        self._held: set[Hashable] = set()
+        """The addresses whose messages are kept for a wait of an earlier shift that the replay has not come to again."""
         self._raises_seen: dict[str, int] = _EMPTY
         """The last message about a raised budget that each step has seen, by the key of the step."""
         self._reads_begun = 0
@@ -307,12 +309,16 @@ class Waits:
         if queue is not None and not queue:
             self._queues.pop(open_wait.address, None)
 
-    def _deliver(self, address: Hashable) -> None:
+    def _deliver(self, address: Hashable, *, hold: bool = True) -> None:
         """Give the messages at an address to its open waits, in the order in which they began. The record of it is written here, so a
-        crash leaves no message between two waits."""
+        crash leaves no message between two waits. A replay may come to a later wait first: with `hold`, the message is kept for the
+        earlier one for a moment, until `_deliver_held`."""
         mail = self._journal.replay.mail
         while (queue := self._queues.get(address)) and (message := mail.first(address)) is not None:
             open_wait = queue[0][2]
+            if hold and self._is_too_early(open_wait):
+                self._held.add(address)
+                return
             ending = {"expired": True} if message["kind"] == "expired" else {"n": message["n"]}
             self._journal.enqueue(r.WAITED, open_wait.key, ending)
             if open_wait.request.kind != r.CHILD:  # the handler may ask for the result of an ended child again
@@ -320,6 +326,18 @@ class Waits:
             open_wait.message = message
             self._close(open_wait)
             self._wake(open_wait)
+
+    def _is_too_early(self, open_wait: _OpenWait) -> bool:
+        request = open_wait.request
+        return request.kind == r.SIGNAL and self._journal.replay.waits_before(request.data["signal"], open_wait.seq)
+
+    def _deliver_held(self) -> bool:
+        """Give messages that were kept for earlier waits to those that are there: the branch of an earlier wait may never come back.
+        Returns whether there were addresses with such messages."""
+        held, self._held = self._held, set()
+        for address in held:
+            self._deliver(address, hold=False)
+        return bool(held)
 
     def _end_all(self, address: Hashable) -> None:
         """Wake all waits at an address: the steps that wait for budget when it was raised, the waits for locks when one may be free."""
@@ -404,6 +422,8 @@ class Waits:
             self._deliver(open_wait.address)
         while not open_wait.over:
             if open_wait.until <= self._services.now():
+                if self._deliver_held():
+                    continue
                 if open_wait.request.kind not in asks.ASKS:
                     return
                 await self._expire(open_wait)
@@ -430,7 +450,8 @@ class Waits:
         try:
             if self.active == 0:
                 self._all_lines_wait()
-            await self._wait_in_memory(open_wait, left)
+            if not open_wait.over:
+                await self._wait_in_memory(open_wait, left)
         finally:
             self._mark_active(open_wait)
             open_wait.future = None
@@ -444,14 +465,16 @@ class Waits:
             self.active += 1
 
     def _wake(self, open_wait: _OpenWait) -> None:
+        self._mark_active(open_wait)
         if open_wait.future is not None and not open_wait.future.done():
-            self._mark_active(open_wait)
             open_wait.future.set_result(None)
 
     def _all_lines_wait(self) -> None:
         """All lines of the handler wait: the task leaves. Where a replay would take long and messages arrive, it stays in memory for
         that long first, and so does not come back for each of them. With named branches it stays for a moment: the framework
         that starts them may be about to start the next one."""
+        if self._deliver_held() and self.active:
+            return
         if self._replay_seconds() <= POLL_INTERVAL_S and not self.may_get_branches:
             self.suspend()
         self._stay_until = self._services.clock.monotonic() + self._replay_seconds()
@@ -516,6 +539,7 @@ class Waits:
                 await self._services.clock.sleep(POLL_INTERVAL_S)
                 if self._resting_for_message:
                     await self.poll_inbox()
+                    self._deliver_held()
                 while self._due and self._due[0][0] <= self._services.now() + POLL_INTERVAL_S:
                     self._wake(heapq.heappop(self._due)[2])
                 if self.active == 0 and (

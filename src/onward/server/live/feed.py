@@ -21,8 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from onward.core.clock import Clock
-from onward.errors import OnwardError
-from onward.server.http.problem import Problem
+from onward.errors import OnwardError, TooManyStreams
 from onward.store.port.follow import PAGE_RECORDS, Tail, Tails
 
 log = logging.getLogger("onward.feed")
@@ -71,14 +70,9 @@ class Feed:
         self.looks = 0
 
     def check_room(self) -> None:
-        """Raises Problem if as many streams are open as allowed."""
+        """Raises TooManyStreams if as many streams are open as allowed."""
         if len(self.followers) >= self._max_streams:
-            raise Problem(
-                503,
-                "too_many_streams",
-                f"{self._max_streams} streams are open, the most that ONWARD_STREAMS allows; try again in {RETRY_AFTER_S:g} s",
-                {"Retry-After": f"{RETRY_AFTER_S:g}"},
-            )
+            raise TooManyStreams(self._max_streams, RETRY_AFTER_S)
 
     def follow(self, after: Mapping[str, int]) -> Follower:
         """A new follower of these tasks, each after a record number."""
@@ -87,6 +81,14 @@ class Feed:
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run(), name="onward-feed")
         return follower
+
+    async def close(self) -> None:
+        """End all streams."""
+        self._closing.set()
+        self._wake_all()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
 
     @property
     def closed(self) -> bool:
@@ -181,10 +183,10 @@ class Feed:
 
 
 def _stopping() -> bool:
-    """Whether uvicorn, where another program runs it, is about to stop. It waits for every response to end, and has no hook for
-    endless ones. Its signal handler is the only way to find it."""
+    """Whether uvicorn or gunicorn, where another program runs it, is about to stop. They wait for every response to end, and have no
+    hook for endless ones. Their signal handler is the only way to find them."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    return getattr(server, "should_exit", False) is True
+    return getattr(server, "should_exit", False) is True or getattr(server, "alive", True) is False
 
 
 class Follower:

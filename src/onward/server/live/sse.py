@@ -12,23 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from onward.core.clock import Clock
-from onward.core.journal.progress import ProgressReader
 from onward.core.record import ENDS
-from onward.errors import StoreUnavailable, TaskNotFound
+from onward.errors import TaskNotFound
 from onward.server.access.service import AuthorizedService
 from onward.server.http.problem import Problem
 from onward.server.http.sending import SPOOL, client_gone
-from onward.server.live.feed import Closed, Feed, Follower
+from onward.server.live.feed import Feed, Follower
+from onward.server.live.pump import StillAllowed, events, readers
 from onward.server.live.render import SseEncoder, SseEncoderWithoutCursor, View, find_position
-from onward.store.port.follow import Head, Tail
+from onward.store.port.follow import Head
 from onward.telemetry import counters
 
 MAX_TASKS = 100
@@ -44,31 +42,6 @@ HEADERS = {
     "X-Accel-Buffering": "no",  # otherwise nginx would buffer the whole stream
 }
 
-StillAllowed = Callable[[], Awaitable[bool]]
-"""Whether the caller's key is still valid."""
-
-Turn = Callable[[], contextlib.AbstractAsyncContextManager[None]]
-
-
-@dataclasses.dataclass(slots=True)
-class Pace:
-    """The intervals of a stream, in seconds."""
-
-    retry: float = 1.0
-    """After which an EventSource reconnects."""
-    heartbeat: float = 10.0
-    """After so much silence a comment is sent, so that no proxy takes the connection for dead."""
-    check: float = 1.0
-    """Between two checks whether the key is still valid."""
-    look: float = 1.0
-    """Between two looks for new tasks, in the stream of all tasks."""
-    exists: float = 60.0
-    """Between two checks whether its tasks still exist: a task that was pruned before it was read to its end has no last
-    record."""
-
-
-PACE = Pace()
-
 
 # ── where to begin ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -81,14 +54,6 @@ async def heads_of(service: AuthorizedService, feed: Feed, ids: Sequence[str]) -
     if missing := [task_id for task_id in ids if task_id not in heads]:
         raise TaskNotFound(missing[0])  # it was pruned just now
     return {task_id: heads[task_id] for task_id in ids}
-
-
-async def readers(feed: Feed, cursors: Mapping[str, int]) -> dict[str, ProgressReader]:
-    """For each task, the reader of its progress after this record."""
-    return {
-        task_id: ProgressReader(task_id, await feed.store.lead(task_id, seq), again=seq > 0)
-        for task_id, seq in cursors.items()
-    }
 
 
 async def progress(
@@ -186,66 +151,6 @@ class _NewTasks:
 # ── the response ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Revoked(Exception):
-    """The key is no longer valid."""
-
-
-class Sink(Protocol):
-    """The connection that encoded messages go to."""
-
-    last: float
-    """When something was last sent."""
-
-    async def put(self, pieces: list[bytes]) -> None:
-        """Send messages. It takes the list over and empties it, so that no other reference keeps them in memory."""
-        ...
-
-
-async def pump(
-    follower: Follower,
-    view: View,
-    out: Sink,
-    clock: Clock,
-    still_allowed: StillAllowed,
-    turn: Turn,
-    *,
-    heartbeat: bytes = b"",
-    new_tasks: _NewTasks | None = None,
-) -> None:
-    """Send what happens, until all tasks have ended. It holds a `turn` while it makes messages. Raises Revoked and Closed."""
-    check = look = existence = clock.monotonic()
-    while new_tasks is not None or not (view.over and follower.idle):
-        await out.put(list(view.texts()))
-        now = clock.monotonic()
-        if now - check >= PACE.check:
-            check = now
-            if not await still_allowed():
-                raise Revoked
-        if now - existence >= PACE.exists and follower.idle:
-            existence = now
-            view.ended |= await follower.missing(view.cursors.keys() - view.ended)
-            continue
-        if new_tasks is not None and now - look >= PACE.look:
-            look = now
-            with contextlib.suppress(StoreUnavailable):
-                async with turn():
-                    await new_tasks.look(follower)
-        if heartbeat and now - out.last >= PACE.heartbeat:
-            await out.put([heartbeat])
-            continue
-        until = min(out.last + PACE.heartbeat, check + PACE.check) if heartbeat else check + PACE.check
-        until = until if new_tasks is None else min(until, look + PACE.look)
-        tails = await follower.next(max(until - now, 0))
-        if tails:
-            async with turn():
-                pieces = _encode(view, tails)
-            await out.put(pieces)
-
-
-def _encode(view: View, tails: Sequence[Tail]) -> list[bytes]:
-    return [piece for task_id, record in tails for piece in view.encode(task_id, record)]
-
-
 class EventsResponse(Response):
     """A response that goes on until its tasks have ended, the client is gone or too slow, its key is no longer valid, or the
     server stops."""
@@ -295,30 +200,22 @@ class EventsResponse(Response):
                 await asyncio.gather(pumping, leaving, return_exceptions=True)
 
     async def _pump(self, follower: Follower, send: Send) -> None:
-        out = _ChunkSink(send, self._feed.clock)
-        await out.put([b"retry: %d\n\n" % round(PACE.retry * 1000)])
-        if self._reset is not None:
-            await out.put([self._view.encoder.reset(self._reset, self._view.cursor)])
-        with contextlib.suppress(Closed, Revoked, Problem):  # Problem: no room in the spool; the client may come back
-            await pump(
-                follower,
-                self._view,
-                out,
-                self._feed.clock,
-                self._still_allowed,
-                self._service.stream_turn,
-                heartbeat=b": still here\n\n",
-                new_tasks=self._new_tasks,
-            )
+        out = _ChunkSink(send)
+        turn = self._service.stream_turn
+        clock, new_tasks = self._feed.clock, self._new_tasks
+        stream = events(follower, self._view, clock, self._still_allowed, turn, reset=self._reset, new_tasks=new_tasks)
+        with contextlib.suppress(Problem):  # no room in the spool; the client may come back
+            async with contextlib.aclosing(stream):
+                async for pieces in stream:
+                    await out.put(pieces)
         await out.send(b"", more=False)
 
 
 class _ChunkSink:
     """Sends messages in chunks. Many bytes wait in the spool meanwhile."""
 
-    def __init__(self, send: Send, clock: Clock) -> None:
-        self._send, self._clock = send, clock
-        self.last = self._clock.monotonic()
+    def __init__(self, send: Send) -> None:
+        self._send = send
 
     async def put(self, pieces: list[bytes]) -> None:
         data = b"".join(pieces)
@@ -334,4 +231,3 @@ class _ChunkSink:
 
     async def send(self, body: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self.last = self._clock.monotonic()

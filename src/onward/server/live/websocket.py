@@ -30,7 +30,7 @@ from onward.server.http import bodies, problem, sending
 from onward.server.http.problem import Problem
 from onward.server.http.routes import streams
 from onward.server.http.sending import abort
-from onward.server.live import render, sse
+from onward.server.live import pump, render, sse
 from onward.server.live.feed import Closed
 from onward.server.schema import shapes
 from onward.server.schema.shape import Shape
@@ -171,7 +171,7 @@ class Sockets:
             service = await self._authenticate(socket)
             await service.admit()
             position = render.find_position(await self._heads(service, socket), socket.query_params.get("after"))
-            readers = await sse.readers(self._server.feed, position.cursors)
+            readers = await pump.readers(self._server.feed, position.cursors)
             service.check_stream()
         except OnwardError as error:
             await self._server.hold_refusal(error)
@@ -258,23 +258,25 @@ async def _send_updates(
     follower: Any,
     view: render.View,
     out: _SocketSink,
-    allowed: sse.StillAllowed,
-    turn: sse.Turn,
+    allowed: pump.StillAllowed,
+    turn: pump.Turn,
     reset: Mapping[str, Any] | None,
 ) -> tuple[int, str]:
     if reset is not None:
         await out.put([view.encoder.reset(reset, view.cursor)])
     try:
-        await sse.pump(follower, view, out, out.clock, allowed, turn)
+        async with contextlib.aclosing(pump.batches(follower, view, out.clock, allowed, turn)) as stream:
+            async for pieces in stream:
+                await out.put(pieces)
     except Closed:
         return GOING_AWAY, "the server stops; reconnect after the last seq"
-    except sse.Revoked:
+    except pump.Revoked:
         return REVOKED
     return NORMAL, "the task has ended"
 
 
 async def _receive_messages(
-    socket: WebSocket, service: AuthorizedService, out: _SocketSink, allowed: sse.StillAllowed
+    socket: WebSocket, service: AuthorizedService, out: _SocketSink, allowed: pump.StillAllowed
 ) -> tuple[int, str]:
     """Handle messages of the client; returns the close code and reason."""
     task_id, tokens, last = socket.path_params["id"], MAX_BURST, out.clock.monotonic()
@@ -344,7 +346,6 @@ class _SocketSink:
 
     def __init__(self, socket: WebSocket, clock: Clock) -> None:
         self._socket, self.clock, self._turn = socket, clock, asyncio.Lock()
-        self.last = clock.monotonic()
         self.answering = asyncio.Lock()
         """Held while a message of the client is handled and answered."""
 

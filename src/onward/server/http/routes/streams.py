@@ -10,6 +10,7 @@ from onward.core.caller import Caller
 from onward.errors import OnwardError
 from onward.server.http.route import ApiResponse, RequestContext, Routes
 from onward.server.live import sse
+from onward.server.live.pump import StillAllowed
 from onward.server.schema import shapes
 from onward.server.schema.shape import Shape
 
@@ -66,12 +67,12 @@ def wants_sse(context: RequestContext) -> bool:
     return sse.MEDIA in (context.header("accept") or "")
 
 
-def still_allowed(context: RequestContext) -> sse.StillAllowed:
+def still_allowed(context: RequestContext) -> StillAllowed:
     """A function that tells whether the caller of this request may still read the stream."""
     return key_check(context.server, context.service.caller)
 
 
-def key_check(server: ServerState, caller: Caller) -> sse.StillAllowed:
+def key_check(server: ServerState, caller: Caller) -> StillAllowed:
     """A function that asks the authenticator again. While the store does not answer, the caller stays allowed."""
 
     async def allowed() -> bool:
