@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from onward.core.approval import ApprovalRule
     from onward.core.budget import Budget
     from onward.core.journal.checkpoint import Checkpoints
+    from onward.core.journal.progress import Update
     from onward.core.limit import Limit
     from onward.core.retry import Retry
     from onward.core.task import State, Task
+    from onward.core.views import Ask
     from onward.engine.context.context import Context, current
+    from onward.engine.context.sync_context import SyncContext
     from onward.engine.shift.quota import within_quota
     from onward.errors import AlreadyDecided, Denied, Fatal, OnwardError, RetryLater, StepFailed, WaitTimeout
     from onward.logging import JsonLines, LogContext
@@ -29,6 +32,7 @@ else:
         {
             "AlreadyDecided": "onward.errors",
             "ApprovalRule": "onward.core.approval",
+            "Ask": "onward.core.views",
             "Budget": "onward.core.budget",
             "Checkpoints": "onward.core.journal.checkpoint",
             "Client": "onward.client.client",
@@ -46,7 +50,9 @@ else:
             "State": "onward.core.task",
             "StepFailed": "onward.errors",
             "SyncClient": "onward.client.client",
+            "SyncContext": "onward.engine.context.sync_context",
             "Task": "onward.core.task",
+            "Update": "onward.core.journal.progress",
             "WaitTimeout": "onward.errors",
             "__version__": "onward.app.application:VERSION",
             "current": "onward.engine.context.context",
@@ -58,6 +64,7 @@ else:
 __all__ = [
     "AlreadyDecided",
     "ApprovalRule",
+    "Ask",
     "Budget",
     "Checkpoints",
     "Client",
@@ -75,7 +82,9 @@ __all__ = [
     "State",
     "StepFailed",
     "SyncClient",
+    "SyncContext",
     "Task",
+    "Update",
     "WaitTimeout",
     "__version__",
     "current",
