@@ -157,9 +157,16 @@ def no_result(amount: int) -> None: ...
 def with_result(amount: int, result: int) -> None: ...
 def named_result(*, result: int, **more: Any) -> None: ...
 def any_undo(*args: Any, **kwargs: Any) -> None: ...
+
+
 def needs_more(amount: int, why: str) -> None: ...
 def takes_nothing() -> None: ...
 def other_name(sum_: int, result: int) -> None: ...
+
+
+@functools.wraps(needs_more)
+def gives_more(*args: Any, **kwargs: Any) -> None:
+    needs_more(*args, **kwargs, why="it gives the argument itself")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +201,15 @@ async def test_an_undo_that_fits_is_taken(app: Onward) -> None:
     @app.task
     async def shop(ctx: Any) -> None:
         async with ctx.saga():
-            for undo in (no_result, with_result, any_undo, other_name, functools.partial(needs_more, why="x"), print):
+            for undo in (
+                no_result,
+                with_result,
+                any_undo,
+                other_name,
+                gives_more,
+                functools.partial(needs_more, why="x"),
+                print,
+            ):
                 await ctx.step(pay, 7, undo=undo)
             await ctx.step(functools.partial(pay, 7), undo=named_result)
 

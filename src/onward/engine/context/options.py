@@ -121,7 +121,7 @@ def check_counterpart(
 ) -> None:
     """Raise UsageError when the `undo` or `reconcile` of a step cannot take the arguments that it would get."""
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=False)  # a wrapper may take other arguments
     except (TypeError, ValueError):
         return
     result = {"result": None} if option == "undo" and takes_result(function) else {}
