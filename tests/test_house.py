@@ -50,8 +50,8 @@ def test_public_names_have_docstrings() -> None:
     assert [name for name, found in _public() if not isinstance(found, str) and not inspect.getdoc(found)] == []
 
 
-def test_there_are_about_two_dozen_public_names_and_each_is_there() -> None:
-    assert len(onward.__all__) <= 25
+def test_there_are_fewer_than_thirty_public_names_and_each_is_there() -> None:
+    assert len(onward.__all__) < 30
     assert onward.__all__ == sorted(onward.__all__)
     assert {name for name in onward.__all__ if not hasattr(onward, name)} == set()
     assert set(onward.__all__) <= set(dir(onward))

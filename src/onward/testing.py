@@ -148,7 +148,9 @@ class MemoryApp(Onward):
     """An app with a database in memory and a clock that you move (`app.clock`)."""
 
     killed_at: str | None = None
-    """The point at which `crashes` killed its worker, and the steps that ran then: `save.before, in step 'charge'`."""
+    """The point at which `crashes` killed its worker, such as `save.before`."""
+    killed_in: tuple[str, ...] = ()
+    """The steps that ran then, by their names in the journal. Of a step in a saga only the saga is known."""
     _worker: Worker | None = None
 
     def __init__(self, **settings: Any) -> None:
@@ -184,8 +186,8 @@ async def crashes(like: Onward | None = None, *, most: int = 10_000, **settings:
 
         def point(name: str, app: MemoryApp = app, passed: Iterator[int] = passed, number: int = number) -> None:
             if app.killed_at is None and next(passed) == number:
-                app.killed_at, app._dead = name + _running_steps(app._worker), True
-                log.info("crashes: the worker is killed at point %d, %s", number, app.killed_at)
+                app.killed_at, app.killed_in, app._dead = name, _running_steps(app._worker), True
+                log.info("crashes: the worker is killed at point %d, %s", number, _place_of_death(app))
             if app._dead:
                 raise Killed(name)
 
@@ -198,18 +200,20 @@ async def crashes(like: Onward | None = None, *, most: int = 10_000, **settings:
 
 
 MAX_NAMED_STEPS = 3
-"""Steps that `killed_at` names."""
+"""Steps that a message names."""
 
 
-def _running_steps(worker: Worker | None) -> str:
-    """The steps that run now, for `killed_at`. Of a step in a saga only the saga is known."""
+def _running_steps(worker: Worker | None) -> tuple[str, ...]:
     names: list[str] = []
     for shift in () if worker is None else worker._shifts.values():
         branches = shift._branches.scopes if shift._branches else ()
-        keys = [f"step {scope.key!r}" for scope in (shift._root, *branches) if scope.key is not None]
-        names += keys or [f"saga {key!r}" for key in shift._journal.sagas]
-    more = ["…"] if len(names) > MAX_NAMED_STEPS else []
-    return ", in " + ", ".join(sorted(names)[:MAX_NAMED_STEPS] + more) if names else ""
+        names += [scope.key for scope in (shift._root, *branches) if scope.key is not None] or shift._journal.sagas
+    return tuple(sorted(names))
+
+
+def _place_of_death(app: MemoryApp) -> str:
+    names = ", ".join(app.killed_in[:MAX_NAMED_STEPS]) + (", …" if len(app.killed_in) > MAX_NAMED_STEPS else "")
+    return f"{app.killed_at}, in {names}" if names else str(app.killed_at)
 
 
 Decide = Callable[[Ask], Any]
@@ -235,7 +239,7 @@ async def drain(
         return await _drain(app, decide, within, patience)
     except Exception as error:
         if app.killed_at is not None:
-            error.add_note(f"(crashes: the worker of this app was killed at {app.killed_at})")
+            error.add_note(f"(crashes: the worker of this app was killed at {_place_of_death(app)})")
         raise
 
 
@@ -309,7 +313,7 @@ async def _kill(app: MemoryApp, worker: Worker, tasks: list[asyncio.Task[Any]]) 
     worker.writer.close()  # a dead worker writes nothing
     while left := [task for task in tasks if not task.done()]:
         if loop.time() > end:
-            raise UsageError(_survivors_message(app.killed_at, left))
+            raise UsageError(_survivors_message(_place_of_death(app), left))
         for task in left:
             task.cancel()
         await app.clock.move(1)
@@ -443,7 +447,7 @@ def _ready(app: MemoryApp, task: Task) -> bool:
     return task.task in app.handlers and task.worker is None and due
 
 
-def _survivors_message(point: str | None, left: list[asyncio.Task[Any]]) -> str:
+def _survivors_message(point: str, left: list[asyncio.Task[Any]]) -> str:
     names = ", ".join(sorted(task.get_name() for task in left))
     return (
         f"the worker was killed at {point}, and {KILL_TIMEOUT_S:g} s later these still run: {names}; a handler that catches "
