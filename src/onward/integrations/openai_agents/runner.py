@@ -8,7 +8,7 @@ from agents.run import AgentRunner, set_default_agent_runner
 
 from onward.engine.context.context import current
 from onward.integrations.model_steps import in_handler, model_steps
-from onward.integrations.openai_agents import seams
+from onward.integrations.openai_agents import seams, tracing
 from onward.integrations.openai_agents.guardrails import GUARD, guarded
 from onward.integrations.openai_agents.tools import rules
 
@@ -45,4 +45,5 @@ class OnwardRunner(AgentRunner):
 def install() -> None:
     """Make this the default runner of the SDK, which also runs agents that are tools."""
     seams.install()
+    tracing.install()
     set_default_agent_runner(OnwardRunner())
