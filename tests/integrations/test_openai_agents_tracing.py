@@ -27,7 +27,6 @@ from agents.tracing import trace as new_trace
 from agents.tracing.provider import DefaultTraceProvider
 
 from onward.integrations.openai_agents import tracing
-
 from tests.integrations.test_openai_agents import LOOKS, PAY, PAYS, Scripted, settle, tools
 
 
