@@ -67,7 +67,7 @@ def add_tasks(app: Onward) -> None:
     @app.task(retry=1)
     async def saga(ctx: Any) -> None:
         async with ctx.saga():
-            await ctx.step(lambda: 1, name="do", undo=lambda _: None)
+            await ctx.step(lambda: 1, name="do", undo=lambda: None)
             raise ValueError("no")
 
     @app.task
@@ -77,7 +77,7 @@ def add_tasks(app: Onward) -> None:
     @app.task
     async def cancel_saga(ctx: Any) -> None:
         async with ctx.saga():
-            await ctx.step(lambda: 1, name="do", undo=lambda _: None)
+            await ctx.step(lambda: 1, name="do", undo=lambda: None)
             await ctx.signal("never")
 
     @app.task

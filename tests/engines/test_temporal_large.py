@@ -93,7 +93,7 @@ async def test_a_journal_that_is_too_large_for_a_new_run(engine: Foreign) -> Non
                     ran.append(number)
                     return "x" * 100_000
 
-                total += len(await ctx.step(step, name=f"step {number}", undo=lambda _: None))
+                total += len(await ctx.step(step, name=f"step {number}", undo=lambda: None))
         await ctx.signal("last")
         if len(ran) == 40:
             ran.append(-1)

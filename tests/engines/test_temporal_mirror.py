@@ -16,6 +16,7 @@ from onward.agent.models.scripted import ScriptedModel
 from onward.core.record import Record
 from onward.engines.copy import TaskCopy
 from onward.errors import KeyConflict, UsageError
+from onward.store.shared.minutes import Minute
 from rig.postgres import Postgres
 from rig.temporal import Temporal
 from tests.engines.kit import Foreign, differences
@@ -284,10 +285,23 @@ async def test_a_mirror_takes_no_older_state(mirror_db: str) -> None:
         assert [record.seq for record in records] == [1, 2, 3]
 
 
+async def test_an_end_counts_once_in_the_charts_of_the_mirror(mirror_db: str) -> None:
+    """Several processes copy the same end."""
+    app = Onward(mirror_db, engine="temporal://localhost")
+    engine = app._temporal
+    assert engine is not None
+    async with app:
+        for state in (_copy(1, "", "queued"), _copy(3, "completed", ""), _copy(3, "completed", "")):
+            await engine.copier.write(state, {})
+        (minute,) = await app.store.minutes.since(0)
+        assert minute == Minute(0, completed=1, seconds=2.0, slowest=2.0, cost=0.5)
+
+
 def _copy(head: int, state: str, reason: str, worker: str | None = None) -> Any:
     kinds = ["task.submitted", "shift.started", "task.completed"]
     records = [
-        Record(n, 0, kinds[n - 1], "", b'{"result":3}' if n == 3 else b"{}", float(n)) for n in range(1, head + 1)
+        Record(n, 0, kinds[n - 1], "", b'{"usage":{"cost_usd":0.5},"result":3}' if n == 3 else b"{}", float(n))
+        for n in range(1, head + 1)
     ]
     return TaskCopy(
         id="0" * 26,

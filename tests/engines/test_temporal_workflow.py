@@ -18,6 +18,7 @@ from onward.core import record as r
 from onward.engines.temporal.client import TemporalEngine
 from onward.engines.temporal.worker import TemporalWorker, workflow_runner
 from onward.engines.temporal.workflow import OnwardTask
+from onward.errors import StoreUnavailable
 from rig.temporal import Temporal
 from tests.engines.kit import Foreign
 
@@ -53,7 +54,7 @@ async def test_histories_replay(engine: Foreign) -> None:
             return await (await ctx.submit(child))
         if what == "saga":
             async with ctx.saga():
-                await ctx.step(lambda: 1, name="do", undo=lambda _: None)
+                await ctx.step(lambda: 1, name="do", undo=lambda: None)
                 await ctx.signal("go")
         return await ctx.signal("go", timeout=30)
 
@@ -132,6 +133,26 @@ async def test_a_result_needs_no_worker(engine: Foreign) -> None:
     assert await handle.result(60) == "done"
     await engine.stop()
     assert await engine.app.handle(handle.id).result(60) == "done"
+
+
+async def test_a_caller_waits_on_while_no_worker_answers(engine: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reads in between need a worker. One that is away or busy for longer than a read waits is no reason to give the result up."""
+    monkeypatch.setattr("onward.service.waiting.DEAR_READ_PAUSE_S", 0.05)
+    monkeypatch.setattr("onward.engines.temporal.client.QUERY_ATTEMPT_S", 0.2)
+    monkeypatch.setattr("onward.engines.temporal.client.QUERY_TIMEOUT_S", 0.2)
+
+    @engine.app.task
+    async def work(ctx: Any) -> str:
+        return "done"
+
+    handle = await engine.app.submit(work)
+    with pytest.raises(StoreUnavailable, match="check that one runs"):
+        await handle.result(1)
+    waiting = asyncio.create_task(handle.result(60))
+    done, _ = await asyncio.wait({waiting}, timeout=2)
+    assert not done
+    await engine.start()
+    assert await waiting == "done"
 
 
 async def test_ten_thousand_steps(engine: Foreign, at_length: None) -> None:

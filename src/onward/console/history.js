@@ -6,9 +6,9 @@ import { at, compact, count, moment, money, number, span } from "./words.js";
 const CHARTS = [
   { name: "Throughput", tone: "run", of: (point, minutes) => (point.completed + point.failed + point.cancelled) / minutes, unit: "tasks/min", say: (n) => `${number(Math.round(n * 10) / 10)} tasks/min`, sum: (points) => count(ended(points), "task ended", "tasks ended") },
   { name: "Failures", tone: "bad", of: (point) => point.failed, unit: "tasks", say: (n) => count(n, "task failed", "tasks failed"), sum: (points) => `${number(total(points, "failed"))} of ${count(ended(points), "task")}` },
-  { name: "Time from submit to end", tone: "wait", of: (point) => point.mean_s, more: (point) => point.slowest_s, unit: "s", say: (n) => span(n), sum: (points) => `mean ${span(mean(points))}, slowest ${span(Math.max(...points.map((point) => point.slowest_s || 0)))}`, none: (points) => !ended(points) },
+  { name: "Submit to end", tone: "wait", of: (point) => point.mean_s, more: (point) => point.slowest_s, unit: "s", say: (n) => span(n), sum: (points) => `mean ${span(mean(points))}, slowest ${span(Math.max(...points.map((point) => point.slowest_s || 0)))}`, none: (points) => !ended(points) },
   { name: "Waiting to be started", tone: "idle", of: (point) => point.waiting, unit: "tasks", say: (n) => `${count(n, "task")}${n >= 10_000 ? " or more" : ""}`, sum: (points) => `at most ${compact(Math.max(0, ...points.map((point) => point.waiting || 0)))}` },
-  { name: "Cost of the ended tasks", tone: "model", of: (point) => point.cost_usd, unit: "$", say: money, sum: (points) => money(total(points, "cost_usd")) },
+  { name: "Cost of ended tasks", tone: "model", of: (point) => point.cost_usd, unit: "$", say: money, sum: (points) => money(total(points, "cost_usd")) },
 ];
 
 const total = (points, name) => points.reduce((sum, point) => sum + point[name], 0);

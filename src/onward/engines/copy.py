@@ -23,11 +23,13 @@ from onward.core.clock import Clock
 from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import NEVER, Message, State, Task, Tasks
+from onward.core.usage import usage_at
 from onward.engines.budgets import EngineBudgets
 from onward.errors import StoreUnavailable, UsageError
 from onward.store.port.core import Batch, Store
 from onward.store.port.listing import Which
 from onward.store.shared.database import Connection, Database
+from onward.store.shared.minutes import MINUTE_S, Minute
 
 log = logging.getLogger("onward.engines")
 
@@ -370,7 +372,7 @@ async def _write(task: TaskCopy, contents: Mapping[str, bytes], connection: Conn
     await connection.run_many("copy_content", [{"id": task.id, "name": n, "data": d} for n, d in contents.items()])
     await connection.run_many("copy_record", [_record_values(task.id, record) for record in task.records])
     await connection.run_many("copy_message", [_message_values(task, message) for message in task.inbox])
-    head, messages, *_ = await connection.first("copy_progress", id=task.id)
+    head, messages, _, outcome, _ = await connection.first("copy_progress", id=task.id)
     if head > task.head or messages > task.messages:
         return
     if task.ledger is not None:
@@ -396,6 +398,18 @@ async def _write(task: TaskCopy, contents: Mapping[str, bytes], connection: Conn
         await connection.run("drop_queue", id=task.id)
         await connection.run("drop_outcome", id=task.id)
         await connection.run("copy_outcome", id=task.id, state=task.state, attempt=task.attempt, seq=task.head)
+        if outcome is None and task.records:
+            minute = _minute_of_end(task)
+            await connection.run("add_minute", **minute.to_add())
+            if (before := minute.drops_before()) is not None:
+                await connection.run("drop_minutes", before=before)
+
+
+def _minute_of_end(task: TaskCopy) -> Minute:
+    """What the end of this task adds to the charts: its last record has the time and the usage."""
+    last = task.records[-1]
+    took = max(0.0, last.at - task.created_at)
+    return Minute(int(last.at // MINUTE_S)).with_end(State(task.state), took, usage_at(last.data))
 
 
 async def _forget(ids: Sequence[str], connection: Connection) -> None:

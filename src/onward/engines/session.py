@@ -14,7 +14,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from onward.artifacts.keeper import Artifacts
 from onward.coordinate.tasks import TaskLocks
@@ -401,7 +401,8 @@ class Session:
         worker: str,
         token: str,
     ) -> None:
-        request, now = advance["request"], shared.clock.now()
+        request = cast("wire.Request", advance["request"])  # the first stretch of a shift has all of it
+        now = shared.clock.now()
         number = advance["head"] + 1
         data = b'{"worker":"%b"}' % worker.encode()
         started = Record(number, number, r.SHIFT, "", data, now)

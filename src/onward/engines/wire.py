@@ -91,6 +91,13 @@ class Request(TypedDict):
     """Whether workers can store records of the task where artifacts are, when they are too many for a new run."""
 
 
+class BriefRequest(TypedDict):
+    """What a worker that has the shift in memory needs of the request."""
+
+    id: str
+    mirror: bool
+
+
 class Start(TypedDict):
     """The input of a run of the workflow: a new task, or one that goes on (after a resume, or as a new run of a long one)."""
 
@@ -113,8 +120,8 @@ class Start(TypedDict):
 class Advance(TypedDict):
     """The input of the activity: go on with the task, whose journal ends with record `head`."""
 
-    request: Request
-    """Without its input and options where there is a token: the shift has them."""
+    request: Request | BriefRequest
+    """The brief one where there is a token: the shift has the rest. (Older versions sent a request without input and options there.)"""
     head: int
     inbox: int
     attempt: int

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from onward.core.clock import Clock
 from onward.core.task import NEEDS_A_PERSON, Task
-from onward.errors import ResultTimeout, TaskParked
+from onward.errors import ResultTimeout, StoreUnavailable, TaskParked
 from onward.service.engine import AwaitEnd, Completed
 from onward.service.listing import plain_id
 from onward.store.port.core import Store
 
-DEAR_READ_PAUSE_S = 2.0
-"""Seconds until the first read of a task whose engine says when the task has ended; then the pauses grow."""
+DEAR_READ_PAUSE_S = 5.0
+"""Seconds until the first read of a task whose engine says when the task has ended. Each pause is twice as long as the last one."""
 
-MAX_DEAR_READ_PAUSE_S = 10.0
+MAX_DEAR_READ_PAUSE_S = 60.0
 
 LAG_PAUSE_S = 0.2
 """Seconds between two reads of a task that has ended on its engine, or that the engine cannot wait for."""
@@ -59,7 +60,8 @@ class EndOfTask:
     async def _wait_for_engine(
         self, await_end: AwaitEnd, task_id: str, timeout: float | None, parked: bool
     ) -> Task | Completed:
-        """Reads in between find that the task is parked, or that there is no such task."""
+        """Reads in between find that the task is parked, or that there is no such task. A worker answers them, and is perhaps busy or away: that
+        is no reason to give up, as long as the engine can be asked for the end."""
         end, pause = self._until(timeout), DEAR_READ_PAUSE_S
         waiting = await_end(plain_id(task_id))
         try:
@@ -67,12 +69,24 @@ class EndOfTask:
                 await asyncio.wait({waiting}, timeout=max(min(pause, end - self._clock.monotonic()), 0.0))
                 if waiting.done() and (completed := waiting.result()) is not None:
                     return completed
-                task, left = await self._read(task_id, end, timeout, parked)
-                if task.ended:
-                    return task
-                if waiting.done():
-                    await self._clock.sleep(min(LAG_PAUSE_S, left))
-                pause = min(pause * 1.2, MAX_DEAR_READ_PAUSE_S)
+                reading = asyncio.ensure_future(self._read(task_id, end, timeout, parked))
+                try:
+                    reads: set[asyncio.Future[Any]] = {reading} if waiting.done() else {waiting, reading}
+                    await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+                    if not reading.done():
+                        continue
+                    task, left = reading.result()
+                except StoreUnavailable:
+                    if waiting.done() or self._clock.monotonic() >= end:
+                        raise
+                else:
+                    if task.ended:
+                        return task
+                    if waiting.done():
+                        await self._clock.sleep(min(LAG_PAUSE_S, left))
+                finally:
+                    reading.cancel()
+                pause = min(pause * 2, MAX_DEAR_READ_PAUSE_S)
         finally:
             waiting.cancel()
 

@@ -10,12 +10,10 @@ from onward.core.clock import Clock
 from onward.core.task import State
 from onward.core.usage import Usage
 from onward.store.port.core import Store
-from onward.store.shared.minutes import Minute
+from onward.store.shared.minutes import MINUTE_S, Minute
 
 ADD_INTERVAL_S = 10.0
 """Seconds between two additions of a worker."""
-
-MINUTE_S = 60
 
 
 class MinuteCounts:
@@ -28,16 +26,9 @@ class MinuteCounts:
 
     def ended(self, state: State, now: float, submitted_at: float, usage: Usage | None) -> None:
         """Count a task that has ended now."""
-        number, took = int(now // MINUTE_S), max(0.0, now - submitted_at)
+        number = int(now // MINUTE_S)
         minute = self._counts.get(number) or Minute(number)
-        self._counts[number] = minute._replace(
-            completed=minute.completed + (state == State.COMPLETED),
-            failed=minute.failed + (state == State.FAILED),
-            cancelled=minute.cancelled + (state == State.CANCELLED),
-            seconds=minute.seconds + took,
-            slowest=max(minute.slowest, took),
-            cost=minute.cost + ((usage.cost_usd or 0.0) if usage is not None else 0.0),
-        )
+        self._counts[number] = minute.with_end(state, max(0.0, now - submitted_at), usage)
 
     def is_due(self, *, busy: bool) -> bool:
         """Whether it is time to add the counts. A worker that is `busy` adds also when it ended nothing: then people see how many tasks

@@ -65,6 +65,7 @@ class OnwardTask:
     @workflow.init
     def __init__(self, start: wire.Start) -> None:
         self._request = start["request"]
+        self._brief: wire.BriefRequest = {"id": self._request["id"], "mirror": self._request.get("mirror", False)}
         self._records, self._inbox, self._contents = start["records"], start["inbox"], start["contents"]
         self._attempt, self._reason, self._due_at = start["attempt"], start["reason"], start["due_at"]
         self._state = ""
@@ -183,7 +184,7 @@ class OnwardTask:
         """Let a worker go on with the task, and append what it has done."""
         sticky = bool(self._token) and self._elsewhere
         advance: wire.Advance = {
-            "request": {**self._request, "input": "", "options": ""} if self._token else self._request,
+            "request": self._brief if self._token else self._request,
             "head": self._head,
             "inbox": len(self._inbox),
             "attempt": self._attempt,
