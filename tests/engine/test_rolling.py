@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from onward import Onward
+from onward import Checkpoints, Onward
 from onward.core import record as r
-from onward.engine.shift.replay import UNFIT_CODE
+from onward.engine.shift.rolling import UNFIT_CODE
 from onward.engine.worker import code
 from tests.kit import eventually, not_memory
 
@@ -169,6 +169,36 @@ async def test_versions_count_the_tasks_that_each_ran_last(url: str) -> None:
             assert (versions["new"].workers, versions["new"].parked) == (0, 1), "it parked for want of the new code"
             assert (versions["old"].workers, versions["old"].parked) == (1, 0)
         await new.cancel(task.id)
+
+
+async def test_a_checkpoint_that_no_version_accepts_is_parked(url: str) -> None:
+    """The tries are counted also where the journal cannot be replayed at all."""
+
+    def app_of(code: str) -> Onward:
+        app = old_app(url, code=code)
+
+        @app.task(checkpoint=Checkpoints(max_age=0.1))
+        async def count(ctx: Any) -> None:
+            if ctx.restored is None:
+                await ctx.checkpoint(1)
+            await ctx.signal("go")
+
+        return app
+
+    one, other = app_of("one"), app_of("other")
+    async with one, other:
+        async with one.worker():
+            task = await one.submit("count")
+            await eventually(lambda: _has_reason(one, task.id, "signal"))
+        await asyncio.sleep(0.2)  # the checkpoint is too old now
+        async with workers(one, other):
+            await one.signal(task.id, "go")
+            await eventually(lambda: _has_reason(one, task.id, "parked"), 10)
+            assert await _passed_on(one, task.id) >= 1
+
+
+async def _has_reason(app: Onward, task_id: str, reason: str) -> bool:
+    return (await app.get(task_id)).reason == reason
 
 
 @pytest.mark.slow

@@ -25,9 +25,6 @@ from onward.core.record import Record
 from onward.engine.shift.mail import Mail
 from onward.errors import Fatal, StepFailed
 
-UNFIT_CODE = "unfit code"
-"""The reason of a shift that ended because the worker's code does not fit the journal, and a worker with other code lives."""
-
 STEPS = frozenset({r.STEP_DONE, r.STEP_FAILED, r.ANNOUNCED})
 QUESTION_FIELDS = {r.QUESTION: ("question", "choices"), r.APPROVAL: ("what", "risk", "data"), r.CHILD: ("child",)}
 """The fields of a question: an answer belongs to these, and to no other wait of the same name."""
@@ -116,18 +113,10 @@ class Replay:
         """Effects whose end the journal does not have, by the number of the record that announced them."""
         self._locks: dict[str, Known] = {} if records else _EMPTY
         """Blocks under a lock that the journal does not leave, by their keys."""
-        self._last_call = 0
-        """The number of the last record of a call."""
-        self._passed_on: list[tuple[int, str]] = []
         self._signal_waits: dict[str, collections.deque[Known]] | None = None
         """The waits for each signal that were open when the last shift ended, in their order; None until they are asked for."""
         for record in records:
             self._read(record)
-
-    @property
-    def unfit(self) -> list[str]:
-        """The versions of the code that could not go on with this task since its last record of a call, one for each try."""
-        return [version for seq, version in self._passed_on if seq > self._last_call]
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -332,8 +321,6 @@ class Replay:
                 self.stop = record.kind
             case r.SHIFT if self.started_at is None:
                 self.started_at = record.at
-            case r.HANDED_BACK if record.value.get("reason") == UNFIT_CODE:
-                self._passed_on.append((record.seq, record.value["version"]))
 
     def _restart(self, record: Record) -> None:
         """The database was restored. The task may have acted since on verdicts that an effect did not happen: they are void."""
@@ -365,7 +352,6 @@ class Replay:
 
     def _add(self, record: Record, more: Mapping[str, Any] = MappingProxyType({}), *, over: bool = True) -> None:
         data = {**record.value, **more} if more else record.value
-        self._last_call = record.seq
         self._queue_of(record.key).append(Known(record.key, record.kind, data, record.seq, over))
         self._count(path_of(record.key), 1)
 

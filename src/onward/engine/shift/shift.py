@@ -39,7 +39,7 @@ from onward.engine.shift.locks import LockBlock
 from onward.engine.shift.reads import DeferringSteps
 from onward.engine.shift.replay import Replay
 from onward.engine.shift.resources import JOURNAL_PAGE_SIZE, TaskResources
-from onward.engine.shift.rolling import pass_on
+from onward.engine.shift.rolling import pass_on, tried_versions
 from onward.engine.shift.saga import Saga
 from onward.engine.shift.scope import SCOPE, Scope
 from onward.engine.shift.services import WorkerServices
@@ -92,6 +92,8 @@ class Shift(TaskResources):
     _submit_slots: asyncio.Semaphore | None = None
     _versions: dict[str, bool] | None = None
     """What `ctx.version` returned in this shift, by key."""
+    _tried: Sequence[str] = ()
+    """The versions of the code that could not go on with this task since it came further, one for each try."""
 
     def __init__(self, services: WorkerServices, claimed: Claimed, handler: Handler) -> None:
         self._services, self._claimed, self._handler = services, claimed, handler
@@ -128,7 +130,7 @@ class Shift(TaskResources):
             kind, data, ending = await self._run_to_ending()
             if kind == r.PARKED:
                 why = self._may_log(data["reason"])
-                passed = await pass_on(self._services, self._claimed, self.attempt, self._journal.replay, why)
+                passed = await pass_on(self._services, self._claimed, self.attempt, self._tried, why)
                 kind, data, ending = passed or (kind, data, ending)
             await self._settle(kind, data, ending)
         except Fenced:
@@ -203,7 +205,9 @@ class Shift(TaskResources):
         replay, lost = self._journal.replay, lost_from(self._options.get("lost"))  # its parent or schedule lost time
         if self._claimed.shift > 2:  # more than its submit is there
             records = await self._read_since_checkpoint(self.task_id)
-            replay = Replay([record for record in records if record.seq <= self._claimed.shift], lost)
+            records = [record for record in records if record.seq <= self._claimed.shift]
+            self._tried = tried_versions(records)  # before the replay, which may refuse a checkpoint
+            replay = Replay(records, lost)
         elif lost is not None:
             replay.lost = lost
         if replay.forked == self._claimed.shift - 1:  # no shift of this task has begun anything
