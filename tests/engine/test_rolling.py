@@ -14,6 +14,7 @@ from onward import Checkpoints, Onward
 from onward.core import record as r
 from onward.engine.shift.rolling import UNFIT_CODE
 from onward.engine.worker import code
+from onward.errors import OnwardError
 from tests.kit import eventually, not_memory
 
 pytestmark = not_memory
@@ -195,6 +196,30 @@ async def test_a_checkpoint_that_no_version_accepts_is_parked(url: str) -> None:
             await one.signal(task.id, "go")
             await eventually(lambda: _has_reason(one, task.id, "parked"), 10)
             assert await _passed_on(one, task.id) >= 1
+
+
+async def test_an_input_that_only_new_code_takes_waits_for_new_code(url: str) -> None:
+    """A client of the new code submits it, and an old worker claims it."""
+    old, new = old_app(url), new_app(url, slots=1)
+
+    @old.task(name="bill")
+    async def old_bill(ctx: Any, amount: int) -> int:
+        del ctx
+        return amount
+
+    @new.task(name="bill")
+    async def new_bill(ctx: Any, amount: int, currency: str) -> str:
+        del ctx
+        return f"{amount} {currency}"
+
+    async with workers(old, new):
+        handles = await new.submit_many("bill", [{"amount": 1, "currency": "EUR"}] * 40)
+        assert [await handle.result(timeout=120) for handle in handles] == ["1 EUR"] * 40
+        assert sum([await _passed_on(new, handle.id) for handle in handles]) > 0, "VOID: the old worker claimed none"
+    async with new, old.worker():
+        handle = await new.submit("bill", {"amount": 1, "currency": "EUR"})
+        with pytest.raises(OnwardError, match="does not fit"):
+            await handle.result(timeout=60)
 
 
 async def _has_reason(app: Onward, task_id: str, reason: str) -> bool:

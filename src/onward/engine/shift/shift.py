@@ -51,6 +51,7 @@ from onward.errors import (
     DeadlineExceeded,
     EncryptionKeyMissing,
     Expired,
+    InvalidInput,
     OnwardError,
     StepFailed,
     StoreUnavailable,
@@ -94,6 +95,8 @@ class Shift(TaskResources):
     """What `ctx.version` returned in this shift, by key."""
     _tried: Sequence[str] = ()
     """The versions of the code that could not go on with this task since it came further, one for each try."""
+    _unfit: str = ""
+    """Why other code may go on with a task that fails here: this handler does not take its input, or could not read its partial result."""
 
     def __init__(self, services: WorkerServices, claimed: Claimed, handler: Handler) -> None:
         self._services, self._claimed, self._handler = services, claimed, handler
@@ -128,8 +131,8 @@ class Shift(TaskResources):
         CURRENT_TASK.set(self._claimed)
         try:
             kind, data, ending = await self._run_to_ending()
-            if kind == r.PARKED:
-                why = self._may_log(data["reason"])
+            if kind == r.PARKED or self._unfit:
+                why = self._may_log(data["reason"] if kind == r.PARKED else self._unfit)
                 passed = await pass_on(self._services, self._claimed, self.attempt, self._tried, why)
                 kind, data, ending = passed or (kind, data, ending)
             await self._settle(kind, data, ending)
@@ -269,7 +272,7 @@ class Shift(TaskResources):
     def _call_handler(self) -> Coroutine[Any, Any, Any]:
         if secret.MARK in self._claimed.input or self._handler.takes.secrets:
             return self._call_with_secrets()
-        args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
+        args, kwargs = self._arguments(wire.decode(self._claimed.input))
         context, function = self._make_context(), self._handler.function
         if isinstance(context, Context):
             return function(context, *args, **kwargs)  # type: ignore[no-any-return]
@@ -277,8 +280,15 @@ class Shift(TaskResources):
 
     async def _call_with_secrets(self) -> Any:
         given = await self.keyring.given(wire.decode(self._claimed.input))
-        args, kwargs = self._handler.arguments(given)
+        args, kwargs = self._arguments(given)
         return await self.keyring.call(self._handler.function, self._make_context(), *args, **kwargs)
+
+    def _arguments(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
+        try:
+            return self._handler.arguments(value)
+        except InvalidInput as error:
+            self._unfit = str(error)
+            raise
 
     def _make_context(self) -> Context | SyncContext:
         context = Context(self)
@@ -337,6 +347,7 @@ class Shift(TaskResources):
             case Park() | UnfitCheckpoint() if (
                 isinstance(self._journal.interruption, DeadlineExceeded) and not self._journal.sagas
             ):
+                self._unfit = str(error)
                 return self._failure_ending(self._journal.interruption)  # it only read the journal for a partial result
             case Park() | UnfitCheckpoint():
                 return self._wait_for_person(r.PARKED, Reason.PARKED, str(error))
