@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,8 +15,10 @@ from onward import Checkpoints, Onward
 from onward.core import record as r
 from onward.engine.shift.rolling import UNFIT_CODE
 from onward.engine.worker import code
+from onward.engine.worker.presence import machine_id
 from onward.errors import OnwardError
-from tests.kit import eventually, not_memory
+from onward.store.port.core import SUSPECT_AFTER, Batch
+from tests.kit import claim, crashes, entry, eventually, join, not_memory, row, together, waiting
 
 pytestmark = not_memory
 """Each app has a database in memory of its own."""
@@ -220,6 +223,35 @@ async def test_an_input_that_only_new_code_takes_waits_for_new_code(url: str) ->
         handle = await new.submit("bill", {"amount": 1, "currency": "EUR"})
         with pytest.raises(OnwardError, match="does not fit"):
             await handle.result(timeout=60)
+
+
+async def test_poison_is_quarantined_though_old_workers_hand_it_back(url: str) -> None:
+    """New workers crash at it. Between two crashes an old worker claims it, and hands it back."""
+    old = old_app(url)
+    async with old:
+        store = old.store
+        new = row("new", machine=machine_id(), pid=os.getpid(), names=("ship",), version="new")
+        await store.workers.join(new, 600)
+        task = await old.submit("ship", 1)
+        (held,) = await claim(store, "new", names=["ship"])
+        weighed = entry(held, key="weigh", data=b'{"result":"weigh"}')
+        await store.save("new", together(Batch([weighed]), waiting(held, None, "queued", ahead=2)))
+        for number in range(SUSPECT_AFTER + 1):
+            await join(store, f"crash {number}")
+            suspect = {"alone": True} if number == SUSPECT_AFTER else {}
+            assert await claim(store, f"crash {number}", names=["ship"], **suspect)
+            await store.workers.rescue([f"crash {number}"])
+            assert await crashes(store, task.id) == number + 1
+            async with old.worker():
+                wanted = "delayed" if number < SUSPECT_AFTER else "quarantined"
+                await eventually(lambda wanted=wanted: _has_reason(old, task.id, wanted), 20)
+
+            async def ready() -> bool:
+                await store.wake()
+                return await _has_reason(old, task.id, "queued")
+
+            if number < SUSPECT_AFTER:
+                await eventually(ready, 20)
 
 
 async def _has_reason(app: Onward, task_id: str, reason: str) -> bool:

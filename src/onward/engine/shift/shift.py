@@ -39,7 +39,7 @@ from onward.engine.shift.locks import LockBlock
 from onward.engine.shift.reads import DeferringSteps
 from onward.engine.shift.replay import Replay
 from onward.engine.shift.resources import JOURNAL_PAGE_SIZE, TaskResources
-from onward.engine.shift.rolling import pass_on, tried_versions
+from onward.engine.shift.rolling import UNFIT_CODE, pass_on, tried_versions
 from onward.engine.shift.saga import Saga
 from onward.engine.shift.scope import SCOPE, Scope
 from onward.engine.shift.services import WorkerServices
@@ -197,11 +197,17 @@ class Shift(TaskResources):
 
     async def _count_idle_shifts(self) -> int:
         """Shifts in a row before this one that recorded nothing. The store's count may be too high: a worker that was taken for
-        dead can still write until another has claimed. Nothing is kept or decoded: the journal may be what kills the worker."""
+        dead can still write until another has claimed. A shift that left the task to another worker does not count. Nothing large is
+        kept or decoded: the journal may be what kills the worker."""
         idle = -1
         async for page in journal_pages(self._read_page, self.task_id, 0, JOURNAL_PAGE_SIZE):
             for record in page:
-                idle = idle + 1 if record.kind == r.SHIFT else idle if record.kind in r.NEWS else 0
+                if record.kind == r.SHIFT:
+                    idle += 1
+                elif record.kind == r.HANDED_BACK and record.value.get("reason") in {UNFIT_CODE, NO_KEY}:
+                    idle = max(idle - 1, 0)
+                elif record.kind not in r.NEWS:
+                    idle = 0
         return idle - 1
 
     async def _read_journal(self) -> None:
