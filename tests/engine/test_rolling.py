@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import math
 import os
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,6 +17,7 @@ from onward.core import record as r
 from onward.engine.shift.rolling import UNFIT_CODE
 from onward.engine.worker import code
 from onward.engine.worker.presence import machine_id
+from onward.engine.worker.worker import Worker
 from onward.errors import OnwardError
 from onward.store.port.core import SUSPECT_AFTER, Batch
 from tests.kit import claim, crashes, entry, eventually, join, not_memory, row, together, waiting
@@ -252,6 +254,20 @@ async def test_poison_is_quarantined_though_old_workers_hand_it_back(url: str) -
 
             if number < SUSPECT_AFTER:
                 await eventually(ready, 20)
+
+
+async def test_after_an_outage_other_workers_count_as_living(url: str) -> None:
+    """The database was away for longer than a lease. The first worker that comes back finds only leases that have ended."""
+    old = old_app(url)
+    async with old, old.worker(slots=1) as worker:
+        assert isinstance(worker, Worker)
+        task = await old.submit("ship", 0, delay=60)
+        new = row("new", machine=machine_id(), pid=os.getpid(), names=("ship",), version="new")
+        for steady in (True, False):
+            worker.lease._steady_since = -math.inf if steady else worker.clock.monotonic()
+            await old.store.workers.join(new, -1)
+            assert await worker.others_may_fit(task.id, {worker.version}) is not steady
+            await old.store.workers.rescue(["new"])
 
 
 async def _has_reason(app: Onward, task_id: str, reason: str) -> bool:
