@@ -256,6 +256,49 @@ async def test_poison_is_quarantined_though_old_workers_hand_it_back(url: str) -
                 await eventually(ready, 20)
 
 
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_mark_that_old_code_passed_by_is_void(url: str, beside: bool) -> None:
+    """New code marks a task, and stops in the step behind the mark. Old code goes on without that step, and new code takes over again."""
+    hangs, hung = [True], asyncio.Event()
+
+    async def weigh() -> None:
+        hung.set()
+        if hangs:
+            await asyncio.sleep(3600)
+
+    def app_of(*, new: bool) -> Onward:
+        app = old_app(url, code="new" if new else "old", grace_s=0.1)
+
+        async def line(ctx: Any) -> str:
+            await _step(ctx, "pack")
+            if new and await ctx.version("weigh"):
+                await ctx.step(weigh)
+            await _step(ctx, "carry")
+            await ctx.signal("go")
+            return await _step(ctx, "deliver")
+
+        @app.task
+        async def send(ctx: Any) -> Any:
+            return (await ctx.gather(line(ctx), line(ctx)))[0] if beside else await line(ctx)
+
+        return app
+
+    old, new = app_of(new=False), app_of(new=True)
+    async with old, new:
+        async with new.worker():
+            task = await new.submit("send")
+            await asyncio.wait_for(hung.wait(), 60)
+        async with old.worker():
+            await eventually(lambda: _has_reason(old, task.id, "signal"))
+        hangs.clear()
+        async with new.worker():
+            for _ in range(2):
+                await new.signal(task.id, "go")
+            assert await task.result(timeout=60) == "deliver"
+        marks = [record.value for record in await new.service.journal(task.id) if record.kind == r.VERSION]
+        assert 0 < marks.count({}) == marks.count({"void": True})
+
+
 async def test_after_an_outage_other_workers_count_as_living(url: str) -> None:
     """The database was away for longer than a lease. The first worker that comes back finds only leases that have ended."""
     old = old_app(url)

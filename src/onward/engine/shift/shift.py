@@ -547,7 +547,7 @@ class Shift(TaskResources):
             return journal.replay.decided[name]
         self._versions = self._versions or {}
         if key not in self._versions:
-            known = key in journal.replay.versions
+            known = journal.replay.takes_mark(key)
             self._versions[key] = new = known or not journal.replay.unread_ahead(scope.path)
             if new and not known:
                 await journal.ensure_may_continue()
