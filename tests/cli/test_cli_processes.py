@@ -19,6 +19,7 @@ import pytest
 
 from onward.cli.output.screen import Screen
 from onward.cli.processes.reload import Watcher
+from onward.cli.processes.supervisor import Supervisor
 from rig.processes import Child
 from rig.server import free_port
 from tests.cli.conftest import ROOT, Output, Run, process
@@ -175,6 +176,73 @@ def test_a_second_signal_exits_at_once(folder: Path, db: str, onward: Run) -> No
         until(lambda: not any(alive(pid) for pid in pids))
 
 
+def test_a_signal_to_all_processes_is_one_signal(folder: Path, db: str, onward: Run) -> None:
+    """systemd sends SIGTERM to the supervisor and to its processes, and the supervisor sends another to these."""
+    with start(folder, "worker", "crowd:app", "--processes", "2", db=db) as crowd:
+        pids = ready_pids(crowd, 2)
+        task_id = onward("submit", "where", "2", "--db", db).out.strip()
+        until(lambda: onward("show", task_id, "--json", "--db", db).json["state"] == "running")
+        for pid in (crowd.pid, *pids):
+            os.kill(pid, signal.SIGTERM)
+        assert crowd.wait() == 0
+        assert len(events(crowd, "stopped")) == 3, "each has ended in order"
+    assert onward("show", task_id, "--json", "--db", db).json["state"] == "completed", "it had its grace"
+
+
+def _supervisor() -> Supervisor:
+    return Supervisor(Screen(argparse.Namespace(json=True)), [["worker", "crowd:app"]])
+
+
+async def test_a_process_that_dies_at_once_for_days_has_the_longest_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = _supervisor()
+    (place,) = supervisor._places
+    supervisor._first_ready.set()
+    supervisor._stopping.set()  # so that the pause is not waited for
+    place.early_deaths = 5000
+    printed: list[str] = []
+    monkeypatch.setattr("onward.cli.processes.supervisor.print_event", lambda _, name, text: printed.append(text))
+    await supervisor._after_death(place, 1, "ended with status 1", 0.5)
+    assert printed == ["process 1 ended with status 1 after 0 s; another one starts in 30 s"]
+
+
+async def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has no memory just now. The other processes go on."""
+    supervisor = _supervisor()
+    (place,) = supervisor._places
+    supervisor._first_ready.set()
+    printed: list[str] = []
+    tries: list[tuple[Any, ...]] = []
+
+    async def no_memory(*words: Any, **_: Any) -> Any:
+        tries.append(words)
+        if len(tries) == 2:
+            supervisor._stopping.set()
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", no_memory)
+    monkeypatch.setattr("onward.cli.processes.supervisor.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("onward.cli.processes.supervisor.print_event", lambda _, name, text: printed.append(text))
+    await supervisor._keep(place)
+    assert len(tries) == 2
+    assert printed[0].startswith(
+        "process 1 could not be started ([Errno 12] Cannot allocate memory) after 0 s; another one"
+    )
+
+
+def test_a_folder_that_must_not_be_entered_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data of a database beside the code."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "app.py").write_text("", encoding="utf-8")
+
+    def forbidden(path: Path, **_: Any) -> Any:
+        if path.name == "pyvenv.cfg":
+            raise PermissionError(13, "Permission denied")
+        return os.stat(path)
+
+    monkeypatch.setattr(Path, "stat", forbidden)
+    assert set(Watcher(tmp_path)._times) == {"app.py"}
+
+
 def two_free_ports() -> int:
     """The first of two free ports that follow each other."""
     while True:
@@ -198,6 +266,8 @@ def test_each_process_has_its_own_metrics_port(folder: Path, db: str) -> None:
 def test_a_wrong_number_of_processes(value: str, onward: Run) -> None:
     wrong = onward("worker", "crowd:app", "--processes", value)
     assert (wrong.status, "nor auto" in wrong.err) == (2, True)
+    ports = onward("worker", "crowd:app", "--processes", "3", "--metrics-port", "65534").sentence
+    assert "need the metrics ports 65534 to 65536" in ports
     assert "256 at most" in onward("worker", "crowd:app", "--processes", "257").sentence
 
 

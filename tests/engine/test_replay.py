@@ -12,6 +12,8 @@ import pytest
 from onward import Context, Onward, State
 from onward.core import record as r
 from onward.core.control import Suspend
+from onward.core.record import Record
+from onward.engine.shift.rolling import tried_versions
 from tests.kit import Lab, claim, dense, eventually, value
 
 # ── code that was changed under a living task ────────────────────────────────────────────────────────────────────────
@@ -150,6 +152,23 @@ async def test_a_handler_that_catches_everything_is_parked_too(lab: Lab) -> None
 
     task = await _changed(lab, _steps("a"), stubborn)
     assert (task.state, task.reason) == (State.WAITING, "parked")
+
+
+def _journal(*kinds: str) -> list[Record]:
+    """A journal of these records. The name of a version stands for a shift that was handed back because it did not fit."""
+    records = []
+    for kind in kinds:
+        unfit = "." not in kind
+        data = b'{"reason":"unfit code","version":"%s"}' % kind.encode() if unfit else b"{}"
+        records.append(Record(len(records) + 1, 2, r.HANDED_BACK if unfit else kind, "", data, 0.0))
+    return records
+
+
+@pytest.mark.parametrize("news", [r.STEP_DONE, r.CHECKPOINT, r.RESUMED, r.CANCEL, r.DEADLINE, r.RETRY])
+def test_tries_count_from_the_last_progress_of_a_task(news: str) -> None:
+    """A task that a person has resumed is tried by every version again: by those that could not go on with it before, too."""
+    assert tried_versions(_journal("old", r.SHIFT, "older", r.SHIFT, r.MESSAGE)) == ["older", "old"]
+    assert tried_versions(_journal("old", news, r.SHIFT, "older", r.SHIFT)) == ["older"]
 
 
 # ── what a handler may not do ────────────────────────────────────────────────────────────────────────────────────────

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import math
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from onward import Onward
+from onward import Checkpoints, Onward
 from onward.core import record as r
-from onward.engine.shift.replay import UNFIT_CODE
+from onward.engine.shift.rolling import UNFIT_CODE
 from onward.engine.worker import code
-from tests.kit import eventually, not_memory
+from onward.engine.worker.presence import machine_id
+from onward.engine.worker.worker import Worker
+from onward.errors import OnwardError
+from onward.store.port.core import SUSPECT_AFTER, Batch
+from tests.kit import claim, crashes, entry, eventually, join, not_memory, row, together, waiting
 
 pytestmark = not_memory
 """Each app has a database in memory of its own."""
@@ -169,6 +175,146 @@ async def test_versions_count_the_tasks_that_each_ran_last(url: str) -> None:
             assert (versions["new"].workers, versions["new"].parked) == (0, 1), "it parked for want of the new code"
             assert (versions["old"].workers, versions["old"].parked) == (1, 0)
         await new.cancel(task.id)
+
+
+async def test_a_checkpoint_that_no_version_accepts_is_parked(url: str) -> None:
+    """The tries are counted also where the journal cannot be replayed at all."""
+
+    def app_of(code: str) -> Onward:
+        app = old_app(url, code=code)
+
+        @app.task(checkpoint=Checkpoints(max_age=0.1))
+        async def count(ctx: Any) -> None:
+            if ctx.restored is None:
+                await ctx.checkpoint(1)
+            await ctx.signal("go")
+
+        return app
+
+    one, other = app_of("one"), app_of("other")
+    async with one, other:
+        async with one.worker():
+            task = await one.submit("count")
+            await eventually(lambda: _has_reason(one, task.id, "signal"))
+        await asyncio.sleep(0.2)  # the checkpoint is too old now
+        async with workers(one, other):
+            await one.signal(task.id, "go")
+            await eventually(lambda: _has_reason(one, task.id, "parked"), 10)
+            assert await _passed_on(one, task.id) >= 1
+
+
+async def test_an_input_that_only_new_code_takes_waits_for_new_code(url: str) -> None:
+    """A client of the new code submits it, and an old worker claims it."""
+    old, new = old_app(url), new_app(url, slots=1)
+
+    @old.task(name="bill")
+    async def old_bill(ctx: Any, amount: int) -> int:
+        del ctx
+        return amount
+
+    @new.task(name="bill")
+    async def new_bill(ctx: Any, amount: int, currency: str) -> str:
+        del ctx
+        return f"{amount} {currency}"
+
+    async with workers(old, new):
+        handles = await new.submit_many("bill", [{"amount": 1, "currency": "EUR"}] * 40)
+        assert [await handle.result(timeout=120) for handle in handles] == ["1 EUR"] * 40
+        assert sum([await _passed_on(new, handle.id) for handle in handles]) > 0, "VOID: the old worker claimed none"
+    async with new, old.worker():
+        handle = await new.submit("bill", {"amount": 1, "currency": "EUR"})
+        with pytest.raises(OnwardError, match="does not fit"):
+            await handle.result(timeout=60)
+
+
+async def test_poison_is_quarantined_though_old_workers_hand_it_back(url: str) -> None:
+    """New workers crash at it. Between two crashes an old worker claims it, and hands it back."""
+    old = old_app(url)
+    async with old:
+        store = old.store
+        new = row("new", machine=machine_id(), pid=os.getpid(), names=("ship",), version="new")
+        await store.workers.join(new, 600)
+        task = await old.submit("ship", 1)
+        (held,) = await claim(store, "new", names=["ship"])
+        weighed = entry(held, key="weigh", data=b'{"result":"weigh"}')
+        await store.save("new", together(Batch([weighed]), waiting(held, None, "queued", ahead=2)))
+        for number in range(SUSPECT_AFTER + 1):
+            await join(store, f"crash {number}")
+            suspect = {"alone": True} if number == SUSPECT_AFTER else {}
+            assert await claim(store, f"crash {number}", names=["ship"], **suspect)
+            await store.workers.rescue([f"crash {number}"])
+            assert await crashes(store, task.id) == number + 1
+            async with old.worker():
+                wanted = "delayed" if number < SUSPECT_AFTER else "quarantined"
+                await eventually(lambda wanted=wanted: _has_reason(old, task.id, wanted), 20)
+
+            async def ready() -> bool:
+                await store.wake()
+                return await _has_reason(old, task.id, "queued")
+
+            if number < SUSPECT_AFTER:
+                await eventually(ready, 20)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_mark_that_old_code_passed_by_is_void(url: str, beside: bool) -> None:
+    """New code marks a task, and stops in the step behind the mark. Old code goes on without that step, and new code takes over again."""
+    hangs, hung = [True], asyncio.Event()
+
+    async def weigh() -> None:
+        hung.set()
+        if hangs:
+            await asyncio.sleep(3600)
+
+    def app_of(*, new: bool) -> Onward:
+        app = old_app(url, code="new" if new else "old", grace_s=0.1)
+
+        async def line(ctx: Any) -> str:
+            await _step(ctx, "pack")
+            if new and await ctx.version("weigh"):
+                await ctx.step(weigh)
+            await _step(ctx, "carry")
+            await ctx.signal("go")
+            return await _step(ctx, "deliver")
+
+        @app.task
+        async def send(ctx: Any) -> Any:
+            return (await ctx.gather(line(ctx), line(ctx)))[0] if beside else await line(ctx)
+
+        return app
+
+    old, new = app_of(new=False), app_of(new=True)
+    async with old, new:
+        async with new.worker():
+            task = await new.submit("send")
+            await asyncio.wait_for(hung.wait(), 60)
+        async with old.worker():
+            await eventually(lambda: _has_reason(old, task.id, "signal"))
+        hangs.clear()
+        async with new.worker():
+            for _ in range(2):
+                await new.signal(task.id, "go")
+            assert await task.result(timeout=60) == "deliver"
+        marks = [record.value for record in await new.service.journal(task.id) if record.kind == r.VERSION]
+        assert 0 < marks.count({}) == marks.count({"void": True})
+
+
+async def test_after_an_outage_other_workers_count_as_living(url: str) -> None:
+    """The database was away for longer than a lease. The first worker that comes back finds only leases that have ended."""
+    old = old_app(url)
+    async with old, old.worker(slots=1) as worker:
+        assert isinstance(worker, Worker)
+        task = await old.submit("ship", 0, delay=60)
+        new = row("new", machine=machine_id(), pid=os.getpid(), names=("ship",), version="new")
+        for steady in (True, False):
+            worker.lease._steady_since = -math.inf if steady else worker.clock.monotonic()
+            await old.store.workers.join(new, -1)
+            assert await worker.others_may_fit(task.id, {worker.version}) is not steady
+            await old.store.workers.rescue(["new"])
+
+
+async def _has_reason(app: Onward, task_id: str, reason: str) -> bool:
+    return (await app.get(task_id)).reason == reason
 
 
 @pytest.mark.slow

@@ -375,6 +375,23 @@ async def test_a_child_of_a_paused_task_is_born_paused(store: Store) -> None:
     assert {again.id for again in await claim(store)} == {child.id for child in children}
 
 
+@pytest.mark.parametrize("reason", ["parked", "quarantined"])
+async def test_a_second_cancel_undoes_a_task_that_was_stuck_in_the_undo(store: Store, reason: str) -> None:
+    """The code of its steps was gone, and is back."""
+    held = await begun(store)
+    await store.save("w1", Batch([entry(held, 1, kind=r.SAGA, key="saga")]))
+    assert (await store.cancel(held.id)).requested
+    assert (await store.cancel(held.id)).requested
+    assert (await kinds(store, held.id)).count(r.CANCEL) == 1, "it is on its way"
+    (again,) = await claim(store, "w1")
+    await store.save("w1", waiting(again, math.inf, reason))
+    assert (await store.cancel(held.id)).requested
+    task = await store.get(held.id)
+    assert task is not None
+    assert (task.state, task.reason) == (State.PENDING, "cancelling")
+    assert [claimed.id for claimed in await claim(store, "w1")] == [held.id]
+
+
 async def test_a_cancel_lifts_the_pause_of_a_task_with_an_open_saga(store: Store) -> None:
     held = await begun(store)
     await store.save("w1", Batch([entry(held, 1, kind=r.SAGA, key="saga")]))

@@ -48,7 +48,7 @@ async def _serve(screen: Screen, app: Onward, args: Namespace, supervised: child
     port = app.settings.port if args.port is None else args.port
     stop = asyncio.Event()
     tls = certificate(app.settings.tls_cert, app.settings.tls_key)
-    with stop_on_signals(stop), _bound(host, port) as bound:
+    with stop_on_signals(stop, supervised), _bound(host, port) as bound:
         if supervised is not None:
             supervised.watch(app.settings.grace_s)
         async with (

@@ -58,7 +58,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _work(screen: Screen, app: Onward, args: Namespace, supervised: child.Supervised | None) -> int:
     stop = asyncio.Event()
-    with stop_on_signals(stop):
+    with stop_on_signals(stop, supervised):
         if supervised is not None:
             supervised.watch(app.settings.grace_s)
         running = app.worker(slots=args.slots, queues=args.queues, intakes=not args.no_intake)
@@ -69,7 +69,8 @@ async def _work(screen: Screen, app: Onward, args: Namespace, supervised: child.
         ):
             print_event(screen, "ready", _introduction(app, worker, args))
             await stop.wait()
-            grace = f", for up to {app.settings.grace_s:g} s; a second signal exits at once" if worker.running else ""
+            second = "; a second signal exits at once" if supervised is None else ""
+            grace = f", for up to {app.settings.grace_s:g} s{second}" if worker.running else ""
             print_event(screen, "stopping", f"handing {count(worker.running, 'task')} back{grace}")
             await worker.stop(app.settings.grace_s)
         print_event(screen, "stopped", f"{count(worker.finished, 'shift')} done")
@@ -87,13 +88,14 @@ def _introduction(app: Onward, worker: RunningWorker, args: Namespace) -> str:
 
 
 @contextlib.contextmanager
-def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """The first SIGTERM or SIGINT sets the event, a second one exits at once."""
+def stop_on_signals(stop: asyncio.Event, supervised: child.Supervised | None = None) -> Iterator[None]:
+    """The first SIGTERM or SIGINT sets the event, a second one exits at once. A supervised process ignores the second: it is the same signal
+    where systemd or a shell sends one to all processes, and the supervisor another. On a second one of its own the supervisor kills it."""
     loop = asyncio.get_running_loop()
     received: list[int] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if received:
+        if received and supervised is None:
             os._exit(128 + number)
         received.append(number)
         loop.call_soon_threadsafe(stop.set)

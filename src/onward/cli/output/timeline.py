@@ -101,7 +101,11 @@ class LineRenderer:
                 event.at, Mark.FAILED, f"{placed_key(event.key)} given up", detail=safe(event.error)
             ),
             r.UNDONE: _undone,
-            r.VERSION: lambda event: Line(event.at, Mark.NOTE, f"{placed_key(event.key)} marked"),
+            r.VERSION: lambda event: Line(
+                event.at,
+                Mark.NOTE,
+                f"{placed_key(event.key)} {'passed by other code' if 'void' in event.fields else 'marked'}",
+            ),
             r.PATCHED: lambda event: Line(event.at, Mark.NOTE, "state", detail=_patch_words(event.fields)),
             r.CHECKPOINT: lambda event: Line(
                 event.at, Mark.NOTE, f"checkpoint {event.fields.get('number', '')}".strip()

@@ -71,5 +71,8 @@ def _files(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_environment(folder: str) -> bool:
-    """Whether a folder is a virtual environment."""
-    return Path(folder, "pyvenv.cfg").exists()
+    """Whether a folder is a virtual environment. One that this user must not enter, such as the data of a database, is none."""
+    try:
+        return Path(folder, "pyvenv.cfg").exists()
+    except OSError:
+        return False

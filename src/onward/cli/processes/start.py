@@ -16,6 +16,7 @@ from onward.errors import UsageError
 
 AUTO = "auto"
 MAX_PROCESSES = 256
+MAX_PORT = 65535
 RELOAD_GRACE_S = "1"
 """Seconds that steps have to end when the code has changed, unless ONWARD_GRACE_S says otherwise: a person waits for the new code."""
 
@@ -26,6 +27,10 @@ def supervise_workers(args: Namespace) -> int:
     if number > MAX_PROCESSES:
         raise UsageError(f"--processes is {MAX_PROCESSES} at most; start more on another machine")
     port = args.metrics_port if args.metrics_port is not None else load_settings({}).metrics_port
+    if port and port + number - 1 > MAX_PORT:
+        raise UsageError(
+            f"{number} processes need the metrics ports {port} to {port + number - 1}, and the highest is {MAX_PORT}"
+        )
     common = [
         "worker",
         args.app,

@@ -37,6 +37,9 @@ STABLE_S = 10.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """The pause before a process is started again that died soon after its start; it doubles up to the second."""
 
+MAX_DOUBLINGS = 10
+"""More would not make the pause longer, and thousands are no number."""
+
 MAX_LINE_BYTES = 1 << 20
 """Bytes of a line of a process that are printed at once."""
 
@@ -112,11 +115,15 @@ class Supervisor:
         while not self._stopping.is_set():
             began = time.monotonic()
             place.changed.clear()
-            status = await self._run_once(place)
+            try:
+                status = await self._run_once(place)
+                how = _ending(status)
+            except OSError as error:  # no memory, too many open files, or a Python that is being replaced
+                status, how = 1, f"could not be started ({error})"
             if not self._stopping.is_set() and not place.changed.is_set():
-                await self._after_death(place, status, time.monotonic() - began)
+                await self._after_death(place, status, how, time.monotonic() - began)
 
-    async def _after_death(self, place: Place, status: int, lived_s: float) -> None:
+    async def _after_death(self, place: Place, status: int, how: str, lived_s: float) -> None:
         """Decide what follows the end of a process that the supervisor did not stop."""
         if status > 0 and not place.ready and self._watcher is not None:  # the process has printed why
             print_event(self._screen, "waiting", "for a change of the code")
@@ -127,31 +134,20 @@ class Supervisor:
             self._stopping.set()
             return
         place.early_deaths = place.early_deaths + 1 if lived_s < STABLE_S else 0
-        pause = min(FIRST_PAUSE_S * 2 ** (place.early_deaths - 1), MAX_PAUSE_S) if place.early_deaths else 0.0
+        pause = (
+            min(FIRST_PAUSE_S * 2 ** min(place.early_deaths - 1, MAX_DOUBLINGS), MAX_PAUSE_S)
+            if place.early_deaths
+            else 0.0
+        )
         again = f"another one starts in {pause:g} s" if pause else "another one starts"
-        print_event(self._screen, "died", f"process {place.number} {_ending(status)} after {lived_s:.0f} s; {again}")
+        print_event(self._screen, "died", f"process {place.number} {how} after {lived_s:.0f} s; {again}")
         await _any_of(self._stopping, place.changed, timeout=pause)
 
     async def _run_once(self, place: Place) -> int:
         """Run a process to its end. Returns its exit status, negative for a signal."""
         place.before, place.finished = place.before + place.finished, 0
         place.running, place.ready = 0, False
-        lifeline, held = os.pipe()
-        reports, report_end = os.pipe()
-        piped = asyncio.subprocess.PIPE if self._screen.live else None
-        try:
-            place.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "onward", *place.words),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=piped,
-                stderr=piped,
-                pass_fds=(lifeline, report_end),
-                process_group=0,
-                env={**os.environ, **self._environment, VARIABLE: f"{lifeline},{report_end}"},
-            )
-        finally:
-            os.close(lifeline)
-            os.close(report_end)
+        place.process, held, reports = await self._spawn(place)
         process = place.process
         if self._stopping.is_set() or place.changed.is_set():  # the signal came before the process
             self._signal(place, signal.SIGTERM)
@@ -167,6 +163,32 @@ class Supervisor:
             await asyncio.gather(*readers, return_exceptions=True)
             os.close(held)
         return status
+
+    async def _spawn(self, place: Place) -> tuple[asyncio.subprocess.Process, int, int]:
+        """Start a process. Returns it, the end of its lifeline that the supervisor holds, and the end of the pipe with its reports."""
+        piped = asyncio.subprocess.PIPE if self._screen.live else None
+        ends: list[int] = []
+        try:
+            lifeline, held = os.pipe()
+            ends += [lifeline, held]
+            reports, report_end = os.pipe()
+            ends += [reports, report_end]
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "onward", *place.words),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=piped,
+                stderr=piped,
+                pass_fds=(lifeline, report_end),
+                process_group=0,
+                env={**os.environ, **self._environment, VARIABLE: f"{lifeline},{report_end}"},
+            )
+        except BaseException:
+            for end in ends:
+                os.close(end)
+            raise
+        os.close(lifeline)
+        os.close(report_end)
+        return process, held, reports
 
     async def _hear(self, place: Place, reports: int) -> None:
         """Read the reports of a process to their end."""

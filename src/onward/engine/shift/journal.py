@@ -91,10 +91,18 @@ class ShiftJournal:
                     self.check_abort(scope)
                 if self.replay.unread:
                     self.replay.check_last(key)
+                if known is None and self._may_write:
+                    for passed in self.replay.pass_marks(scope.path):
+                        self.enqueue(r.VERSION, passed, {"void": True})
         except Park as park:
             raise self.end(park) from None
         self.fast_path = self.replay.exhausted and not (self.aborts or self.interruption or self.recorded_stop)
         return known
+
+    @property
+    def _may_write(self) -> bool:
+        """Whether a record may be written that no code asked for."""
+        return self.writes and not (self.transacting or self.interruption or self.recorded_stop)
 
     async def note(self, kind: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
         """Write a record that belongs to this place of the code, with the next commit. Returns its data, which in a replay are

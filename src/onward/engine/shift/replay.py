@@ -25,9 +25,6 @@ from onward.core.record import Record
 from onward.engine.shift.mail import Mail
 from onward.errors import Fatal, StepFailed
 
-UNFIT_CODE = "unfit code"
-"""The reason of a shift that ended because the worker's code does not fit the journal, and a worker with other code lives."""
-
 STEPS = frozenset({r.STEP_DONE, r.STEP_FAILED, r.ANNOUNCED})
 QUESTION_FIELDS = {r.QUESTION: ("question", "choices"), r.APPROVAL: ("what", "risk", "data"), r.CHILD: ("child",)}
 """The fields of a question: an answer belongs to these, and to no other wait of the same name."""
@@ -116,18 +113,15 @@ class Replay:
         """Effects whose end the journal does not have, by the number of the record that announced them."""
         self._locks: dict[str, Known] = {} if records else _EMPTY
         """Blocks under a lock that the journal does not leave, by their keys."""
-        self._last_call = 0
-        """The number of the last record of a call."""
-        self._passed_on: list[tuple[int, str]] = []
+        self._marks: dict[str, int] = {} if records else _EMPTY
+        """Marks of `ctx.version` after which the journal has no call, with the numbers of their records. The code may not be the one that
+        wrote them."""
         self._signal_waits: dict[str, collections.deque[Known]] | None = None
         """The waits for each signal that were open when the last shift ended, in their order; None until they are asked for."""
         for record in records:
             self._read(record)
-
-    @property
-    def unfit(self) -> list[str]:
-        """The versions of the code that could not go on with this task since its last record of a call, one for each try."""
-        return [version for seq, version in self._passed_on if seq > self._last_call]
+        if self._marks:
+            self._marks = {key: seq for key, seq in self._marks.items() if not self._has_call_after(path_of(key), seq)}
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -229,11 +223,28 @@ class Replay:
         return self.unread - sum(count(gather, 0) - count(scope, 0) for scope, gather in _ancestry(path) if gather)
 
     def _following(self, path: str) -> Iterable[Known]:
-        ways = _ancestry(path)
         for at, queue in self._queues.items():
-            beside = any(gather and at.startswith(gather) and not _within(at, scope) for scope, gather in ways)
-            if queue and at != path and not beside:
+            if queue and at != path and not _beside(path, at):
                 yield queue[0]
+
+    def _has_call_after(self, path: str, seq: int) -> bool:
+        return any(queue and queue[-1].seq > seq and not _beside(path, at) for at, queue in self._queues.items())
+
+    def takes_mark(self, key: str) -> bool:
+        """Whether the journal has this mark of `ctx.version`, for which the code asks now."""
+        self._marks.pop(key, None)
+        return key in self.versions
+
+    def pass_marks(self, path: str) -> Sequence[str]:
+        """The marks that are void, now that the code makes a new call here without having asked for them. The code that wrote them would
+        have made another call: it finds them gone, and does as for a task that had passed them before."""
+        if not self._marks:
+            return ()
+        passed = [key for key in self._marks if not _beside(path_of(key), path)]
+        for key in passed:
+            del self._marks[key]
+            self.versions = without_name(self.versions, key)
+        return passed
 
     def waits_before(self, signal: str, seq: int) -> bool:
         """Whether a wait for this signal began before the one with this number, and the handler has not come to it again."""
@@ -261,8 +272,8 @@ class Replay:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the handler has asked for all records: from here on each call is new."""
-        return not (self.unread or self._retries)
+        """Whether the handler has asked for all records: from here on each call is new, and no mark is open."""
+        return not (self.unread or self._retries or self._marks)
 
     @property
     def in_lock(self) -> bool:
@@ -289,8 +300,12 @@ class Replay:
                 self._leave_lock(record)
             case r.SLEPT | r.WAITED:
                 self._finish_wait(record)
+            case r.VERSION if "void" in record.value:
+                self.versions = without_name(self.versions, record.key)
+                self._marks.pop(record.key, None)
             case r.VERSION:
                 self.versions = with_name(self.versions, record.key)
+                self._marks[record.key] = record.seq
             case r.CHECKPOINT:
                 self._restore(record)
             case r.HEARD:
@@ -332,8 +347,6 @@ class Replay:
                 self.stop = record.kind
             case r.SHIFT if self.started_at is None:
                 self.started_at = record.at
-            case r.HANDED_BACK if record.value.get("reason") == UNFIT_CODE:
-                self._passed_on.append((record.seq, record.value["version"]))
 
     def _restart(self, record: Record) -> None:
         """The database was restored. The task may have acted since on verdicts that an effect did not happen: they are void."""
@@ -345,7 +358,15 @@ class Replay:
     def _restore(self, record: Record) -> None:
         """Begin anew at a checkpoint: it stands for all records before it."""
         saved, self.fresh_at = checkpoint.read(record), record.at
-        for table in (self._queues, self._unread, self._retries, self._rounds, self._announced, self._locks):
+        for table in (
+            self._queues,
+            self._unread,
+            self._retries,
+            self._rounds,
+            self._announced,
+            self._locks,
+            self._marks,
+        ):
             table.clear()
         self.unread, self.open_sagas = 0, frozenset()
         self.checkpoint_seq = record.seq
@@ -365,7 +386,6 @@ class Replay:
 
     def _add(self, record: Record, more: Mapping[str, Any] = MappingProxyType({}), *, over: bool = True) -> None:
         data = {**record.value, **more} if more else record.value
-        self._last_call = record.seq
         self._queue_of(record.key).append(Known(record.key, record.kind, data, record.seq, over))
         self._count(path_of(record.key), 1)
 
@@ -530,6 +550,11 @@ def _ancestry(path: str) -> tuple[tuple[str, str], ...]:
 def _enclosing(path: str) -> list[str]:
     """The paths of the scopes around a scope, the handler's own line first."""
     return ["", *(scope for scope, _ in _ancestry(path))][:-1] if path else []
+
+
+def _beside(path: str, other: str) -> bool:
+    """Whether two scopes are in different branches of one gather."""
+    return any(gather and other.startswith(gather) and not _within(other, scope) for scope, gather in _ancestry(path))
 
 
 def _within(path: str, scope: str) -> bool:

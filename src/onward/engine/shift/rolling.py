@@ -8,14 +8,18 @@ parked for a person.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from onward.core import record as r
+from onward.core.record import Record
 from onward.core.task import Reason
-from onward.engine.shift.replay import UNFIT_CODE, Replay
 from onward.engine.shift.services import WorkerServices
 from onward.store.port.core import Claimed, End, Wait
 
 log = logging.getLogger("onward.shift")
+
+UNFIT_CODE = "unfit code"
+"""The reason of a shift that ended because the worker's code does not fit the journal, and a worker with other code lives."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 10.0
 """Seconds before the task can be claimed again. The pause doubles with each try."""
@@ -23,12 +27,25 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 10.0
 MAX_TRIES = 1000
 """Tries in a row that brought the task no further. After that it is parked: the workers with other code may be unable to claim it."""
 
+_WITHOUT_PROGRESS = r.NEWS | {r.SHIFT, r.MESSAGE}
+
+
+def tried_versions(records: Sequence[Record]) -> list[str]:
+    """The versions that could not go on with a task, one for each try, since the task came further or a person resumed it."""
+    tried = []
+    for record in reversed(records):
+        if record.kind == r.HANDED_BACK:
+            if (data := record.value).get("reason") == UNFIT_CODE:
+                tried.append(data["version"])
+        elif record.kind not in _WITHOUT_PROGRESS:
+            break
+    return tried
+
 
 async def pass_on(
-    services: WorkerServices, claimed: Claimed, attempt: int, replay: Replay, why: str
+    services: WorkerServices, claimed: Claimed, attempt: int, tried: Sequence[str], why: str
 ) -> tuple[str, dict[str, str], End | Wait] | None:
     """How a shift ends whose code does not fit the journal, when a worker with other code may fit; None when the task is to be parked."""
-    tried = replay.unfit
     if len(tried) >= MAX_TRIES or not await services.others_may_fit(claimed.id, {*tried, services.version}):
         return None
     log.info("task %s is handed to a worker with other code: %s", claimed.id, why)

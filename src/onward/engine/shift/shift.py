@@ -39,7 +39,7 @@ from onward.engine.shift.locks import LockBlock
 from onward.engine.shift.reads import DeferringSteps
 from onward.engine.shift.replay import Replay
 from onward.engine.shift.resources import JOURNAL_PAGE_SIZE, TaskResources
-from onward.engine.shift.rolling import pass_on
+from onward.engine.shift.rolling import UNFIT_CODE, pass_on, tried_versions
 from onward.engine.shift.saga import Saga
 from onward.engine.shift.scope import SCOPE, Scope
 from onward.engine.shift.services import WorkerServices
@@ -51,6 +51,7 @@ from onward.errors import (
     DeadlineExceeded,
     EncryptionKeyMissing,
     Expired,
+    InvalidInput,
     OnwardError,
     StepFailed,
     StoreUnavailable,
@@ -92,6 +93,10 @@ class Shift(TaskResources):
     _submit_slots: asyncio.Semaphore | None = None
     _versions: dict[str, bool] | None = None
     """What `ctx.version` returned in this shift, by key."""
+    _tried: Sequence[str] = ()
+    """The versions of the code that could not go on with this task since it came further, one for each try."""
+    _unfit: str = ""
+    """Why other code may go on with a task that fails here: this handler does not take its input, or could not read its partial result."""
 
     def __init__(self, services: WorkerServices, claimed: Claimed, handler: Handler) -> None:
         self._services, self._claimed, self._handler = services, claimed, handler
@@ -126,9 +131,9 @@ class Shift(TaskResources):
         CURRENT_TASK.set(self._claimed)
         try:
             kind, data, ending = await self._run_to_ending()
-            if kind == r.PARKED:
-                why = self._may_log(data["reason"])
-                passed = await pass_on(self._services, self._claimed, self.attempt, self._journal.replay, why)
+            if kind == r.PARKED or self._unfit:
+                why = self._may_log(data["reason"] if kind == r.PARKED else self._unfit)
+                passed = await pass_on(self._services, self._claimed, self.attempt, self._tried, why)
                 kind, data, ending = passed or (kind, data, ending)
             await self._settle(kind, data, ending)
         except Fenced:
@@ -192,18 +197,26 @@ class Shift(TaskResources):
 
     async def _count_idle_shifts(self) -> int:
         """Shifts in a row before this one that recorded nothing. The store's count may be too high: a worker that was taken for
-        dead can still write until another has claimed. Nothing is kept or decoded: the journal may be what kills the worker."""
+        dead can still write until another has claimed. A shift that left the task to another worker does not count. Nothing large is
+        kept or decoded: the journal may be what kills the worker."""
         idle = -1
         async for page in journal_pages(self._read_page, self.task_id, 0, JOURNAL_PAGE_SIZE):
             for record in page:
-                idle = idle + 1 if record.kind == r.SHIFT else idle if record.kind in r.NEWS else 0
+                if record.kind == r.SHIFT:
+                    idle += 1
+                elif record.kind == r.HANDED_BACK and record.value.get("reason") in {UNFIT_CODE, NO_KEY}:
+                    idle = max(idle - 1, 0)
+                elif record.kind not in r.NEWS:
+                    idle = 0
         return idle - 1
 
     async def _read_journal(self) -> None:
         replay, lost = self._journal.replay, lost_from(self._options.get("lost"))  # its parent or schedule lost time
         if self._claimed.shift > 2:  # more than its submit is there
             records = await self._read_since_checkpoint(self.task_id)
-            replay = Replay([record for record in records if record.seq <= self._claimed.shift], lost)
+            records = [record for record in records if record.seq <= self._claimed.shift]
+            self._tried = tried_versions(records)  # before the replay, which may refuse a checkpoint
+            replay = Replay(records, lost)
         elif lost is not None:
             replay.lost = lost
         if replay.forked == self._claimed.shift - 1:  # no shift of this task has begun anything
@@ -265,7 +278,7 @@ class Shift(TaskResources):
     def _call_handler(self) -> Coroutine[Any, Any, Any]:
         if secret.MARK in self._claimed.input or self._handler.takes.secrets:
             return self._call_with_secrets()
-        args, kwargs = self._handler.arguments(wire.decode(self._claimed.input))
+        args, kwargs = self._arguments(wire.decode(self._claimed.input))
         context, function = self._make_context(), self._handler.function
         if isinstance(context, Context):
             return function(context, *args, **kwargs)  # type: ignore[no-any-return]
@@ -273,8 +286,15 @@ class Shift(TaskResources):
 
     async def _call_with_secrets(self) -> Any:
         given = await self.keyring.given(wire.decode(self._claimed.input))
-        args, kwargs = self._handler.arguments(given)
+        args, kwargs = self._arguments(given)
         return await self.keyring.call(self._handler.function, self._make_context(), *args, **kwargs)
+
+    def _arguments(self, value: Any) -> tuple[list[Any], dict[str, Any]]:
+        try:
+            return self._handler.arguments(value)
+        except InvalidInput as error:
+            self._unfit = str(error)
+            raise
 
     def _make_context(self) -> Context | SyncContext:
         context = Context(self)
@@ -333,6 +353,7 @@ class Shift(TaskResources):
             case Park() | UnfitCheckpoint() if (
                 isinstance(self._journal.interruption, DeadlineExceeded) and not self._journal.sagas
             ):
+                self._unfit = str(error)
                 return self._failure_ending(self._journal.interruption)  # it only read the journal for a partial result
             case Park() | UnfitCheckpoint():
                 return self._wait_for_person(r.PARKED, Reason.PARKED, str(error))
@@ -526,7 +547,7 @@ class Shift(TaskResources):
             return journal.replay.decided[name]
         self._versions = self._versions or {}
         if key not in self._versions:
-            known = key in journal.replay.versions
+            known = journal.replay.takes_mark(key)
             self._versions[key] = new = known or not journal.replay.unread_ahead(scope.path)
             if new and not known:
                 await journal.ensure_may_continue()

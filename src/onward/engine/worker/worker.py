@@ -290,9 +290,10 @@ class Worker:
     async def others_may_fit(self, task_id: str, tried: AbstractSet[str]) -> bool:
         """See `WorkerServices`."""
         task, workers = await self.store.get(task_id), await self.store.workers.list()
+        anyone = not self.lease.may_judge()  # after an outage the leases of all have ended
         return task is not None and any(
             row.version not in tried
-            and row.lease_until > self.now()
+            and (anyone or row.lease_until > self.now())
             and task.task in row.names
             and (not row.queues or task.queue in row.queues)
             for row in workers

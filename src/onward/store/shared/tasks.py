@@ -241,10 +241,11 @@ async def _cancel(connection: Connection, task_id: str) -> Stopped:
     row = await connection.first("queue_row", id=task_id)
     if row is None:
         return Stopped(False)
-    _, attempt, worker, _, gate = row
+    reason, attempt, worker, _, gate = row
     held = worker is not None
+    stuck = reason in NEEDS_A_PERSON and not held  # for want of code that fits: it tries again
     sagas, cancelling, undos = await connection.first("saga_state", id=task_id)
-    if (must_undo := sagas + undos > 0) and cancelling > 0:
+    if (must_undo := sagas + undos > 0) and cancelling > 0 and not stuck:
         return Stopped(True, requested=True)
     head, _ = await connection.first("head", id=task_id)
     await connection.run("outsider_record", id=task_id, seq=head + 1, kind=CANCEL, data=b"{}")

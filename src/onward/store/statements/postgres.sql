@@ -424,7 +424,8 @@ WITH mine AS MATERIALIZED (
 ), gone AS (
     DELETE FROM onward_queue WHERE task_id = ANY(:end_ids::text[]) AND (SELECT count(*) FROM mine) >= 0 RETURNING 1
 ), parted AS (
-    UPDATE onward_queue q SET worker = NULL, attempt = w.attempt, crashes = 0,
+    UPDATE onward_queue q SET worker = NULL, attempt = w.attempt,
+        crashes = CASE WHEN w.reason = 'delayed' THEN q.crashes ELSE 0 END,  -- this worker could not do it, and has not survived it
         due_at = CASE WHEN q.paused THEN 'Infinity' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.due_at END,
         reason = CASE WHEN q.paused THEN 'paused' WHEN q.inbox = w.inbox OR w.inbox IS NULL THEN w.reason ELSE 'queued' END,
         gate = CASE WHEN w.reason = 'quota' THEN NULL ELSE q.gate END  -- the quota of an outside service is no gate

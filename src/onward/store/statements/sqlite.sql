@@ -196,8 +196,9 @@ INSERT INTO onward_outcomes (task_id, state, attempt, seq, finished_at) VALUES (
 
 -- name: part
 -- The task waits, or is ready for another worker. A wait of a task that has not read all its messages ends at once. A task that waits
--- for the quota of an outside service has no gate.
-UPDATE onward_queue SET worker = NULL, attempt = ?4, crashes = 0,
+-- for the quota of an outside service has no gate. Crashes of a task that is delayed still count: this worker could not do it, and has not
+-- survived it.
+UPDATE onward_queue SET worker = NULL, attempt = ?4, crashes = CASE WHEN ?3 = 'delayed' THEN crashes ELSE 0 END,
     due_at = CASE WHEN paused THEN 9e999 WHEN inbox = ?5 OR ?5 IS NULL THEN ?2 END,
     reason = CASE WHEN paused THEN 'paused' WHEN inbox = ?5 OR ?5 IS NULL THEN ?3 ELSE 'queued' END,
     gate = CASE WHEN ?3 = 'quota' THEN NULL ELSE gate END
