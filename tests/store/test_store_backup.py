@@ -23,8 +23,10 @@ from onward.app.connect import open_shelf
 from onward.artifacts.keeper import Shelf
 from onward.core import record as r
 from onward.core.epoch import FIRST
+from onward.core.event import event
 from onward.core.task import State
 from onward.errors import BackupDamaged, EpochEnded, UsageError
+from onward.store.port.outbox import DELIVERED, Settled, Taken
 from rig.postgres import Postgres
 from tests.kit import new, not_memory, only_file, only_postgres, row, sql
 
@@ -341,6 +343,56 @@ async def test_tokens_of_locks_never_go_back(fresh_url: str, tmp_path: Path) -> 
     await restore(fresh_url, tmp_path / "copy", overwrite=True)
     async with opened(fresh_url) as app, app.lock("printer") as lock:
         assert first < lost < lock.token
+
+
+@not_memory
+async def test_tokens_of_locks_do_not_go_back_when_a_backup_is_restored_twice(
+    fresh_url: str, other_url: str, tmp_path: Path
+) -> None:
+    """Also not in a place that does not know of the restore before."""
+    tokens: list[int] = []
+    async with opened(fresh_url) as app, app.lock("printer") as lock:
+        tokens.append(lock.token)
+    await back_up(fresh_url, tmp_path / "copy")
+    for url in (fresh_url, fresh_url, other_url):
+        await restore(url, tmp_path / "copy", overwrite=True)
+        async with opened(url) as app:
+            for _ in range(3):
+                async with app.lock("printer") as lock:
+                    tokens.append(lock.token)
+    assert tokens == sorted(set(tokens))
+
+
+@not_memory
+async def test_events_after_each_restore_of_a_backup_have_ids_of_their_own(
+    fresh_url: str, other_url: str, tmp_path: Path
+) -> None:
+    """The records of one number are other ones each time. Before the backup no id changes."""
+    told: list[str] = []
+    async with opened(fresh_url, webhook_secret=SECRET) as app:
+        await app.service.subscriptions.make("https://example.com/hook", ["*"])
+        (task,) = await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+    for url in (fresh_url, fresh_url, other_url):
+        await restore(url, tmp_path / "copy", overwrite=True)
+        async with opened(url, webhook_secret=SECRET) as app:
+            await app.store.cancel(task.id)
+            rows = {row.record.kind: row async for row in _outgoing(app)}
+            told.append(rows[r.CANCELLED].id)
+            assert event(task.id, rows[r.CANCELLED].record, r.CANCELLED, rows[r.CANCELLED].origin).id != f"{task.id}.4"
+            assert rows[r.SUBMITTED].id == str(rows[r.SUBMITTED].key), "sent before the backup, perhaps"
+    assert len(set(told)) == 3, told
+
+
+async def _outgoing(app: Onward) -> AsyncIterator[Taken]:
+    """All that a relay would send, in its order."""
+    outbox = app.store.outbox
+    lanes = await outbox.lanes()
+    assert lanes is not None
+    while taken := await outbox.take(lanes[0].name, 100, "me", 60.0):
+        for event_ in taken:
+            yield event_
+        await outbox.settle("me", [Settled(one.key, one.attempts, DELIVERED, 0.0, "") for one in taken])
 
 
 @not_memory
