@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ from onward.app.application import VERSION
 from onward.app.connect import open_shelf
 from onward.artifacts.keeper import Shelf
 from onward.core import record as r
-from onward.core.epoch import FIRST
+from onward.core.epoch import FIRST, lost_at
 from onward.core.event import event
 from onward.core.task import State
-from onward.errors import BackupDamaged, EpochEnded, UsageError
+from onward.errors import BackupDamaged, EpochEnded, StoreUnavailable, UsageError
 from onward.store.port.outbox import DELIVERED, Settled, Taken
+from onward.store.sqlite.backup import SqliteBackups
 from rig.postgres import Postgres
 from tests.kit import new, not_memory, only_file, only_postgres, row, sql
 
@@ -426,6 +428,86 @@ async def test_a_living_worker_is_fenced_and_a_new_one_goes_on(fresh_url: str, t
             assert [record.kind for record in await fresh.service.journal(handle.id)] == kinds
     assert kinds.count(r.RESTORED) == 1
     assert done == ["old first", "old slow", "new slow"]
+
+
+@only_file
+async def test_the_lost_time_lasts_until_no_earlier_process_can_write(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick that an old worker fires while the file is prepared may have had effects."""
+    migrate, written_at = SqliteBackups._migrate, [0.0]
+    async with opened(fresh_url) as old:
+        await back_up(fresh_url, tmp_path / "copy")
+
+        async def slow(backups: Any, path: Path) -> None:
+            await migrate(backups, path)
+            await asyncio.sleep(0.2)
+            (task,) = await old.store.submit([new()])
+            written_at[0] = (await old.store.journal(task.id))[0].at
+
+        monkeypatch.setattr(SqliteBackups, "_migrate", slow)
+        restored = await restore(fresh_url, tmp_path / "copy", overwrite=True)
+        assert lost_at(restored.epoch, written_at[0]) is not None
+    async with opened(fresh_url) as app:
+        assert app.store.epoch == restored.epoch
+
+
+@only_file
+async def test_a_worker_that_starts_during_the_restore_is_waited_for(fresh_url: str, tmp_path: Path) -> None:
+    async with opened(fresh_url) as app:
+        await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+    restoring = asyncio.ensure_future(restore(fresh_url, tmp_path / "copy", overwrite=True, lease_s=1.0))
+    await asyncio.sleep(0.6)
+    assert not restoring.done()
+    async with opened(fresh_url) as late:
+        joined_at = time.monotonic()
+        await late.store.workers.join(row("late"), 3.0)
+        await restoring
+        assert time.monotonic() - joined_at >= 2.9
+        with pytest.raises(EpochEnded):
+            await late.store.submit([new()])
+
+
+@only_file
+async def test_a_worker_that_starts_at_the_last_moment_stops_the_restore(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(fresh_url) as app:
+        await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+    async with opened(fresh_url) as app:
+        (later,) = await app.store.submit([new()])
+
+    async def careless(*_: Any) -> None:
+        async with opened(fresh_url) as late:
+            await late.store.workers.join(row("late"), 30.0)
+
+    monkeypatch.setattr(SqliteBackups, "_quieten", careless)
+    with pytest.raises(StoreUnavailable, match="stop them"):
+        await restore(fresh_url, tmp_path / "copy", overwrite=True)
+    async with opened(fresh_url) as app:
+        assert await app.store.get(later.id) is not None
+
+
+@only_file
+async def test_a_prepared_file_without_its_epoch_is_not_put_in_place(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its log could not be copied into it."""
+    async with opened(fresh_url) as app:
+        (kept,) = await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+
+    async def nothing(*_: Any) -> None: ...
+
+    monkeypatch.setattr(SqliteBackups, "_begin", nothing)
+    for url in (fresh_url, f"sqlite:///{tmp_path / 'new.db'}"):
+        with pytest.raises(StoreUnavailable, match="epoch"):
+            await restore(url, tmp_path / "copy", overwrite=True)
+    assert not (tmp_path / "new.db").exists()
+    async with opened(fresh_url) as app:
+        assert await app.store.get(kept.id) is not None
 
 
 @only_postgres
