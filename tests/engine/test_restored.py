@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import types
 from typing import Any
 
 import pytest
 
+from onward.brokers.intake import Intake, IntakeSpec, _Item
+from onward.brokers.message import Received
 from onward.brokers.publishing import Brokers
 from onward.core import record as r
 from onward.core.epoch import Epoch
@@ -245,6 +248,39 @@ async def test_a_tick_of_the_lost_time_is_in_doubt_and_a_later_one_is_not() -> N
         await drain(app)
         assert len(await app.store.listing.doubts(10)) == 1
         assert world == []
+
+
+async def test_a_dead_letter_that_is_tried_again_after_the_restore() -> None:
+    """It may have been a task after the backup before. One that died later was none."""
+    app, world = memory_app(), list[str]()
+
+    @app.task
+    async def pay(ctx: Any, order: int) -> str:
+        async def charge() -> str:
+            world.append(f"charge {order}")
+            return "paid"
+
+        return str(await ctx.step(charge, effect="once"))
+
+    async with app:
+        spec = IntakeSpec("orders", "redis", "orders", {"*": "pay"})
+        intake = Intake(spec, lambda: None, app.service, app.store, app.clock, app._ids)  # type: ignore[arg-type,return-value]
+
+        async def bury(order: int) -> None:
+            received = Received({"id": f"m{order}"}, str(order).encode(), "1", f"m{order}")
+            await intake._bury([_Item(received, None, "no handler")])
+
+        await bury(1)
+        await app.clock.move("1m")
+        await begin_epoch(app)
+        await app.clock.move("1m")
+        await bury(2)
+        await app.dead_letters.redrive(intake="orders")
+        broker: Any = types.SimpleNamespace(hold=lambda _: asyncio.sleep(0))
+        await intake._redrive_some(broker)
+        (left,) = await drain(app)
+        assert left.reason == "in_doubt"
+        assert world == ["charge 2"]
 
 
 async def test_a_transaction_is_in_doubt_where_the_tables_of_the_application_did_not_go_back() -> None:
