@@ -200,6 +200,30 @@ async def test_an_artifact_that_is_pruned_during_the_backup_is_in_it(fresh_url: 
     assert manifest.artifacts == {"count": 2, "bytes": 9}
 
 
+@not_memory
+async def test_artifacts_that_an_old_worker_prunes_during_the_restore_come_back(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "shelf")
+    shelf = open_shelf(place)
+    assert shelf is not None
+    task = new()
+    async with opened(fresh_url) as app:
+        await app.store.submit([task])
+        shelf.put(task.id, "0" * 32, b"kept")
+        await back_up(fresh_url, tmp_path / "copy", shelf)
+        kind: Any = type(app.store.backups)
+        restore_tables = kind.restore
+
+    async def slow(backups: Any, *args: Any) -> Any:
+        shelf.drop(task.id)
+        return await restore_tables(backups, *args)
+
+    monkeypatch.setattr(kind, "restore", slow)
+    await restore(fresh_url, tmp_path / "copy", overwrite=True, shelf=shelf)
+    assert shelf.get(task.id, "0" * 32) == b"kept"
+
+
 # ── whole or not at all ──────────────────────────────────────────────────────────────────────────────────────────────
 
 

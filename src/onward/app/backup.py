@@ -22,6 +22,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,7 +180,11 @@ async def restore(
     if manifest.artifacts is not None and shelf is not None:
         await asyncio.to_thread(_put_artifacts, shelf, folder, tell)
     how = Restoring(manifest.tables.moment, overwrite, lease_s)
-    return Restored(manifest, await backups.restore(folder, manifest.tables, how, tell))
+    epoch = await backups.restore(folder, manifest.tables, how, tell)
+    if manifest.artifacts is not None and shelf is not None:  # an old worker may have pruned some until it was stopped
+        there = await asyncio.to_thread(lambda: set(shelf.names()))
+        await asyncio.to_thread(_put_artifacts, shelf, folder, tell, there)
+    return Restored(manifest, epoch)
 
 
 async def begin_epoch(backups: Backups, *, lease_s: float, tell: Tell) -> Restored:
@@ -231,9 +236,12 @@ def verify(folder: Path, manifest: Manifest, tell: Tell) -> None:
         raise BackupDamaged(folder, f"it lists {count:,} artifacts, and had {manifest.artifacts['count']:,}")
 
 
-def _put_artifacts(shelf: Shelf, folder: Path, tell: Tell) -> None:
+def _put_artifacts(shelf: Shelf, folder: Path, tell: Tell, there: AbstractSet[tuple[str, str]] = frozenset()) -> None:
+    """Put those artifacts in place that are not there."""
     done, reported_at = 0, time.monotonic()
     for task_id, name, size, _ in _listed(folder):
+        if (task_id, name) in there:
+            continue
         shelf.put(task_id, name, (folder / ARTIFACTS / task_id / name).read_bytes())
         done += size
         if time.monotonic() - reported_at > REPORT_EVERY_S:

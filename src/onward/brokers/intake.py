@@ -23,9 +23,9 @@ from onward.brokers.message import Message, Received, Unreadable
 from onward.brokers.port import Source
 from onward.core import mask
 from onward.core.clock import Clock
-from onward.core.epoch import Lost, lost_at
 from onward.core.crash import crashpoint
 from onward.core.durations import Duration
+from onward.core.epoch import Lost, lost_at
 from onward.core.ids import Ids
 from onward.core.sealed import ENCRYPTED_TEXT
 from onward.core.shutdown import end_tasks
