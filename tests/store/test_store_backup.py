@@ -305,6 +305,43 @@ async def test_a_backup_of_a_newer_program_is_refused(fresh_url: str, tmp_path: 
         await restore(fresh_url, tmp_path / "copy", overwrite=True)
 
 
+@only_file
+@pytest.mark.parametrize("from_byte", [0, 4096])
+def test_a_damaged_file_is_not_replaced_in_place(fresh_url: str, tmp_path: Path, from_byte: int) -> None:
+    async def make() -> None:
+        async with opened(fresh_url) as app:
+            await app.store.submit([new()])
+        await back_up(fresh_url, tmp_path / "copy")
+
+    asyncio.run(make())
+    path = Path(fresh_url.removeprefix("sqlite:///"))
+    data = path.read_bytes()
+    path.write_bytes(data[:from_byte] + b"\xaa" * (len(data) - from_byte))
+    with pytest.raises(StoreUnavailable, match="move it away"):
+        asyncio.run(restore(fresh_url, tmp_path / "copy", overwrite=True))
+    path.rename(tmp_path / "damaged.db")
+    asyncio.run(restore(fresh_url, tmp_path / "copy", overwrite=True))
+
+
+@not_memory
+async def test_a_manifest_names_no_other_tables_than_ours(fresh_url: str, tmp_path: Path) -> None:
+    """It may come from elsewhere, and its names become SQL and paths."""
+    async with opened(fresh_url) as app:
+        (kept,) = await app.store.submit([new()])
+    manifest = await back_up(fresh_url, tmp_path / "copy")
+    if manifest.kind == "sqlite":
+        return  # no name of a table is in it
+    for name in ("onward_tasks; DROP TABLE onward_queue", "../../secret", "pg_authid", "onward_nothing"):
+        tables = [*manifest.tables.details["tables"], {"name": name, "columns": ["a"], "rows": 0}]
+        forged = manifest._replace(tables=manifest.tables._replace(details={"tables": tables, "triggers": []}))
+        (tmp_path / "copy" / "manifest.json").unlink()
+        backup._write_manifest(tmp_path / "copy", forged)
+        with pytest.raises(BackupDamaged):
+            await restore(fresh_url, tmp_path / "copy", overwrite=True)
+    async with opened(fresh_url) as app:
+        assert await app.store.get(kept.id) is not None
+
+
 # ── the epoch ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

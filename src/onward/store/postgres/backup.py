@@ -21,7 +21,7 @@ from typing import Any
 import asyncpg
 
 from onward.core.epoch import Epoch
-from onward.errors import StoreUnavailable, UsageError
+from onward.errors import BackupDamaged, StoreUnavailable, UsageError
 from onward.store import migrate
 from onward.store.migrate import SCRIPTED
 from onward.store.port.backup import Progress, Restoring, Snapshot, Tell
@@ -148,7 +148,11 @@ class PostgresBackups:
             number = 1 + max(snapshot.epoch, await _epoch_number(connection))
             await self._drop(connection, present)
             await self._make(connection, snapshot)
+            own = {row[0] for row in await connection.fetch(S["own_tables"].sql)}
             for table in snapshot.details["tables"]:
+                name = str(table["name"])
+                if name not in own or f"{FOLDER}/{name}.copy" not in snapshot.files:
+                    raise BackupDamaged(folder, f"its manifest names a table that is none ({name:.80})")
                 await self._copy_in(connection, table, folder, tell)
             await _set_sequences(connection)
             await self._finish_migrations(connection, snapshot)

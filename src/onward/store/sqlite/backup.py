@@ -98,6 +98,7 @@ class SqliteBackups:
         if not self._path.parent.is_dir():
             raise UsageError(f"the folder of {self._where} does not exist; make it first")
         if overwrite:
+            self._check_sound()
             return
         if self._path.exists():
             with Plainly(self._where), _opened(str(self._path)) as connection:
@@ -106,6 +107,22 @@ class SqliteBackups:
             raise UsageError(
                 f"{', '.join(left)} is left of a database file that is gone, and would be taken for a part of the restored one; move it away"
             )
+
+    def _check_sound(self) -> None:
+        """Raise StoreUnavailable for a file that SQLite cannot read: it cannot write into it either."""
+        if not self._path.exists():
+            return
+        with Plainly(self._where), _opened(str(self._path)) as connection:
+            try:
+                _epoch_number(connection)
+                _lease_left(connection, 0.0)
+                return
+            except (apsw.CorruptError, apsw.NotADBError) as error:
+                why = str(error)
+        raise StoreUnavailable(
+            f"{self._where} is damaged, or no database ({why}), and cannot be replaced in place; stop the processes that use it, "
+            "move it away together with its -wal and -shm, and restore again"
+        )
 
     def _check_empty(self, connection: apsw.Connection) -> None:
         tables = _tables(connection)
