@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import errno
 import json
 import shutil
 import time
@@ -26,7 +27,7 @@ from onward.core import record as r
 from onward.core.epoch import FIRST, lost_at
 from onward.core.event import event
 from onward.core.task import State
-from onward.errors import BackupDamaged, EpochEnded, StoreUnavailable, UsageError
+from onward.errors import BackupDamaged, DiskFull, EpochEnded, StoreUnavailable, UsageError
 from onward.store.port.outbox import DELIVERED, Settled, Taken
 from onward.store.sqlite.backup import SqliteBackups
 from rig.postgres import Postgres
@@ -340,6 +341,79 @@ async def test_a_manifest_names_no_other_tables_than_ours(fresh_url: str, tmp_pa
             await restore(fresh_url, tmp_path / "copy", overwrite=True)
     async with opened(fresh_url) as app:
         assert await app.store.get(kept.id) is not None
+
+
+@not_memory
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "no room left to write to the backup"),
+        (PermissionError(errno.EACCES, "Permission denied", "manifest.json"), "check the folder and its permissions"),
+        (DiskFull("SQLite file x.db"), "no room left to write to the backup"),
+    ],
+)
+async def test_a_backup_that_cannot_be_written_says_where(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+) -> None:
+    """The database is only read: it is not its disk that is full."""
+    async with opened(fresh_url):
+        pass
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(backup, "_write_manifest", fail)
+    with pytest.raises(StoreUnavailable, match=sentence):
+        await back_up(fresh_url, tmp_path / "copy")
+    assert list(tmp_path.glob("copy*")) == []  # noqa: ASYNC240
+
+
+@only_file
+async def test_a_restore_without_room_changes_nothing(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(fresh_url) as app:
+        (task,) = await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("onward.store.sqlite.backup._copy_file", fail)
+    async with opened(fresh_url) as app:
+        with pytest.raises(DiskFull):
+            await restore(fresh_url, tmp_path / "copy", overwrite=True)
+        await app.store.cancel(task.id)  # its processes go on
+
+
+@only_file
+async def test_a_restore_that_fails_after_it_has_stopped_the_others_says_so(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(fresh_url) as app:
+        (task,) = await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+
+    async def fail(*_: Any) -> None:
+        raise DiskFull("the disk")
+
+    monkeypatch.setattr(SqliteBackups, "_begin", fail)
+    told: list[str] = []
+    async with opened(fresh_url) as old:
+        with pytest.raises(DiskFull):
+            await backup.restore(
+                make_app(fresh_url).store.backups,
+                None,
+                tmp_path / "copy",
+                overwrite=True,
+                lease_s=0.0,
+                tell=lambda progress: told.append(progress.part),
+            )
+        with pytest.raises(EpochEnded):
+            await old.store.cancel(task.id)
+    assert "restart the workers" in told[-1]
+    async with opened(fresh_url) as app:
+        assert await app.store.get(task.id) is not None
 
 
 # ── the epoch ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,7 +24,7 @@ from onward.core.epoch import Epoch
 from onward.errors import BackupDamaged, StoreUnavailable, UsageError
 from onward.store import migrate
 from onward.store.migrate import SCRIPTED
-from onward.store.port.backup import Progress, Restoring, Snapshot, Tell
+from onward.store.port.backup import Progress, Restoring, Snapshot, Tell, files_of
 from onward.store.postgres import migrate as postgres_migrate
 from onward.store.postgres import roles
 from onward.store.postgres.database import PostgresConnection
@@ -115,15 +115,21 @@ class PostgresBackups:
         """Copy the rows of a table into a file; returns how many they are."""
         total = await connection.fetchval("SELECT pg_table_size(to_regclass($1))", table)
         report = _reporter(table, int(total or 0), tell)
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        # An error of a file may not be taken for one of the connection.
+        with files_of(str(path)):
+            file = os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb", buffering=0)
+        with file:
 
             async def take(data: bytes) -> None:
-                file.write(data)
+                with files_of(str(path)):
+                    left = memoryview(data)
+                    while left:
+                        left = left[file.write(left) :]
                 report(len(data))
 
             tag = await connection.copy_from_table(table, columns=columns, output=take, format="binary", timeout=None)
-            file.flush()
-            os.fsync(file.fileno())
+            with files_of(str(path)):
+                os.fsync(file.fileno())
         return int(tag.rsplit(" ", 1)[-1])
 
     # ── restoring ────────────────────────────────────────────────────────────────────────────────────────────────

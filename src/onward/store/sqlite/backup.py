@@ -24,7 +24,7 @@ from onward.core.clock import Clock
 from onward.core.epoch import Epoch
 from onward.errors import StoreUnavailable, UsageError
 from onward.store import migrate
-from onward.store.port.backup import Progress, Restoring, Snapshot, Tell
+from onward.store.port.backup import Progress, Restoring, Snapshot, Tell, files_of
 from onward.store.shared import epochs
 from onward.store.sqlite.database import SqliteDatabase
 from onward.store.sqlite.execute import S
@@ -135,11 +135,13 @@ class SqliteBackups:
     async def restore(self, folder: Path, snapshot: Snapshot, how: Restoring, tell: Tell) -> Epoch:
         quiet_at = time.monotonic() + how.lease_s
         temporary = self._path.with_name(f".{self._path.name}.restoring-{secrets.token_hex(4)}")
+        fenced = False
         try:
-            await _in_thread(lambda stop: _copy_file(folder / FILE, temporary, tell, stop))
+            with files_of(self._where):
+                await _in_thread(lambda stop: _copy_file(folder / FILE, temporary, tell, stop))
             number = 1 + max(snapshot.epoch, await asyncio.to_thread(self._known_epoch))
             await self._migrate(temporary)
-            replaces = self._path.exists()
+            replaces = fenced = self._path.exists()
             await (self._quieten(how, quiet_at, tell) if replaces else epochs.wait(quiet_at, tell))
             # Not before: what earlier processes did until now is lost too.
             epoch = epochs.new_epoch(number, how.backup_at, self._clock.now(), own_tables=True)
@@ -148,10 +150,20 @@ class SqliteBackups:
             if replaces:
                 await _in_thread(lambda stop: self._put_over(temporary, tell, stop))
             else:
-                await asyncio.to_thread(self._put_new, temporary)
+                with files_of(self._where):
+                    await asyncio.to_thread(self._put_new, temporary)
+        except BaseException:
+            if fenced:
+                tell(
+                    Progress(
+                        "nothing was restored; restart the workers and servers all the same: they cannot write any more"
+                    )
+                )
+            raise
         finally:
             for name in (temporary, Path(f"{temporary}-wal"), Path(f"{temporary}-shm")):
-                name.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    name.unlink(missing_ok=True)
         return epoch
 
     async def begin_epoch(self, how: Restoring, tell: Tell) -> Epoch:
