@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import types
 from typing import Any
 
 import pytest
 
+from onward.brokers.intake import Intake, IntakeSpec, _Item
+from onward.brokers.message import Received
+from onward.brokers.publishing import Brokers
 from onward.core import record as r
 from onward.core.epoch import Epoch
 from onward.core.event import Origin, event
+from onward.engine.worker.sinks import Outgoing, SendResult, Urls
 from onward.store.migrate import EPOCHS, State
+from onward.store.port.outbox import Key, Taken
 from onward.store.shared import epochs
 from onward.testing import MemoryApp, drain, memory_app
 from tests.kit import sql
@@ -17,11 +24,11 @@ from tests.kit import sql
 RESTORE = "the database was restored from a backup"
 
 
-async def begin_epoch(app: MemoryApp, *, own_tables: bool = True) -> None:
+async def begin_epoch(app: MemoryApp, *, own_tables: bool = True, id_: str | None = None) -> None:
     """As a restore does, and then the process is a new one."""
     store: Any = app.store
     now = app.clock.now()
-    epoch = Epoch(store.epoch.number + 1, f"e{store.epoch.number + 1}", now - 60, now, own_tables)
+    epoch = Epoch(store.epoch.number + 1, id_ or f"e{store.epoch.number + 1}", now - 60, now, own_tables)
     await store._db.transact(lambda connection: epochs.begin(connection, epoch))
     await store._enter_epoch(State(frozenset({EPOCHS})))
 
@@ -243,6 +250,39 @@ async def test_a_tick_of_the_lost_time_is_in_doubt_and_a_later_one_is_not() -> N
         assert world == []
 
 
+async def test_a_dead_letter_that_is_tried_again_after_the_restore() -> None:
+    """It may have been a task after the backup before. One that died later was none."""
+    app, world = memory_app(), list[str]()
+
+    @app.task
+    async def pay(ctx: Any, order: int) -> str:
+        async def charge() -> str:
+            world.append(f"charge {order}")
+            return "paid"
+
+        return str(await ctx.step(charge, effect="once"))
+
+    async with app:
+        spec = IntakeSpec("orders", "redis", "orders", {"*": "pay"})
+        intake = Intake(spec, lambda: None, app.service, app.store, app.clock, app._ids)  # type: ignore[arg-type,return-value]
+
+        async def bury(order: int) -> None:
+            received = Received({"id": f"m{order}"}, str(order).encode(), "1", f"m{order}")
+            await intake._bury([_Item(received, None, "no handler")])
+
+        await bury(1)
+        await app.clock.move("1m")
+        await begin_epoch(app)
+        await app.clock.move("1m")
+        await bury(2)
+        await app.dead_letters.redrive(intake="orders")
+        broker: Any = types.SimpleNamespace(hold=lambda _: asyncio.sleep(0))
+        await intake._redrive_some(broker)
+        (left,) = await drain(app)
+        assert left.reason == "in_doubt"
+        assert world == ["charge 2"]
+
+
 async def test_a_transaction_is_in_doubt_where_the_tables_of_the_application_did_not_go_back() -> None:
     for own_tables, calls in ((True, 2), (False, 1)):
         app = memory_app()
@@ -268,6 +308,56 @@ async def test_a_transaction_is_in_doubt_where_the_tables_of_the_application_did
                 await drain(app)
                 assert count[0] == 1
             assert await task.result() == 7
+
+
+async def test_a_second_restore_may_leave_the_tables_of_the_application_where_the_first_did_not() -> None:
+    for first, second in ((True, False), (False, True)):
+        app = memory_app()
+        calls: list[int] = []
+
+        @app.task
+        async def take(ctx: Any, calls: list[int] = calls) -> int:
+            async def work(connection: Any) -> int:
+                calls.append(1)
+                return 7
+
+            return int(await ctx.transaction(work))
+
+        async with app:
+            task = await app.submit("take")
+            await drain(app)
+            await take_back(app, task.id, 1, own_tables=first)
+            await take_back(app, task.id, 2, own_tables=second)
+            (left,) = await drain(app)
+            assert left.reason == "in_doubt", (first, second)
+            assert len(calls) == 1
+
+
+async def test_a_failed_task_keeps_the_doubt_of_all_restores_since_its_end() -> None:
+    """A person resumed it after the backup of the first restore, which left the tables of the application; a second one took them back."""
+    app = memory_app()
+    calls: list[int] = []
+
+    @app.task(retry=1)
+    async def take(ctx: Any) -> int:
+        async def work(connection: Any) -> int:
+            calls.append(1)
+            if len(calls) == 1:
+                raise ValueError("refused")
+            return 7
+
+        return int(await ctx.transaction(work, retry=1))
+
+    async with app:
+        task = await app.submit(take)
+        await drain(app)
+        await begin_epoch(app, own_tables=False)
+        await app.clock.move("1h")
+        await begin_epoch(app, own_tables=True)
+        await app.resume(task.id)
+        (left,) = await drain(app)
+        assert left.reason == "in_doubt"
+        assert len(calls) == 1
 
 
 async def test_a_failed_task_that_is_resumed_after_the_restore() -> None:
@@ -297,8 +387,62 @@ async def test_a_failed_task_that_is_resumed_after_the_restore() -> None:
 def test_an_event_of_a_later_epoch_has_an_id_of_its_own() -> None:
     """The record of the same number that the restore took back was another one, and may have been sent."""
     record = r.Record(7, 2, r.COMPLETED, "", b'{"result":1}', 5.0)
-    first, later = (event("t", record, r.COMPLETED, Origin("pay", 1.0, epoch=epoch)) for epoch in (0, 2))
-    assert (first.id, later.id) == ("t.7", "t.7.2")
+    first, later = (event("t", record, r.COMPLETED, Origin("pay", 1.0, epoch=epoch)) for epoch in ("", "e1f3a9c2b"))
+    assert (first.id, later.id) == ("t.7", "t.7.e1f3a9c2b")
+
+
+async def test_receivers_get_the_id_of_the_later_epoch() -> None:
+    """The header `webhook-id` and the id at a broker, by which receivers drop repeats."""
+    record = r.Record(7, 2, r.COMPLETED, "", b'{"result":1}', 5.0)
+    sent: list[str] = []
+
+    class Receiver:
+        async def send(self, *values: Any) -> Any:
+            sent.extend([one.id for one in values[0]] if isinstance(values[0], list) else [values[2]])
+            return [SendResult(True, "")] if isinstance(values[0], list) else SendResult(True, "")
+
+    receiver: Any = Receiver()
+    brokers = Brokers({"audit": "redis://localhost"})
+    brokers._publishers["broker:audit/events"] = receiver
+    for epoch in ("", "e1f3a9c2b"):
+        for sink, lane, subscription in (
+            (Urls(lambda: receiver), "x", "s"),
+            (brokers, "broker:audit/events", "publish:a"),
+        ):
+            origin = Origin("pay", 1.0, epoch=epoch)
+            row = Taken(Key("t", 7, subscription), 1, ("*",), "", record, origin, None, 1)
+            await sink.send(lane, [Outgoing(row, event("t", record, r.COMPLETED, origin), b"{}")])
+    assert sent == ["t.7.s", "t.7.publish:a", "t.7.s.e1f3a9c2b", "t.7.publish:a.e1f3a9c2b"]
+
+
+async def test_the_id_of_an_event_after_a_restore_names_the_approval() -> None:
+    app = memory_app()
+
+    @app.task
+    async def ask(ctx: Any) -> str:
+        await ctx.approve("refund 10")
+        return "refunded"
+
+    ids: list[str] = []
+
+    @app.on("approval.requested")
+    async def told(event: Any) -> None:
+        ids.append(event.id)
+
+    async with app:
+        await app.save_subscriptions()
+        await begin_epoch(app, id_="0123456789")
+        task = await app.submit(ask)
+        await drain(app)
+        async with app.relay():
+            async with asyncio.timeout(20):
+                while not ids:
+                    await app.clock.move("1s")
+                    await asyncio.sleep(0)
+        assert ids[0].endswith(".e01234567")
+        await app.decide(ids[0], "approve")
+        await drain(app)
+        assert await task.result() == "refunded"
 
 
 async def test_doubts_of_all_tasks_have_pages() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import errno
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,12 @@ from onward.app.application import VERSION
 from onward.app.connect import open_shelf
 from onward.artifacts.keeper import Shelf
 from onward.core import record as r
-from onward.core.epoch import FIRST
+from onward.core.epoch import FIRST, lost_at
+from onward.core.event import event
 from onward.core.task import State
-from onward.errors import BackupDamaged, EpochEnded, UsageError
+from onward.errors import BackupDamaged, DiskFull, EpochEnded, StoreUnavailable, UsageError
+from onward.store.port.outbox import DELIVERED, Settled, Taken
+from onward.store.sqlite.backup import SqliteBackups
 from rig.postgres import Postgres
 from tests.kit import new, not_memory, only_file, only_postgres, row, sql
 
@@ -196,6 +201,30 @@ async def test_an_artifact_that_is_pruned_during_the_backup_is_in_it(fresh_url: 
     assert manifest.artifacts == {"count": 2, "bytes": 9}
 
 
+@not_memory
+async def test_artifacts_that_an_old_worker_prunes_during_the_restore_come_back(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "shelf")
+    shelf = open_shelf(place)
+    assert shelf is not None
+    task = new()
+    async with opened(fresh_url) as app:
+        await app.store.submit([task])
+        shelf.put(task.id, "0" * 32, b"kept")
+        await back_up(fresh_url, tmp_path / "copy", shelf)
+        kind: Any = type(app.store.backups)
+        restore_tables = kind.restore
+
+    async def slow(backups: Any, *args: Any) -> Any:
+        shelf.drop(task.id)
+        return await restore_tables(backups, *args)
+
+    monkeypatch.setattr(kind, "restore", slow)
+    await restore(fresh_url, tmp_path / "copy", overwrite=True, shelf=shelf)
+    assert shelf.get(task.id, "0" * 32) == b"kept"
+
+
 # ── whole or not at all ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -277,6 +306,116 @@ async def test_a_backup_of_a_newer_program_is_refused(fresh_url: str, tmp_path: 
         await restore(fresh_url, tmp_path / "copy", overwrite=True)
 
 
+@only_file
+@pytest.mark.parametrize("from_byte", [0, 4096])
+def test_a_damaged_file_is_not_replaced_in_place(fresh_url: str, tmp_path: Path, from_byte: int) -> None:
+    async def make() -> None:
+        async with opened(fresh_url) as app:
+            await app.store.submit([new()])
+        await back_up(fresh_url, tmp_path / "copy")
+
+    asyncio.run(make())
+    path = Path(fresh_url.removeprefix("sqlite:///"))
+    data = path.read_bytes()
+    path.write_bytes(data[:from_byte] + b"\xaa" * (len(data) - from_byte))
+    with pytest.raises(StoreUnavailable, match="move it away"):
+        asyncio.run(restore(fresh_url, tmp_path / "copy", overwrite=True))
+    path.rename(tmp_path / "damaged.db")
+    asyncio.run(restore(fresh_url, tmp_path / "copy", overwrite=True))
+
+
+@not_memory
+async def test_a_manifest_names_no_other_tables_than_ours(fresh_url: str, tmp_path: Path) -> None:
+    """It may come from elsewhere, and its names become SQL and paths."""
+    async with opened(fresh_url) as app:
+        (kept,) = await app.store.submit([new()])
+    manifest = await back_up(fresh_url, tmp_path / "copy")
+    if manifest.kind == "sqlite":
+        return  # no name of a table is in it
+    for name in ("onward_tasks; DROP TABLE onward_queue", "../../secret", "pg_authid", "onward_nothing"):
+        tables = [*manifest.tables.details["tables"], {"name": name, "columns": ["a"], "rows": 0}]
+        forged = manifest._replace(tables=manifest.tables._replace(details={"tables": tables, "triggers": []}))
+        (tmp_path / "copy" / "manifest.json").unlink()
+        backup._write_manifest(tmp_path / "copy", forged)
+        with pytest.raises(BackupDamaged):
+            await restore(fresh_url, tmp_path / "copy", overwrite=True)
+    async with opened(fresh_url) as app:
+        assert await app.store.get(kept.id) is not None
+
+
+@not_memory
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "no room left to write to the backup"),
+        (PermissionError(errno.EACCES, "Permission denied", "manifest.json"), "check the folder and its permissions"),
+        (DiskFull("SQLite file x.db"), "no room left to write to the backup"),
+    ],
+)
+async def test_a_backup_that_cannot_be_written_says_where(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+) -> None:
+    """The database is only read: it is not its disk that is full."""
+    async with opened(fresh_url):
+        pass
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(backup, "_write_manifest", fail)
+    with pytest.raises(StoreUnavailable, match=sentence):
+        await back_up(fresh_url, tmp_path / "copy")
+    assert list(tmp_path.glob("copy*")) == []  # noqa: ASYNC240
+
+
+@only_file
+async def test_a_restore_without_room_changes_nothing(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(fresh_url) as app:
+        (task,) = await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("onward.store.sqlite.backup._copy_file", fail)
+    async with opened(fresh_url) as app:
+        with pytest.raises(DiskFull):
+            await restore(fresh_url, tmp_path / "copy", overwrite=True)
+        await app.store.cancel(task.id)  # its processes go on
+
+
+@only_file
+async def test_a_restore_that_fails_after_it_has_stopped_the_others_says_so(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(fresh_url) as app:
+        (task,) = await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+
+    async def fail(*_: Any) -> None:
+        raise DiskFull("the disk")
+
+    monkeypatch.setattr(SqliteBackups, "_begin", fail)
+    told: list[str] = []
+    async with opened(fresh_url) as old:
+        with pytest.raises(DiskFull):
+            await backup.restore(
+                make_app(fresh_url).store.backups,
+                None,
+                tmp_path / "copy",
+                overwrite=True,
+                lease_s=0.0,
+                tell=lambda progress: told.append(progress.part),
+            )
+        with pytest.raises(EpochEnded):
+            await old.store.cancel(task.id)
+    assert "restart the workers" in told[-1]
+    async with opened(fresh_url) as app:
+        assert await app.store.get(task.id) is not None
+
+
 # ── the epoch ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -344,6 +483,56 @@ async def test_tokens_of_locks_never_go_back(fresh_url: str, tmp_path: Path) -> 
 
 
 @not_memory
+async def test_tokens_of_locks_do_not_go_back_when_a_backup_is_restored_twice(
+    fresh_url: str, other_url: str, tmp_path: Path
+) -> None:
+    """Also not in a place that does not know of the restore before."""
+    tokens: list[int] = []
+    async with opened(fresh_url) as app, app.lock("printer") as lock:
+        tokens.append(lock.token)
+    await back_up(fresh_url, tmp_path / "copy")
+    for url in (fresh_url, fresh_url, other_url):
+        await restore(url, tmp_path / "copy", overwrite=True)
+        async with opened(url) as app:
+            for _ in range(3):
+                async with app.lock("printer") as lock:
+                    tokens.append(lock.token)
+    assert tokens == sorted(set(tokens))
+
+
+@not_memory
+async def test_events_after_each_restore_of_a_backup_have_ids_of_their_own(
+    fresh_url: str, other_url: str, tmp_path: Path
+) -> None:
+    """The records of one number are other ones each time. Before the backup no id changes."""
+    told: list[str] = []
+    async with opened(fresh_url, webhook_secret=SECRET) as app:
+        await app.service.subscriptions.make("https://example.com/hook", ["*"])
+        (task,) = await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+    for url in (fresh_url, fresh_url, other_url):
+        await restore(url, tmp_path / "copy", overwrite=True)
+        async with opened(url, webhook_secret=SECRET) as app:
+            await app.store.cancel(task.id)
+            rows = {row.record.kind: row async for row in _outgoing(app)}
+            told.append(rows[r.CANCELLED].id)
+            assert event(task.id, rows[r.CANCELLED].record, r.CANCELLED, rows[r.CANCELLED].origin).id != f"{task.id}.4"
+            assert rows[r.SUBMITTED].id == str(rows[r.SUBMITTED].key), "sent before the backup, perhaps"
+    assert len(set(told)) == 3, told
+
+
+async def _outgoing(app: Onward) -> AsyncIterator[Taken]:
+    """All that a relay would send, in its order."""
+    outbox = app.store.outbox
+    lanes = await outbox.lanes()
+    assert lanes is not None
+    while taken := await outbox.take(lanes[0].name, 100, "me", 60.0):
+        for event_ in taken:
+            yield event_
+        await outbox.settle("me", [Settled(one.key, one.attempts, DELIVERED, 0.0, "") for one in taken])
+
+
+@not_memory
 async def test_a_living_worker_is_fenced_and_a_new_one_goes_on(fresh_url: str, tmp_path: Path) -> None:
     """The old worker is in the middle of a step when the database is put back."""
     done: list[str] = []
@@ -374,6 +563,86 @@ async def test_a_living_worker_is_fenced_and_a_new_one_goes_on(fresh_url: str, t
             assert [record.kind for record in await fresh.service.journal(handle.id)] == kinds
     assert kinds.count(r.RESTORED) == 1
     assert done == ["old first", "old slow", "new slow"]
+
+
+@only_file
+async def test_the_lost_time_lasts_until_no_earlier_process_can_write(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick that an old worker fires while the file is prepared may have had effects."""
+    migrate, written_at = SqliteBackups._migrate, [0.0]
+    async with opened(fresh_url) as old:
+        await back_up(fresh_url, tmp_path / "copy")
+
+        async def slow(backups: Any, path: Path) -> None:
+            await migrate(backups, path)
+            await asyncio.sleep(0.2)
+            (task,) = await old.store.submit([new()])
+            written_at[0] = (await old.store.journal(task.id))[0].at
+
+        monkeypatch.setattr(SqliteBackups, "_migrate", slow)
+        restored = await restore(fresh_url, tmp_path / "copy", overwrite=True)
+        assert lost_at(restored.epoch, written_at[0]) is not None
+    async with opened(fresh_url) as app:
+        assert app.store.epoch == restored.epoch
+
+
+@only_file
+async def test_a_worker_that_starts_during_the_restore_is_waited_for(fresh_url: str, tmp_path: Path) -> None:
+    async with opened(fresh_url) as app:
+        await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+    restoring = asyncio.ensure_future(restore(fresh_url, tmp_path / "copy", overwrite=True, lease_s=1.0))
+    await asyncio.sleep(0.6)
+    assert not restoring.done()
+    async with opened(fresh_url) as late:
+        joined_at = time.monotonic()
+        await late.store.workers.join(row("late"), 3.0)
+        await restoring
+        assert time.monotonic() - joined_at >= 2.9
+        with pytest.raises(EpochEnded):
+            await late.store.submit([new()])
+
+
+@only_file
+async def test_a_worker_that_starts_at_the_last_moment_stops_the_restore(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(fresh_url) as app:
+        await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+    async with opened(fresh_url) as app:
+        (later,) = await app.store.submit([new()])
+
+    async def careless(*_: Any) -> None:
+        async with opened(fresh_url) as late:
+            await late.store.workers.join(row("late"), 30.0)
+
+    monkeypatch.setattr(SqliteBackups, "_quieten", careless)
+    with pytest.raises(StoreUnavailable, match="stop them"):
+        await restore(fresh_url, tmp_path / "copy", overwrite=True)
+    async with opened(fresh_url) as app:
+        assert await app.store.get(later.id) is not None
+
+
+@only_file
+async def test_a_prepared_file_without_its_epoch_is_not_put_in_place(
+    fresh_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its log could not be copied into it."""
+    async with opened(fresh_url) as app:
+        (kept,) = await app.store.submit([new()])
+    await back_up(fresh_url, tmp_path / "copy")
+
+    async def nothing(*_: Any) -> None: ...
+
+    monkeypatch.setattr(SqliteBackups, "_begin", nothing)
+    for url in (fresh_url, f"sqlite:///{tmp_path / 'new.db'}"):
+        with pytest.raises(StoreUnavailable, match="epoch"):
+            await restore(url, tmp_path / "copy", overwrite=True)
+    assert not (tmp_path / "new.db").exists()
+    async with opened(fresh_url) as app:
+        assert await app.store.get(kept.id) is not None
 
 
 @only_postgres

@@ -22,12 +22,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from onward.artifacts.keeper import Shelf, is_stored_name
 from onward.core.epoch import Epoch
-from onward.errors import BackupDamaged, UsageError
+from onward.errors import BackupDamaged, DiskFull, UsageError
 from onward.store.port import backup as port
 from onward.store.port.backup import Backups, Progress, Restoring, Snapshot, Tell
 
@@ -75,24 +76,35 @@ async def back_up(
     backups: Backups, shelf: Shelf | None, folder: Path, *, where: str, version: str, tell: Tell
 ) -> Manifest:
     """Write a backup into a folder that does not exist yet. `shelf` is the place outside the database whose artifacts belong to it."""
-    partial = await asyncio.to_thread(_make_partial, folder)
+    what = f"the backup {folder}"
+    with port.files_of(what):
+        partial = await asyncio.to_thread(_make_partial, folder)
     try:
-        copied = None if shelf is None else _Artifacts(shelf, partial, tell)
-        if copied is not None:
-            await asyncio.to_thread(copied.copy)
-        tables = await backups.write(partial, tell)
-        if copied is not None:
-            await asyncio.to_thread(copied.copy)
-            copied.close()
-        names = tables.files + ([ARTIFACT_LIST] if copied is not None else [])
-        files = await asyncio.to_thread(lambda: {name: _described(partial / name) for name in names})
-        counts = None if copied is None else {"count": copied.count, "bytes": copied.bytes}
-        manifest = Manifest(FORMAT, version, backups.kind, where, tables, counts, files)
-        await asyncio.to_thread(_write_manifest, partial, manifest)
-        await asyncio.to_thread(_rename, partial, folder)
-    except BaseException:
+        with port.files_of(what):
+            return await _back_up(backups, shelf, partial, folder, where, version, tell)
+    except BaseException as error:
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+        if isinstance(error, DiskFull):  # the database is only read
+            raise DiskFull(what) from None
         raise
+
+
+async def _back_up(
+    backups: Backups, shelf: Shelf | None, partial: Path, folder: Path, where: str, version: str, tell: Tell
+) -> Manifest:
+    copied = None if shelf is None else _Artifacts(shelf, partial, tell)
+    if copied is not None:
+        await asyncio.to_thread(copied.copy)
+    tables = await backups.write(partial, tell)
+    if copied is not None:
+        await asyncio.to_thread(copied.copy)
+        copied.close()
+    names = tables.files + ([ARTIFACT_LIST] if copied is not None else [])
+    files = await asyncio.to_thread(lambda: {name: _described(partial / name) for name in names})
+    counts = None if copied is None else {"count": copied.count, "bytes": copied.bytes}
+    manifest = Manifest(FORMAT, version, backups.kind, where, tables, counts, files)
+    await asyncio.to_thread(_write_manifest, partial, manifest)
+    await asyncio.to_thread(_rename, partial, folder)
     return manifest
 
 
@@ -166,7 +178,8 @@ async def restore(
     backups: Backups, shelf: Shelf | None, folder: Path, *, overwrite: bool, lease_s: float, tell: Tell
 ) -> Restored:
     """Verify a backup, and put it in place. Nothing is changed before all of it is verified."""
-    manifest = await asyncio.to_thread(read_manifest, folder)
+    with port.files_of(f"the backup {folder}"):
+        manifest = await asyncio.to_thread(read_manifest, folder)
     if manifest.kind != backups.kind:
         raise UsageError(f"{folder} is a backup of {manifest.kind}, and --db names a database of {backups.kind}")
     if manifest.artifacts is not None and shelf is None:
@@ -175,11 +188,16 @@ async def restore(
             "they go"
         )
     await backups.check(manifest.tables, overwrite=overwrite)
-    await asyncio.to_thread(verify, folder, manifest, tell)
+    with port.files_of(f"the backup {folder}"):
+        await asyncio.to_thread(verify, folder, manifest, tell)
     if manifest.artifacts is not None and shelf is not None:
         await asyncio.to_thread(_put_artifacts, shelf, folder, tell)
     how = Restoring(manifest.tables.moment, overwrite, lease_s)
-    return Restored(manifest, await backups.restore(folder, manifest.tables, how, tell))
+    epoch = await backups.restore(folder, manifest.tables, how, tell)
+    if manifest.artifacts is not None and shelf is not None:  # an old worker may have pruned some until it was stopped
+        there = await asyncio.to_thread(lambda: set(shelf.names()))
+        await asyncio.to_thread(_put_artifacts, shelf, folder, tell, there)
+    return Restored(manifest, epoch)
 
 
 async def begin_epoch(backups: Backups, *, lease_s: float, tell: Tell) -> Restored:
@@ -231,9 +249,12 @@ def verify(folder: Path, manifest: Manifest, tell: Tell) -> None:
         raise BackupDamaged(folder, f"it lists {count:,} artifacts, and had {manifest.artifacts['count']:,}")
 
 
-def _put_artifacts(shelf: Shelf, folder: Path, tell: Tell) -> None:
+def _put_artifacts(shelf: Shelf, folder: Path, tell: Tell, there: AbstractSet[tuple[str, str]] = frozenset()) -> None:
+    """Put those artifacts in place that are not there."""
     done, reported_at = 0, time.monotonic()
     for task_id, name, size, _ in _listed(folder):
+        if (task_id, name) in there:
+            continue
         shelf.put(task_id, name, (folder / ARTIFACTS / task_id / name).read_bytes())
         done += size
         if time.monotonic() - reported_at > REPORT_EVERY_S:

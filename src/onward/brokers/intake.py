@@ -25,6 +25,7 @@ from onward.core import mask
 from onward.core.clock import Clock
 from onward.core.crash import crashpoint
 from onward.core.durations import Duration
+from onward.core.epoch import Lost, lost_at
 from onward.core.ids import Ids
 from onward.core.sealed import ENCRYPTED_TEXT
 from onward.core.shutdown import end_tasks
@@ -131,6 +132,8 @@ class _Item:
     """Why it cannot be read, or be taken."""
     letter: str = ""
     """The id of its dead letter, when it is tried again."""
+    lost: Lost | None = None
+    """The time that a restore took, in which this dead letter may have become a task before."""
 
     @property
     def identity(self) -> str:
@@ -384,6 +387,7 @@ class Intake:
             by=f"intake:{spec.name}",
             intake=spec.name,
             trace=telemetry.incoming(message.headers),
+            lost=None if item.lost is None else item.lost.to_json(),
         )
 
     def _still_waits_for(self, task: str) -> bool:
@@ -516,6 +520,7 @@ class Intake:
         for letter in letters:
             received = Received(letter.headers, letter.body, letter.position, letter.sent_id)
             item = self._read(received, letter.id)
+            item.lost = lost_at(self._store.epoch, letter.at)
             if letter.size > MAX_LETTER_BYTES:
                 item.reason = (
                     f"its body of {letter.size:,} bytes was too large to be kept; send it again in a smaller form"

@@ -159,7 +159,7 @@ class Brokers:
         """Send a batch, and close the publisher when its broker is down."""
         publications = [
             Publication(
-                str(outgoing.row.key),
+                outgoing.row.id,
                 outgoing.row.key.task_id,
                 outgoing.body,
                 {"content-type": CONTENT_TYPE, **outgoing.trace},

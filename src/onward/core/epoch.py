@@ -42,6 +42,13 @@ class Lost(NamedTuple):
         return {"since": self.since, "own_tables": self.own_tables}
 
 
+def joined(first: Lost | None, second: Lost | None) -> Lost | None:
+    """The time that two restores took from a task. The tables of the application may have gone back with one of them only."""
+    if first is None or second is None:
+        return first or second
+    return Lost(min(first.since, second.since), first.own_tables and second.own_tables)
+
+
 def lost_from(value: Mapping[str, Any] | None) -> Lost | None:
     """The lost time from a record or an option."""
     return None if value is None else Lost(value["since"], value["own_tables"])

@@ -56,8 +56,8 @@ class Origin(NamedTuple):
     """Whether the task has no earlier record of this kind."""
     trace: dict[str, str] | None = None
     """The trace that was submitted with the task."""
-    epoch: int = 0
-    """How often the database had been restored when the record was written."""
+    epoch: str = ""
+    """The name of the epoch in which the record was written: `e` and the beginning of its id. Empty before the first restore."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ SLICE_ASKS = 20
 """Questions and approvals that are made of their records at once; other requests go on in between."""
 
 _KINDS: Final = {None: None, "question": r.QUESTION, "approval": r.APPROVAL}
-_ASK_ID: Final = re.compile(r"([!-~]+)\.([0-9]{1,15})")
-"""An id that the database can look up."""
+_ASK_ID: Final = re.compile(r"([!-~]+)\.([0-9]{1,15})(?:\.e[0-9a-f]{8})?")
+"""An id that the database can look up: the task and the number of the record. The id of an event after a restore has the epoch behind them."""
 
 _FIELDS: Final = {
     "until": ("expires_at",),

@@ -18,7 +18,7 @@ from typing import Any
 
 from onward.core import record as r
 from onward.core.control import Park
-from onward.core.epoch import Lost, lost_from
+from onward.core.epoch import Lost, joined, lost_from
 from onward.core.journal import checkpoint
 from onward.core.journal.cuts import ASKED_AGAIN
 from onward.core.record import Record
@@ -331,7 +331,7 @@ class Replay:
                 self._forget_failures(record.kind)
                 if record.kind == r.RESUMED:
                     self.fresh_at = record.at
-                    self.lost = self.lost or lost_from(record.value.get("lost"))
+                    self.lost = joined(self.lost, lost_from(record.value.get("lost")))
             case r.FORKED:
                 self._retries.clear()
                 self.asked_again.clear()  # those belong to the task that this one is a fork of
@@ -350,7 +350,7 @@ class Replay:
 
     def _restart(self, record: Record) -> None:
         """The database was restored. The task may have acted since on verdicts that an effect did not happen: they are void."""
-        self.lost, self.certain = self.lost or lost_from(record.value), frozenset()
+        self.lost, self.certain = joined(self.lost, lost_from(record.value)), frozenset()
         for known in self._announced.values():
             if known.data.get("verdict", {}).get("name") in DID_NOT_HAPPEN:
                 del known.data["verdict"]

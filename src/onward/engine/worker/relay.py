@@ -392,7 +392,7 @@ class Relay:
                 continue
             event_ = event(row.key.task_id, row.record, kind, row.origin)
             if sink.rules.lasting:
-                event_ = dataclasses.replace(event_, id=str(row.key))
+                event_ = dataclasses.replace(event_, id=row.id)
             data = row.body
             if data is None:
                 data = b"" if sink.rules.bodiless else body(event_)

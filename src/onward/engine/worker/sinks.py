@@ -177,7 +177,7 @@ class Urls:
         sender = self._sender()
         return await asyncio.gather(
             *[
-                sender.send(lane, row.key.subscription, str(row.key), row.sink, outgoing.body, outgoing.trace)
+                sender.send(lane, row.key.subscription, row.id, row.sink, outgoing.body, outgoing.trace)
                 for outgoing in batch
                 for row in [outgoing.row]
             ]

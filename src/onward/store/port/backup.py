@@ -5,11 +5,14 @@ It works on a database that is not open, and that may have older tables than thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import errno
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from onward.core.epoch import Epoch
+from onward.errors import DiskFull, StoreUnavailable
 
 
 class Progress(NamedTuple):
@@ -77,6 +80,22 @@ class Backups(Protocol):
         """Begin a new epoch in a database that was put back by other means, as with `restore`. `how.backup_at` is 0 where the moment
         of the backup is not known: then it is the time of the newest record."""
         ...
+
+
+@contextlib.contextmanager
+def files_of(what: str) -> Iterator[None]:
+    """Translates errors of the file system, in work on the files of a backup or of a restore. `what` names it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # not of the system
+            raise
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise DiskFull(what) from None
+        place = f" ({error.filename})" if error.filename else ""
+        raise StoreUnavailable(
+            f"{what}{place}: {error.strerror or error}; check the folder and its permissions"
+        ) from None
 
 
 def to_json(snapshot: Snapshot) -> dict[str, Any]:

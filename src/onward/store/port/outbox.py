@@ -74,6 +74,11 @@ class Taken:
     number: int
     """The number of the row."""
 
+    @property
+    def id(self) -> str:
+        """The id by which receivers recognise a repeat. After a restore the same number is another record, so the epoch is in it."""
+        return f"{self.key}.{self.origin.epoch}" if self.origin.epoch else str(self.key)
+
 
 NO_KEY = "the relay has not its encryption key"
 """Why an event waits that no relay could decrypt."""

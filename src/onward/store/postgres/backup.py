@@ -21,10 +21,10 @@ from typing import Any
 import asyncpg
 
 from onward.core.epoch import Epoch
-from onward.errors import StoreUnavailable, UsageError
+from onward.errors import BackupDamaged, StoreUnavailable, UsageError
 from onward.store import migrate
 from onward.store.migrate import SCRIPTED
-from onward.store.port.backup import Progress, Restoring, Snapshot, Tell
+from onward.store.port.backup import Progress, Restoring, Snapshot, Tell, files_of
 from onward.store.postgres import migrate as postgres_migrate
 from onward.store.postgres import roles
 from onward.store.postgres.database import PostgresConnection
@@ -115,15 +115,21 @@ class PostgresBackups:
         """Copy the rows of a table into a file; returns how many they are."""
         total = await connection.fetchval("SELECT pg_table_size(to_regclass($1))", table)
         report = _reporter(table, int(total or 0), tell)
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        # An error of a file may not be taken for one of the connection.
+        with files_of(str(path)):
+            file = os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb", buffering=0)
+        with file:
 
             async def take(data: bytes) -> None:
-                file.write(data)
+                with files_of(str(path)):
+                    left = memoryview(data)
+                    while left:
+                        left = left[file.write(left) :]
                 report(len(data))
 
             tag = await connection.copy_from_table(table, columns=columns, output=take, format="binary", timeout=None)
-            file.flush()
-            os.fsync(file.fileno())
+            with files_of(str(path)):
+                os.fsync(file.fileno())
         return int(tag.rsplit(" ", 1)[-1])
 
     # ── restoring ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,7 +154,11 @@ class PostgresBackups:
             number = 1 + max(snapshot.epoch, await _epoch_number(connection))
             await self._drop(connection, present)
             await self._make(connection, snapshot)
+            own = {row[0] for row in await connection.fetch(S["own_tables"].sql)}
             for table in snapshot.details["tables"]:
+                name = str(table["name"])
+                if name not in own or f"{FOLDER}/{name}.copy" not in snapshot.files:
+                    raise BackupDamaged(folder, f"its manifest names a table that is none ({name:.80})")
                 await self._copy_in(connection, table, folder, tell)
             await _set_sequences(connection)
             await self._finish_migrations(connection, snapshot)

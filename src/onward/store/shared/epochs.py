@@ -14,7 +14,10 @@ from onward.store.port.backup import Progress, Snapshot, Tell
 from onward.store.shared.database import Connection
 
 TOKEN_JUMP = 1_000_000_000
-"""By how much the tokens of locks grow with a restore: more than were given between a backup and its restore."""
+"""By how much the tokens of locks grow with a restore, at least: more than were given between a backup and its restore."""
+
+TOKENS_PER_S = 1_000_000
+"""More than are given in a second. Tokens begin at the time of the restore, so they grow too when a backup is restored a second time."""
 
 
 OWNED = ("onward_tasks", "onward_keys", "onward_schedules", "onward_subscriptions", "onward_audit", "onward_documents")
@@ -37,8 +40,9 @@ async def begin(connection: Connection, epoch: Epoch) -> None:
     await connection.run("epoch_verdicts")
     for name in ("epoch_workers", "epoch_intakes", "epoch_sessions"):
         await connection.run(name)
+    assert epoch.restored_at is not None
     for name in ("epoch_tokens", "epoch_held_tokens"):
-        await connection.run(name, jump=TOKEN_JUMP)
+        await connection.run(name, jump=TOKEN_JUMP, least=int(epoch.restored_at * TOKENS_PER_S))
 
 
 def check_migrations(snapshot: Snapshot, known: set[int]) -> None:

@@ -77,6 +77,8 @@ class Redriven(NamedTuple):
     size: int
     headers: dict[str, str]
     body: bytes
+    at: float
+    """When it became a dead letter."""
 
 
 class IntakeReport(NamedTuple):
@@ -207,13 +209,13 @@ class Intakes(OverDatabase):
         opened is dead again."""
         rows = await self._db.write("letters_take", intake=intake, limit=limit, lease=lease)
         taken: list[Redriven] = []
-        for letter_id, identity, position, sent_id, size, data in sorted(rows):
+        for letter_id, identity, position, sent_id, size, data, at in sorted(rows):
             try:
                 ((headers, body),) = await self._opened([(letter_id, data)])
             except (DataErased, EncryptionKeyMissing, PayloadDamaged) as error:
                 await self.still_dead(letter_id, str(error))
             else:
-                taken.append(Redriven(letter_id, identity, position, sent_id, size, headers, body))
+                taken.append(Redriven(letter_id, identity, position, sent_id, size, headers, body, at))
         return taken
 
     async def still_dead(self, letter_id: str, reason: str) -> None:

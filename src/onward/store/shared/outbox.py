@@ -274,6 +274,6 @@ def taken(row: Sequence[Any]) -> Taken:
     options = wire.decode(encoded_options)
     # As in rows.py: the key without the tenant.
     own_key = task_key and task_key.rpartition("\n")[2]
-    origin = Origin(task, created_at, own_key, options.get("labels"), not again, options.get("trace"), epoch)
+    origin = Origin(task, created_at, own_key, options.get("labels"), not again, options.get("trace"), epoch or "")
     record = Record(key.seq, shift, kind, record_key, data, at)
     return Taken(key, attempts, tuple(types.split(" ")), sink, record, origin, body, number)

@@ -11,7 +11,7 @@ from typing import Any
 
 from onward.core import wire
 from onward.core.audit import AuditEvent
-from onward.core.epoch import FIRST, Epoch, lost_at
+from onward.core.epoch import FIRST, Epoch, Lost
 from onward.core.page import Page
 from onward.core.record import CANCEL, CANCELLED, RESUMED, Record
 from onward.core.task import NEEDS_A_PERSON, SAID, Message, NewTask, State, Task
@@ -271,7 +271,9 @@ async def _resume(connection: Connection, task_id: str, asker: str | None, epoch
     reason, _, worker, paused, _ = await connection.first("queue_row", id=task_id) or (None,) * 5
     held, lost = False, None
     if outcome is not None and outcome[0] == State.FAILED:
-        lost = lost_at(epoch, outcome[2])  # it may have been resumed after the backup before
+        if epoch.restored_at is not None:  # it may have been resumed before, after a backup
+            since, own_tables = await connection.first("lost_since", at=outcome[2])
+            lost = None if since is None else Lost(since, bool(own_tables))
         await connection.run("drop_outcome", id=task_id)
         await connection.run("reopen", id=task_id)
     elif paused or (reason in NEEDS_A_PERSON and worker is None):

@@ -24,7 +24,7 @@ from onward.core.clock import Clock
 from onward.core.epoch import Epoch
 from onward.errors import StoreUnavailable, UsageError
 from onward.store import migrate
-from onward.store.port.backup import Progress, Restoring, Snapshot, Tell
+from onward.store.port.backup import Progress, Restoring, Snapshot, Tell, files_of
 from onward.store.shared import epochs
 from onward.store.sqlite.database import SqliteDatabase
 from onward.store.sqlite.execute import S
@@ -98,6 +98,7 @@ class SqliteBackups:
         if not self._path.parent.is_dir():
             raise UsageError(f"the folder of {self._where} does not exist; make it first")
         if overwrite:
+            self._check_sound()
             return
         if self._path.exists():
             with Plainly(self._where), _opened(str(self._path)) as connection:
@@ -106,6 +107,22 @@ class SqliteBackups:
             raise UsageError(
                 f"{', '.join(left)} is left of a database file that is gone, and would be taken for a part of the restored one; move it away"
             )
+
+    def _check_sound(self) -> None:
+        """Raise StoreUnavailable for a file that SQLite cannot read: it cannot write into it either."""
+        if not self._path.exists():
+            return
+        with Plainly(self._where), _opened(str(self._path)) as connection:
+            try:
+                _epoch_number(connection)
+                _lease_left(connection, 0.0)
+                return
+            except (apsw.CorruptError, apsw.NotADBError) as error:
+                why = str(error)
+        raise StoreUnavailable(
+            f"{self._where} is damaged, or no database ({why}), and cannot be replaced in place; stop the processes that use it, "
+            "move it away together with its -wal and -shm, and restore again"
+        )
 
     def _check_empty(self, connection: apsw.Connection) -> None:
         tables = _tables(connection)
@@ -118,20 +135,35 @@ class SqliteBackups:
     async def restore(self, folder: Path, snapshot: Snapshot, how: Restoring, tell: Tell) -> Epoch:
         quiet_at = time.monotonic() + how.lease_s
         temporary = self._path.with_name(f".{self._path.name}.restoring-{secrets.token_hex(4)}")
+        fenced = False
         try:
-            await _in_thread(lambda stop: _copy_file(folder / FILE, temporary, tell, stop))
+            with files_of(self._where):
+                await _in_thread(lambda stop: _copy_file(folder / FILE, temporary, tell, stop))
             number = 1 + max(snapshot.epoch, await asyncio.to_thread(self._known_epoch))
+            await self._migrate(temporary)
+            replaces = fenced = self._path.exists()
+            await (self._quieten(how, quiet_at, tell) if replaces else epochs.wait(quiet_at, tell))
+            # Not before: what earlier processes did until now is lost too.
             epoch = epochs.new_epoch(number, how.backup_at, self._clock.now(), own_tables=True)
-            await self._prepare(temporary, epoch)
-            if not self._path.exists():
-                await epochs.wait(quiet_at, tell)
-                await asyncio.to_thread(self._put_new, temporary)
-            else:
-                await self._quieten(epoch, quiet_at, tell)
+            await self._begin(temporary, epoch)
+            await asyncio.to_thread(self._check_begun, temporary, epoch)
+            if replaces:
                 await _in_thread(lambda stop: self._put_over(temporary, tell, stop))
+            else:
+                with files_of(self._where):
+                    await asyncio.to_thread(self._put_new, temporary)
+        except BaseException:
+            if fenced:
+                tell(
+                    Progress(
+                        "nothing was restored; restart the workers and servers all the same: they cannot write any more"
+                    )
+                )
+            raise
         finally:
             for name in (temporary, Path(f"{temporary}-wal"), Path(f"{temporary}-shm")):
-                name.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    name.unlink(missing_ok=True)
         return epoch
 
     async def begin_epoch(self, how: Restoring, tell: Tell) -> Epoch:
@@ -151,11 +183,6 @@ class SqliteBackups:
 
     # ── the parts of a restore ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _prepare(self, path: Path, epoch: Epoch) -> None:
-        """Bring the copy up to date, and begin the epoch in it, before it is put in its place."""
-        await self._migrate(path)
-        await self._begin(path, epoch)
-
     async def _migrate(self, path: Path) -> None:
         store = self._store_of(str(path))
         await store.open(migrate=True)
@@ -169,6 +196,14 @@ class SqliteBackups:
         finally:
             database.close()
 
+    def _check_begun(self, path: Path, epoch: Epoch) -> None:
+        """Raise StoreUnavailable unless the file alone, without the log beside it, has the epoch: its log may not have been copied into it."""
+        with Plainly(self._where), _reading(path) as connection:
+            if _epoch_number(connection) != epoch.number:
+                raise StoreUnavailable(
+                    f"the file that was prepared for {self._where} has no epoch; check the disk, and restore again"
+                )
+
     def _known_epoch(self) -> int:
         if not self._path.exists():
             return 0
@@ -180,28 +215,37 @@ class SqliteBackups:
         with Plainly(self._where), _opened(str(self._path)) as connection:
             return _lease_left(connection, self._clock.now())
 
-    async def _quieten(self, epoch: Epoch, quiet_at: float, tell: Tell) -> None:
+    async def _quieten(self, how: Restoring, quiet_at: float, tell: Tell) -> None:
         """Refuse all writes of the processes that have the file open, and wait for the end of their leases. A worker that is started
         meanwhile has a lease too."""
         for _ in range(MAX_FENCES):
-            left = await asyncio.to_thread(self._fence, epoch)
-            until = max(quiet_at, time.monotonic() + left)
-            await epochs.wait(until, tell)
-            if left == 0.0:
+            left = await asyncio.to_thread(self._fence, how)
+            if left == 0.0 and time.monotonic() >= quiet_at:
                 return
-        raise StoreUnavailable(f"{self._where}: workers are started again and again; stop them, and restore again")
+            await epochs.wait(max(quiet_at, time.monotonic() + left), tell)
+        raise self._restless()
 
-    def _fence(self, epoch: Epoch) -> float:
+    def _restless(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._where}: workers are started again and again; stop them, and restore again")
+
+    def _fence(self, how: Restoring) -> float:
         """Begin an epoch for the time until the restore; returns in how many seconds the leases of earlier workers have ended."""
         with Plainly(self._where), _opened(str(self._path)) as connection:
             if "onward_epochs" not in _tables(connection):
                 return 0.0
             connection.execute("BEGIN IMMEDIATE")
-            values = epoch._replace(number=_epoch_number(connection) + 1, id=secrets.token_hex(16))._asdict()
+            number = _epoch_number(connection) + 1
+            values = epochs.new_epoch(number, how.backup_at, self._clock.now(), own_tables=True)._asdict()
             connection.execute(S["epoch_begin"].sql, [values[name] for name in S["epoch_begin"].names])
             left = _lease_left(connection, self._clock.now())
             connection.execute("COMMIT")
             return left
+
+    def _check_quiet(self) -> None:
+        """Raise StoreUnavailable when a worker has a lease. The restore holds the lock by now: none joins after this."""
+        with _opened(str(self._path)) as connection:
+            if _lease_left(connection, self._clock.now()) > 0.0:
+                raise self._restless()
 
     def _put_new(self, temporary: Path) -> None:
         for name in (f"{self._path}-wal", f"{self._path}-shm"):
@@ -222,7 +266,7 @@ class SqliteBackups:
             with contextlib.suppress(apsw.BusyError, apsw.LockedError):
                 with _reading(temporary) as source, _opened(str(self._path)) as target:
                     target.execute("PRAGMA synchronous=FULL")
-                    _copy_pages(source, target, FILE, tell, stop)
+                    _copy_pages(source, target, FILE, tell, stop, self._check_quiet)
                 return
             time.sleep(0.05)
         raise StoreUnavailable(
@@ -272,9 +316,19 @@ def _reading(path: Path) -> Iterator[apsw.Connection]:
         connection.close()
 
 
-def _copy_pages(source: apsw.Connection, target: apsw.Connection, part: str, tell: Tell, stop: threading.Event) -> None:
+def _copy_pages(
+    source: apsw.Connection,
+    target: apsw.Connection,
+    part: str,
+    tell: Tell,
+    stop: threading.Event,
+    locked: Callable[[], None] = lambda: None,
+) -> None:
+    """Copy a database, in one transaction. `locked` is called when no other process can write to the target any more."""
     ((size,),) = source.execute("PRAGMA page_size")
     with target.backup("main", source, "main") as copying:
+        copying.step(0)
+        locked()
         while not copying.done:
             _check_stop(stop)
             copying.step(PAGES_PER_STEP)

@@ -810,7 +810,7 @@ FROM lanes l WHERE l.lane IS NOT NULL
 -- The columns of a row that a relay sends.
 SELECT o.task_id, o.seq, o.subscription, o.attempts, s.types, s.sink, o.body, j.shift, j.kind, j.key, j.data, j.at, t.task, t.created_at, t.key, t.options,
        j.kind = 'shift.started' AND EXISTS (SELECT 1 FROM onward_journal f WHERE f.task_id = j.task_id AND f.seq < j.seq AND f.kind = 'shift.started') AS again,
-       o.number, (SELECT count(*) FROM onward_epochs e WHERE e.restored_at <= j.at) AS epoch
+       o.number, (SELECT 'e' || substr(e.id, 1, 8) FROM onward_epochs e WHERE e.restored_at <= j.at ORDER BY e.number DESC LIMIT 1) AS epoch
 
 -- name: finish_rows
 -- Delete rows that a broker has, when this relay still holds them.
@@ -1721,6 +1721,11 @@ SELECT number, id, backup_at, restored_at, own_tables FROM onward_epochs ORDER B
 -- The name of the present epoch.
 SELECT id FROM onward_epochs ORDER BY number DESC LIMIT 1
 
+-- name: lost_since
+-- The time that the restores after a moment took from what was there then: since when, and whether the tables of the application went back
+-- with all of them.
+SELECT min(backup_at), min(CASE WHEN own_tables THEN 1 ELSE 0 END) FROM onward_epochs WHERE restored_at > :at
+
 -- name: epoch_begin
 -- A new epoch.
 INSERT INTO onward_epochs (number, id, backup_at, restored_at, own_tables) VALUES (:number, :id, :backup_at, :restored_at, :own_tables)
@@ -1749,11 +1754,12 @@ DELETE FROM onward_sessions
 
 -- name: epoch_tokens
 -- Let the next tokens of locks be higher than all that were given since the backup.
-UPDATE onward_lock_counters SET token = token + :jump
+UPDATE onward_lock_counters SET token = CASE WHEN token + :jump > CAST(:least AS bigint) THEN token + :jump ELSE CAST(:least AS bigint) END
 
 -- name: epoch_held_tokens
 -- The same for the locks that tasks hold.
-UPDATE onward_locks SET token = token + :jump WHERE token IS NOT NULL
+UPDATE onward_locks SET token = CASE WHEN token + :jump > CAST(:least AS bigint) THEN token + :jump ELSE CAST(:least AS bigint) END
+WHERE token IS NOT NULL
 
 -- name: epoch_moment
 -- The time of the newest record.

@@ -816,7 +816,7 @@ substr(body, 1, 4) <> '\x014f4501'::bytea
 UPDATE onward_dead_letters SET held_until = onward_now() + :lease WHERE id IN (
   SELECT id FROM onward_dead_letters WHERE intake = :intake AND redrive_at IS NOT NULL AND (held_until IS NULL OR held_until < onward_now())
   ORDER BY redrive_at, id LIMIT :limit FOR UPDATE SKIP LOCKED)
-RETURNING id, identity, position, sent_id, size, data
+RETURNING id, identity, position, sent_id, size, data, at
 
 -- name: lock_bucket
 -- One transaction at a time takes or frees a lock of a bucket.

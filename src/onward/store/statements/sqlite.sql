@@ -489,7 +489,7 @@ substr(body, 1, 4) <> X'014F4501'
 UPDATE onward_dead_letters SET held_until = onward_now() + :lease WHERE id IN (
   SELECT id FROM onward_dead_letters WHERE intake = :intake AND redrive_at IS NOT NULL AND (held_until IS NULL OR held_until < onward_now())
   ORDER BY redrive_at, id LIMIT :limit)
-RETURNING id, identity, position, sent_id, size, data
+RETURNING id, identity, position, sent_id, size, data, at
 
 -- name: by_bytes
 -- Compares strings as Python does, whatever the order of the database is.
