@@ -732,6 +732,45 @@ async def test_two_runs_in_one_handler(world: World) -> None:
     assert world.asked == [0, 1, 0, 1]
 
 
+@pytest.mark.parametrize("beside", ["the same agent", "a step"])
+async def test_a_run_beside_other_work_of_its_line_is_refused(world: World, beside: str) -> None:
+    """A run that starts while a step of the handler runs is not a run inside of that step."""
+    agent = Agent(scripted(world, LOOKS, "done"), name="clerk", tools=world.tools(), capabilities=[OnwardDurability()])
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def work(ctx: Any) -> None:
+        other = agent.run("One.") if beside == "the same agent" else ctx.step(asyncio.sleep, 0.1)
+        await asyncio.gather(other, agent.run("Two."))
+
+    async with app:
+        task = await app.submit(work)
+        assert await drain(app) == []
+        error = (await app.get(task.id)).error
+    assert error is not None
+    assert "ctx.gather runs several at once" in error["message"]
+    assert len(world.asked) <= 1, "no request is made that the journal does not have"
+
+
+async def test_two_runs_at_once_in_one_handler(world: World) -> None:
+    agent = Agent(scripted(world, LOOKS, "done"), name="clerk", tools=world.tools(), capabilities=[OnwardDurability()])
+    app = Onward("sqlite://:memory:")
+
+    @app.task
+    async def work(ctx: Any) -> list[str]:
+        return [result.output for result in await ctx.gather(agent.run("One."), agent.run("Two."))]
+
+    async for killed in crashes(app):
+        world.clear()
+        task = await killed.submit("work")
+        assert await drain(killed) == []
+        assert await task.result() == ["done", "done"]
+        assert len(world.asked) <= 6, killed.killed_at
+        usage = (await killed.get(task.id)).usage
+        assert usage is not None
+        assert usage.calls == 4
+
+
 async def test_a_provider_that_stays_away_is_an_error_of_the_framework(world: World) -> None:
     def away(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         world.asked.append(0)
