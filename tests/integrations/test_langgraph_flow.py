@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import operator
 from typing import Annotated, Any, TypedDict
@@ -131,6 +132,81 @@ async def test_questions_with_a_kill_at_every_point() -> None:
         assert result == {"words": ["before", "yes", "also", "beside", "after"]}, app.killed_at
         assert CALLS.count("beside") <= 2
         assert CALLS.count("asks") <= 4, "once for each answer, and once for the kill"
+
+
+async def test_questions_of_nodes_beside_each_other_are_answered_as_they_were_asked() -> None:
+    """Nodes come to their questions in another order in each replay."""
+
+    async def ask(asked: tuple[str, float]) -> dict[str, list[str]]:
+        await asyncio.sleep(asked[1])
+        return {"words": [f"{asked[0]}: {interrupt(asked[0] + '?')}"]}
+
+    graph = StateGraph(State)
+    graph.add_node("ask", ask)
+    sends = [Send("ask", asked) for asked in (("a", 0.1), ("b", 0), ("c", 0.05))]
+    graph.add_conditional_edges(START, lambda state: sends, ["ask"])
+    async for app in crashes(app_of(graph)):
+        task = await app.submit("flow", {"words": []})
+        while await drain(app):
+            asks = await app.asks()
+            assert asks, (app.killed_at, (await app.get(task.id)).error)
+            for each in asks:
+                await app.answer(each.id, f"the answer to {each.text}")
+        assert await task.result() == {"words": [f"{name}: the answer to {name}?" for name in "abc"]}, app.killed_at
+
+
+def calling(metadata: dict[str, Any] | None) -> StateGraph[Any, Any, Any, Any]:
+    """A graph with a node that calls two others at once, each of which asks a question."""
+
+    async def ask(state: State) -> dict[str, list[str]]:
+        return {"words": [interrupt(f"{state['words'][0]}?")]}
+
+    inner = StateGraph(State)
+    inner.add_node("deep", node("deep"))
+    inner.add_node("ask", ask)
+    inner.add_edge(START, "deep")
+    inner.add_edge("deep", "ask")
+    called = inner.compile()
+
+    async def call(state: State) -> dict[str, list[str]]:
+        states = await asyncio.gather(*(called.ainvoke({"words": [name]}) for name in state["words"]))
+        return {"words": [word for each in states for word in each["words"]]}
+
+    graph = StateGraph(State)
+    graph.add_node("call", call, metadata=metadata)
+    graph.add_edge(START, "call")
+    return graph
+
+
+async def test_graphs_that_a_node_in_the_handler_calls_are_durable() -> None:
+    async for app in crashes(app_of(calling({"onward": False}))):
+        CALLS.clear()
+        task = await app.submit("flow", {"words": ["a", "b"]})
+        questions = []
+        while await drain(app):
+            for each in await app.asks():
+                questions.append(each.text)
+                await app.answer(each.id, f"yes to {each.text}")
+        answers = ["a", "deep", "yes to a?", "b", "deep", "yes to b?"]
+        assert await task.result() == {"words": ["a", "b", *answers]}, app.killed_at
+        assert len(CALLS) <= 4, "the nodes of the inner graphs are recorded"
+        assert questions == ["a?", "b?"]
+    assert CALLS == ["deep", "deep"]
+
+
+async def test_a_graph_that_asks_in_the_middle_of_a_step_is_refused() -> None:
+    app = app_of(calling(None), retry=1)
+    async with app:
+        task = await app.submit("flow", {"words": ["a"]})
+        assert await drain(app) == [], "it would ask again after each answer"
+        error = (await app.get(task.id)).error
+    assert error is not None
+    assert 'metadata={"onward": False}' in error["message"]
+
+
+def test_a_graph_that_stops_without_a_question_is_refused() -> None:
+    with pytest.raises(UsageError, match="stops at asks"):
+        app_of(asking().compile(interrupt_before=["asks"]))
 
 
 async def test_subgraphs_and_jumps_out_of_them() -> None:
