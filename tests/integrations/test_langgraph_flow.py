@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
@@ -202,6 +203,55 @@ async def test_a_graph_that_asks_in_the_middle_of_a_step_is_refused() -> None:
         error = (await app.get(task.id)).error
     assert error is not None
     assert 'metadata={"onward": False}' in error["message"]
+
+
+@task
+async def draft(name: str) -> str:
+    await asyncio.sleep(0.01 if name == "a" else 0)
+    CALLS.append(name)
+    return f"draft {name}"
+
+
+@entrypoint()
+async def letters(state: State) -> list[Any]:
+    drafts = await asyncio.gather(*(draft(name) for name in state["words"]))
+    return [*drafts, interrupt("Fine?"), await draft("c")]
+
+
+async def test_the_tasks_of_an_entrypoint_are_steps() -> None:
+    async for app in crashes(app_of(letters)):
+        CALLS.clear()
+        flow_task = await app.submit("flow", {"input": {"words": ["a", "b"]}})
+        while await drain(app):
+            for each in await app.asks():
+                await app.answer(each.id, "yes")
+        assert await flow_task.result() == ["draft a", "draft b", "yes", "draft c"], app.killed_at
+        assert len(CALLS) <= 5, "a task that is recorded does not run again"
+    assert sorted(CALLS) == ["a", "b", "c"], "nor after the answer"
+
+
+@pytest.mark.parametrize("in_handler", [False, True])
+async def test_a_node_that_calls_a_task_and_then_asks(in_handler: bool) -> None:
+    async def ask(state: State) -> dict[str, list[str]]:
+        return {"words": [await draft("a"), interrupt("Fine?")]}
+
+    graph = StateGraph(State)
+    graph.add_node("ask", ask, metadata={"onward": False} if in_handler else None)
+    graph.add_edge(START, "ask")
+    CALLS.clear()
+    app = app_of(graph, retry=1)
+    async with app:
+        flow_task = await app.submit("flow", {"words": []})
+        while await drain(app):
+            (each,) = await app.asks()
+            await app.answer(each.id, "yes")
+        ended = await app.get(flow_task.id)
+    assert CALLS == ["a"], "it would run again with the answer"
+    if in_handler:
+        assert ended.result == {"words": ["draft a", "yes"]}
+    else:
+        assert ended.error is not None
+        assert 'metadata={"onward": False}' in ended.error["message"]
 
 
 def test_a_graph_that_stops_without_a_question_is_refused() -> None:

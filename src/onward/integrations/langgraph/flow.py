@@ -17,12 +17,12 @@ from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph._internal._constants import CONFIG_KEY_SCRATCHPAD
-from langgraph._internal._runnable import RunnableCallable
+from langgraph._internal._constants import CONFIG_KEY_SCRATCHPAD, PREVIOUS
+from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphInterrupt, ParentCommand
 from langgraph.graph import StateGraph
-from langgraph.pregel import Pregel
+from langgraph.pregel import Pregel, _algo
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.types import Command, Durability, Interrupt, interrupt
 from pydantic_core import to_jsonable_python
@@ -86,6 +86,9 @@ class _Run:
 
 RUN: ContextVar[_Run | None] = ContextVar("onward_langgraph", default=None)
 
+TASKS: ContextVar[list[str]] = ContextVar("onward_langgraph_tasks")
+"""The names of the tasks of LangGraph (`@task`) that the code of this step has called."""
+
 
 def graph_handler(
     graph: StateGraph[Any, Any, Any, Any] | Pregel[Any, Any, Any, Any],
@@ -133,7 +136,13 @@ def _durable(graph: Pregel[Any, Any, Any, Any], retry: Retry | int | None) -> An
     clone: Any = copy.copy(graph)
     clone.onward_durable = True
     clone.channels = with_stable_ids(graph.channels)
-    clone.nodes = {name: _durable_node(name, node, retry) for name, node in graph.nodes.items()}
+    by_functions = (
+        PREVIOUS in graph.channels
+    )  # an `@entrypoint`: its function runs in the handler, and its tasks are steps
+    clone.nodes = {
+        name: node.copy({"bound": _in_branch(name, node.bound)}) if by_functions else _durable_node(name, node, retry)
+        for name, node in graph.nodes.items()
+    }
     return clone
 
 
@@ -231,6 +240,24 @@ def _stream_in_task(graph: Any, *args: Any, **options: Any) -> Any:
     return _stream(graph, *args, **options)
 
 
+_runnable_for_task: Callable[..., Any] = _algo.get_runnable_for_task  # type: ignore[attr-defined]
+
+
+def _runnable_for_task_in_task(function: Callable[..., Any]) -> Runnable[Any, Any]:
+    """A `@task` of LangGraph. One that the handler calls is a step; the writes behind it are made in each replay."""
+    sequence: Any = _runnable_for_task(function)
+    done: Runnable[Any, Any] = sequence
+    run = RUN.get()
+    if run is not None and in_handler():
+        options: dict[str, Any] = {} if run.retry is None else {"retry": run.retry}
+        first, *others = sequence.steps
+        done = RunnableSeq(_Step(sequence.name, first, options).runnable(), *others, name=sequence.name)
+    elif run is not None:
+        TASKS.get([]).append(sequence.name)
+    return done
+
+
+_algo.get_runnable_for_task = _runnable_for_task_in_task  # type: ignore[attr-defined,assignment]
 Pregel.astream = _astream_in_task  # type: ignore[assignment,method-assign]
 Pregel.stream = _stream_in_task  # type: ignore[assignment,method-assign]
 
@@ -277,11 +304,18 @@ class _Step:
         before = len(scratchpad.resume)
         kind, outcome = "result", None
         calls = ModelCalls(ctx)
+        tasks: list[str] = []
+        TASKS.set(tasks)
         try:
             async with calls.seen(config) as observed:
                 outcome = await self._bound.ainvoke(value, observed)
             data = outcome
         except GraphInterrupt as raised:
+            if tasks:
+                raise Fatal(
+                    f"the node {self._name!r} asks a person after it has called {', '.join(tasks)}, which would run again with the answer; give "
+                    'the node metadata={"onward": False}: then its tasks are steps'
+                ) from None
             kind, outcome, data = "interrupt", raised, [each.value for each in raised.args[0]]
         except ParentCommand as raised:
             kind, outcome, data = "command", raised, raised.args[0]
