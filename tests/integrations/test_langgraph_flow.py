@@ -396,6 +396,18 @@ async def test_outcomes_of_every_type_are_the_same_after_a_crash(value: Any) -> 
         assert (await task.result())["shown"] == repr(value), app.killed_at
 
 
+@pytest.mark.parametrize(("value", "shown"), [(b"\xff", "_w=="), (float("nan"), "NaN")])
+async def test_an_output_that_json_has_no_value_for(value: Any, shown: Any) -> None:
+    graph = StateGraph(Kept)
+    graph.add_node("make", lambda state: {"value": value})
+    graph.add_edge(START, "make")
+    app = app_of(graph, retry=1)
+    async with app:
+        task = await app.submit("flow", {"shown": ""})
+        assert await drain(app) == []
+        assert (await task.result())["value"] == shown
+
+
 async def test_records_of_an_earlier_version_are_read() -> None:
     """Once, each outcome was stored beside the journal."""
     app = app_of(asking())

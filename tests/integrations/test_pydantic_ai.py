@@ -563,6 +563,16 @@ async def test_output_of_a_type(world: World) -> None:
     assert world.asked == [0, 1], "the framework asks again when the output does not fit"
 
 
+@pytest.mark.parametrize(("output_type", "output", "result"), [(set[int], [3], [3]), (bytes, "yes", "eWVz")])
+async def test_output_that_json_has_no_value_for(world: World, output_type: Any, output: Any, result: Any) -> None:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        world.asked.append(turns(messages))
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"response": output})])
+
+    _, task = await run(Agent(FunctionModel(answer), name="clerk", output_type=output_type), world, retry=1)
+    assert task.result == result
+
+
 async def test_thoughts_and_signatures_come_back_byte_for_byte(world: World) -> None:
     seen: list[Any] = []
     thought = ThinkingPart(

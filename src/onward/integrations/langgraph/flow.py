@@ -36,6 +36,7 @@ from onward.errors import Fatal, UsageError
 from onward.integrations.langgraph.message_ids import with_stable_ids
 from onward.integrations.langgraph.model_calls import ModelCalls
 from onward.integrations.model_steps import in_handler, model_steps
+from onward.integrations.outputs import as_json
 from onward.integrations.tool_rules import EXTERNAL, Approvals, ToolRules
 
 NODE_METADATA = "onward"
@@ -121,7 +122,7 @@ def graph_handler(
             answers = await ctx.gather(*[_answer(ctx, each, timeout, approvals) for each in interrupts])
             resume = dict(zip([each.id for each in interrupts], answers, strict=True))
             state = await run(Command(resume=resume))
-        return to_jsonable_python(state)
+        return as_json(state)
 
     return handler
 
