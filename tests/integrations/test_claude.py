@@ -17,6 +17,7 @@ from onward.errors import UsageError
 from onward.integrations.claude import OnwardSessionStore
 from onward.store.port.core import Store
 from rig.aimock import AIMock
+from rig.ledger import Ledger
 from rig.server import Unavailable
 from tests.agent.conftest import openai_server as openai_server
 from tests.integrations import suites
@@ -136,6 +137,78 @@ async def test_a_tool_waits_for_a_person_without_a_slot(
         assert await task.result(timeout=120) == ("I said hi." if decision == "approve" else "Then I do not.")
     said = tmp_path / "work" / "said.txt"
     assert (said.read_text() if said.exists() else "") == ("hi\n" if decision == "approve" else "")
+
+
+PAYS_TWICE = """
+    def _has_paid(self):
+        return False
+
+    def _ask_model(self):
+        turn = sum(entry["type"] == "assistant" for entry in self._entries)
+        paid = sum(part["content"] == "paid 7" for part in self._parts("tool_result"))
+        calls = [(f"{turn}.0", "Pay", {"cents": 7})] if paid < 2 else []
+        parts = [{"type": "tool_use", "id": call, "name": name, "input": given} for call, name, given in calls]
+        self._write("assistant", {"role": "assistant", "content": parts or [{"type": "text", "text": "paid"}]})
+        return calls
+
+    def _call(self, name, given):
+        self._note("paid", "pay")
+        if os.environ["CLERK_DIE"] == "1":
+            os._exit(1)
+        return "paid 7"
+
+"""
+"""Methods of a program whose model makes the same call again, and which may die in the middle of it."""
+
+
+def _write_program(folder: Path) -> None:
+    from tests.faults import claude_program
+
+    place = "    @staticmethod\n    def _note"
+    text = Path(claude_program.__file__).read_text().replace(place, PAYS_TWICE + place)
+    (folder / "claude_program.py").write_text(text)
+    (folder / "claude").write_text(f'#!/bin/sh\nexec {sys.executable} -S {folder}/claude_program.py "$@"\n')
+    (folder / "claude").chmod(0o755)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+async def test_an_approval_is_for_one_call(killed: bool, tmp_path: Path) -> None:
+    """The agent makes a call again that a person has approved: in the same stretch, or after a worker died in the middle of it."""
+    from onward.testing import drain, memory_app
+    from tests.faults import claude_program, claudes
+
+    app, ledger, starts = memory_app(), Ledger(tmp_path / "ledger"), itertools.count()
+    _write_program(tmp_path)
+    ledger.path.touch()
+
+    @app.task(retry=Retry(attempts=3, first=0.01))
+    async def work(ctx: Context) -> str:
+        options = claudes.options_of(app, ledger, tmp_path, ctx.task_id)
+        options.env["CLERK_DIE"] = "1" if killed and next(starts) == 1 else "0"
+        return await claudes.run_claude(ctx, "Pay.", options)
+
+    decided = 0
+    async with app:
+        task = await app.submit(work)
+        while await drain(app):
+            asks = await app.asks()
+            paid = [line for line in ledger.read() if line[0] == "paid"]
+            assert len(paid) <= decided, "each payment has an approval of its own"
+            for ask in asks:
+                await app.decide(ask.id, "approve")
+                decided += 1
+        assert await task.result() == claude_program.ANSWER
+        assert len([line for line in ledger.read() if line[0] == "paid"]) == decided == (3 if killed else 2)
+        usage = (await app.get(task.id)).usage
+        views = await app.service.timelines.turns(task.id)
+        last = await app.service.timelines.turn(task.id, len(views))
+    assert usage is not None
+    assert (usage.calls, usage.input_tokens, usage.output_tokens) == (len(views), 10 * len(views), 5 * len(views))
+    assert last.messages[1] == {"role": "user", "content": "Pay."}
+    assert last.messages[-1]["content"] == "paid 7"
+    assert views[-1].text == "paid"
+    assert {message["role"] for message in last.messages} == {"system", "user", "assistant", "tool"}
 
 
 async def _asked(app: Onward) -> bool:

@@ -112,7 +112,32 @@ def deep_agent(clerk: AgentClerk) -> Any:
     return create_deep_agent(model=Scripted(clerk=clerk), tools=clerk.tools(), interrupt_on={"pay": True})
 
 
-@pytest.mark.parametrize("make", [langchain_agent, deep_agent])
+class Delegating(Scripted):
+    """Gives the work to the sub-agent, and says what it said."""
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        turn = sum(isinstance(message, AIMessage) for message in messages)
+        await self.clerk._note("asked", f"delegating {turn}")
+        call = {"name": "task", "args": {"description": "Go.", "subagent_type": "payer"}, "id": "delegate"}
+        replies = [AIMessage("", tool_calls=[call]), AIMessage(str(messages[-1].content))]
+        return ChatResult(generations=[ChatGeneration(message=replies[turn])])
+
+
+def agent_with_a_sub_agent(clerk: AgentClerk) -> Any:
+    from deepagents import create_deep_agent
+
+    payer: Any = {
+        "name": "payer",
+        "description": "It pays.",
+        "system_prompt": "Pay.",
+        "model": Scripted(clerk=clerk),
+        "tools": clerk.tools(),
+        "interrupt_on": {"pay": True},
+    }
+    return create_deep_agent(model=Delegating(clerk=clerk), subagents=[payer])
+
+
+@pytest.mark.parametrize("make", [langchain_agent, deep_agent, agent_with_a_sub_agent])
 async def test_an_agent_survives_a_kill_at_every_point(make: Any, tmp_path: Path) -> None:
     base, ledger, points = memory_app(), Ledger(tmp_path / "ledger"), 0
     clerk = AgentClerk(base, ledger)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
@@ -131,6 +133,130 @@ async def test_questions_with_a_kill_at_every_point() -> None:
         assert result == {"words": ["before", "yes", "also", "beside", "after"]}, app.killed_at
         assert CALLS.count("beside") <= 2
         assert CALLS.count("asks") <= 4, "once for each answer, and once for the kill"
+
+
+async def test_questions_of_nodes_beside_each_other_are_answered_as_they_were_asked() -> None:
+    """Nodes come to their questions in another order in each replay."""
+
+    async def ask(asked: tuple[str, float]) -> dict[str, list[str]]:
+        await asyncio.sleep(asked[1])
+        return {"words": [f"{asked[0]}: {interrupt(asked[0] + '?')}"]}
+
+    graph = StateGraph(State)
+    graph.add_node("ask", ask)
+    sends = [Send("ask", asked) for asked in (("a", 0.1), ("b", 0), ("c", 0.05))]
+    graph.add_conditional_edges(START, lambda state: sends, ["ask"])
+    async for app in crashes(app_of(graph)):
+        task = await app.submit("flow", {"words": []})
+        while await drain(app):
+            asks = await app.asks()
+            assert asks, (app.killed_at, (await app.get(task.id)).error)
+            for each in asks:
+                await app.answer(each.id, f"the answer to {each.text}")
+        assert await task.result() == {"words": [f"{name}: the answer to {name}?" for name in "abc"]}, app.killed_at
+
+
+def calling(metadata: dict[str, Any] | None) -> StateGraph[Any, Any, Any, Any]:
+    """A graph with a node that calls two others at once, each of which asks a question."""
+
+    async def ask(state: State) -> dict[str, list[str]]:
+        return {"words": [interrupt(f"{state['words'][0]}?")]}
+
+    inner = StateGraph(State)
+    inner.add_node("deep", node("deep"))
+    inner.add_node("ask", ask)
+    inner.add_edge(START, "deep")
+    inner.add_edge("deep", "ask")
+    called = inner.compile()
+
+    async def call(state: State) -> dict[str, list[str]]:
+        states = await asyncio.gather(*(called.ainvoke({"words": [name]}) for name in state["words"]))
+        return {"words": [word for each in states for word in each["words"]]}
+
+    graph = StateGraph(State)
+    graph.add_node("call", call, metadata=metadata)
+    graph.add_edge(START, "call")
+    return graph
+
+
+async def test_graphs_that_a_node_in_the_handler_calls_are_durable() -> None:
+    async for app in crashes(app_of(calling({"onward": False}))):
+        CALLS.clear()
+        task = await app.submit("flow", {"words": ["a", "b"]})
+        questions = []
+        while await drain(app):
+            for each in await app.asks():
+                questions.append(each.text)
+                await app.answer(each.id, f"yes to {each.text}")
+        answers = ["a", "deep", "yes to a?", "b", "deep", "yes to b?"]
+        assert await task.result() == {"words": ["a", "b", *answers]}, app.killed_at
+        assert len(CALLS) <= 4, "the nodes of the inner graphs are recorded"
+        assert questions == ["a?", "b?"]
+    assert CALLS == ["deep", "deep"]
+
+
+async def test_a_graph_that_asks_in_the_middle_of_a_step_is_refused() -> None:
+    app = app_of(calling(None), retry=1)
+    async with app:
+        task = await app.submit("flow", {"words": ["a"]})
+        assert await drain(app) == [], "it would ask again after each answer"
+        error = (await app.get(task.id)).error
+    assert error is not None
+    assert 'metadata={"onward": False}' in error["message"]
+
+
+@task
+async def draft(name: str) -> str:
+    await asyncio.sleep(0.01 if name == "a" else 0)
+    CALLS.append(name)
+    return f"draft {name}"
+
+
+@entrypoint()
+async def letters(state: State) -> list[Any]:
+    drafts = await asyncio.gather(*(draft(name) for name in state["words"]))
+    return [*drafts, interrupt("Fine?"), await draft("c")]
+
+
+async def test_the_tasks_of_an_entrypoint_are_steps() -> None:
+    async for app in crashes(app_of(letters)):
+        CALLS.clear()
+        flow_task = await app.submit("flow", {"input": {"words": ["a", "b"]}})
+        while await drain(app):
+            for each in await app.asks():
+                await app.answer(each.id, "yes")
+        assert await flow_task.result() == ["draft a", "draft b", "yes", "draft c"], app.killed_at
+        assert len(CALLS) <= 5, "a task that is recorded does not run again"
+    assert sorted(CALLS) == ["a", "b", "c"], "nor after the answer"
+
+
+@pytest.mark.parametrize("in_handler", [False, True])
+async def test_a_node_that_calls_a_task_and_then_asks(in_handler: bool) -> None:
+    async def ask(state: State) -> dict[str, list[str]]:
+        return {"words": [await draft("a"), interrupt("Fine?")]}
+
+    graph = StateGraph(State)
+    graph.add_node("ask", ask, metadata={"onward": False} if in_handler else None)
+    graph.add_edge(START, "ask")
+    CALLS.clear()
+    app = app_of(graph, retry=1)
+    async with app:
+        flow_task = await app.submit("flow", {"words": []})
+        while await drain(app):
+            (each,) = await app.asks()
+            await app.answer(each.id, "yes")
+        ended = await app.get(flow_task.id)
+    assert CALLS == ["a"], "it would run again with the answer"
+    if in_handler:
+        assert ended.result == {"words": ["draft a", "yes"]}
+    else:
+        assert ended.error is not None
+        assert 'metadata={"onward": False}' in ended.error["message"]
+
+
+def test_a_graph_that_stops_without_a_question_is_refused() -> None:
+    with pytest.raises(UsageError, match="stops at asks"):
+        app_of(asking().compile(interrupt_before=["asks"]))
 
 
 async def test_subgraphs_and_jumps_out_of_them() -> None:
@@ -268,6 +394,18 @@ async def test_outcomes_of_every_type_are_the_same_after_a_crash(value: Any) -> 
         task = await app.submit("flow", {"shown": ""})
         assert await drain(app) == []
         assert (await task.result())["shown"] == repr(value), app.killed_at
+
+
+@pytest.mark.parametrize(("value", "shown"), [(b"\xff", "_w=="), (float("nan"), "NaN")])
+async def test_an_output_that_json_has_no_value_for(value: Any, shown: Any) -> None:
+    graph = StateGraph(Kept)
+    graph.add_node("make", lambda state: {"value": value})
+    graph.add_edge(START, "make")
+    app = app_of(graph, retry=1)
+    async with app:
+        task = await app.submit("flow", {"shown": ""})
+        assert await drain(app) == []
+        assert (await task.result())["value"] == shown
 
 
 async def test_records_of_an_earlier_version_are_read() -> None:

@@ -412,6 +412,42 @@ async def test_a_streamed_run(world: World) -> None:
     assert (world.asked, len(world.done)) == ([0, 1], 3), "a replay asks no model and calls no tool"
 
 
+@pytest.mark.slow
+async def test_a_streamed_run_with_approvals_is_killed_at_any_point(world: World) -> None:
+    agent = Agent(
+        name="clerk", model=Scripted(world, [*LOOKS, *PAY], "done"), tools=[tools(world)[0], asked_pay(world)]
+    )
+    app = Onward("sqlite://:memory:")
+
+    @app.task
+    async def work(ctx: Any) -> Any:
+        result = Runner.run_streamed(agent, "Go.")
+        names = [event.name async for event in result.stream_events() if event.type == "run_item_stream_event"]
+        return [result.final_output, result.interruptions, names.count("tool_output")]
+
+    async for killed in crashes(app):
+        world.clear()
+        task = await killed.submit("work")
+        await settle(killed, world)
+        assert await task.result() == ["done", [], 4], killed.killed_at
+        assert world.done.count(4) <= 1 + (killed.killed_at == "save.before"), "it is a read, and may be repeated"
+        assert len(world.asked) <= 3, killed.killed_at
+        assert len(world.done) <= 8
+    assert (world.asked, len(world.done)) == ([0, 1], 4)
+
+
+def asked_pay(world: World) -> Any:
+    """A tool that needs an approval by itself."""
+
+    @function_tool(needs_approval=True)
+    async def pay(cents: int) -> str:
+        """Pay."""
+        world.done.append(cents)
+        return "paid"
+
+    return pay
+
+
 async def replayed(agent: Any, world: World, **options: Any) -> list[Any]:
     """The result of a run, or its error, in two shifts. The second one is a replay."""
     app, ends = memory_app(), []

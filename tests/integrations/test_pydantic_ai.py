@@ -563,6 +563,16 @@ async def test_output_of_a_type(world: World) -> None:
     assert world.asked == [0, 1], "the framework asks again when the output does not fit"
 
 
+@pytest.mark.parametrize(("output_type", "output", "result"), [(set[int], [3], [3]), (bytes, "yes", "eWVz")])
+async def test_output_that_json_has_no_value_for(world: World, output_type: Any, output: Any, result: Any) -> None:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        world.asked.append(turns(messages))
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"response": output})])
+
+    _, task = await run(Agent(FunctionModel(answer), name="clerk", output_type=output_type), world, retry=1)
+    assert task.result == result
+
+
 async def test_thoughts_and_signatures_come_back_byte_for_byte(world: World) -> None:
     seen: list[Any] = []
     thought = ThinkingPart(
@@ -730,6 +740,45 @@ async def test_two_runs_in_one_handler(world: World) -> None:
         assert usage is not None
         assert usage.calls == 4
     assert world.asked == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("beside", ["the same agent", "a step"])
+async def test_a_run_beside_other_work_of_its_line_is_refused(world: World, beside: str) -> None:
+    """A run that starts while a step of the handler runs is not a run inside of that step."""
+    agent = Agent(scripted(world, LOOKS, "done"), name="clerk", tools=world.tools(), capabilities=[OnwardDurability()])
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def work(ctx: Any) -> None:
+        other = agent.run("One.") if beside == "the same agent" else ctx.step(asyncio.sleep, 0.1)
+        await asyncio.gather(other, agent.run("Two."))
+
+    async with app:
+        task = await app.submit(work)
+        assert await drain(app) == []
+        error = (await app.get(task.id)).error
+    assert error is not None
+    assert "ctx.gather runs several at once" in error["message"]
+    assert len(world.asked) <= 1, "no request is made that the journal does not have"
+
+
+async def test_two_runs_at_once_in_one_handler(world: World) -> None:
+    agent = Agent(scripted(world, LOOKS, "done"), name="clerk", tools=world.tools(), capabilities=[OnwardDurability()])
+    app = Onward("sqlite://:memory:")
+
+    @app.task
+    async def work(ctx: Any) -> list[str]:
+        return [result.output for result in await ctx.gather(agent.run("One."), agent.run("Two."))]
+
+    async for killed in crashes(app):
+        world.clear()
+        task = await killed.submit("work")
+        assert await drain(killed) == []
+        assert await task.result() == ["done", "done"]
+        assert len(world.asked) <= 6, killed.killed_at
+        usage = (await killed.get(task.id)).usage
+        assert usage is not None
+        assert usage.calls == 4
 
 
 async def test_a_provider_that_stays_away_is_an_error_of_the_framework(world: World) -> None:

@@ -21,7 +21,7 @@ from onward.core.budget import Budget
 from onward.core.retry import Retry
 from onward.engine.context.context import CURRENT, Context
 from onward.engine.shift.quota import within_quota
-from onward.engine.shift.scope import SCOPE
+from onward.engine.shift.scope import IN_STEP
 from onward.errors import StepFailed
 
 NO_SYSTEM: Message = {"role": "system", "content": ""}
@@ -184,10 +184,7 @@ class ModelSteps:
 
 def in_handler() -> bool:
     """Whether this code runs in the handler of a task, and not in one of its steps."""
-    if CURRENT.get() is None:
-        return False
-    scope = SCOPE.get()
-    return scope.key is None or scope.branches > 0
+    return CURRENT.get() is not None and not IN_STEP.get()
 
 
 def model_steps(ctx: Context) -> ModelSteps:

@@ -111,6 +111,9 @@ class Scope:
 
 SCOPE: ContextVar[Scope] = ContextVar("onward_scope")
 
+IN_STEP: ContextVar[bool] = ContextVar("onward_in_step", default=False)
+"""Whether this is the code of a step, and not of the handler. Other code of the handler may run beside a step, in an asyncio task of its own."""
+
 
 def _encode_branch_name(name: str) -> str:
     """The name as part of a path: any string, such as the id of a tool call."""

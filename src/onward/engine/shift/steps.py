@@ -27,7 +27,7 @@ from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.ports import StepWriter
 from onward.engine.shift.replay import DID_NOT_HAPPEN, STEPS, Known, failure_of
-from onward.engine.shift.scope import SCOPE, Scope, refuse_overlap
+from onward.engine.shift.scope import IN_STEP, SCOPE, Scope, refuse_overlap
 from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.timeout import run_with_timeout
 from onward.engine.shift.waits import Waits
@@ -70,6 +70,7 @@ class Steps:
         if not journal.fast_path or started_at >= self._lease.until or journal.hold.unsaved > MAX_UNSAVED_BYTES:
             await journal.ensure_may_continue()
         scope.key, scope.started_at, scope.reported = key, started_at, False
+        IN_STEP.set(True)
         try:
             if call.effect == "once" or call.reconcile is not None or known is not None:
                 value, data = await self._run_guarded(scope, call, attempt, known)
@@ -93,6 +94,7 @@ class Steps:
             raise journal.end(fenced) from None
         finally:
             scope.key, scope.announced = None, False
+            IN_STEP.set(False)
         if call.undo is not None and scope.saga is not None:
             scope.saga.owe(seq, key, call, value)
         return value

@@ -25,7 +25,7 @@ from onward.engine.context.arguments import is_async
 from onward.engine.context.call import Call
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.replay import DID_NOT_HAPPEN, Known
-from onward.engine.shift.scope import SCOPE, Scope
+from onward.engine.shift.scope import IN_STEP, SCOPE, Scope
 from onward.engine.shift.services import WorkerServices
 from onward.engine.shift.steps import Steps
 from onward.engine.shift.waits import Waits
@@ -55,6 +55,7 @@ class Transaction:
             return self._steps.replay_result(scope, self._call, known)
         result_type(self._call.function)  # may import pydantic, which takes long: before the transaction is open
         attempt = 1
+        IN_STEP.set(True)
         try:
             while True:
                 try:
@@ -67,6 +68,7 @@ class Transaction:
                     attempt = await self._steps.handle_failure(scope, self._call, attempt, error)
         finally:
             scope.key = None
+            IN_STEP.set(False)
 
     async def _attempt(self, scope: Scope, attempt: int) -> Any:
         results: list[Any] = []
@@ -111,6 +113,7 @@ class Transaction:
                 await self._fail_block(self._work.exception())
             finally:
                 self._scope.key = None
+        IN_STEP.set(True)
         return self._connection
 
     async def __aexit__(
@@ -128,6 +131,7 @@ class Transaction:
             await self._fail_block(error or failed)
         finally:
             self._scope.key = None
+            IN_STEP.set(False)
 
     async def _fail_block(self, error: BaseException | None) -> None:
         """Record a block that failed as a step that failed. Raises what a replay will raise in the same place; the handler may catch it."""

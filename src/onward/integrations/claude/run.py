@@ -10,10 +10,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from onward.agent.live import LiveText
+from onward.agent.loop import NO_LIMITS
+from onward.agent.model import Message, Reply, ToolCall, Usage
 from onward.core.durations import Duration
+from onward.core.journal.turns import is_call
 from onward.errors import Denied, Fatal, UsageError
+from onward.integrations.model_steps import Content, model_steps
 
 if TYPE_CHECKING:
     from claude_agent_sdk import ClaudeAgentOptions
@@ -45,8 +51,9 @@ async def run_claude(
     """Run an agent of the Claude Agent SDK in a handler, and return its result.
 
     `options` needs a session store: `ClaudeAgentOptions(session_store=OnwardSessionStore(app), …)`. Each call of a tool for which the SDK
-    would ask for permission becomes an approval of the task (`allowed_tools` and `permission_mode` say which do not). Without a decision
-    within `approval_timeout`, `approval_default` decides. A tool that ran in a stretch that was killed may run again, as the agent sees fit.
+    would ask for permission becomes an approval of the task (`allowed_tools` and `permission_mode` say which do not). An approval is for one
+    call. Without a decision within `approval_timeout`, `approval_default` decides. A tool that needs no permission, and ran in a stretch that
+    was killed, may run again, as the agent sees fit.
     Raises UsageError for options without a session store, or with `can_use_tool`, `resume` or `continue_conversation`.
     """
     _check(options)
@@ -54,8 +61,12 @@ async def run_claude(
     decisions: dict[str, str | None] = {}
     text = prompt
     for number in range(1, MAX_DECISIONS + 2):
-        stretch = _Stretch(session, text, dict(decisions), options)
+        stretch = _Stretch(ctx, session, text, dict(decisions), options)
         end: dict[str, Any] = await ctx.step(stretch.run, name="claude.run")
+        if is_call(end):
+            await model_steps(ctx).close_observed(end)
+        for used in end.get("used", ()):
+            decisions.pop(used, None)
         call = end["asks"]
         if call is None:
             return str(end["result"])
@@ -94,41 +105,92 @@ def _call_key(tool: str, input: dict[str, Any]) -> str:  # noqa: A002 -- the nam
 class _Stretch:
     """One stretch of a session: from a prompt to the result, or to a call that needs a decision."""
 
+    ctx: Context
     session: str
     text: str
     decisions: dict[str, str | None]
     """The calls about which a person has decided; the reason of those that are denied."""
     options: ClaudeAgentOptions
     asks: dict[str, Any] | None = None
+    used: list[str] = dataclasses.field(default_factory=list)
+    """The approved calls that the agent has made."""
 
     async def run(self) -> dict[str, Any]:
-        from claude_agent_sdk import ClaudeSDKClient, ResultMessage  # noqa: PLC0415 -- an extra
+        """Run the program, within the budget of the task."""
+        if self.ctx._model_steps is None and not self.ctx.spending(NO_LIMITS):
+            return await self._run()
+        call, account, ended = self.ctx.key, model_steps(self.ctx).account, False
+        reserved = await account.begin(call)
+        try:
+            end = await self._run()
+            ended = True
+            return end
+        finally:
+            await account.end(call, reserved, ended)
 
-        known, heard = await self._look()
+    async def _run(self) -> dict[str, Any]:
+        from claude_agent_sdk import AssistantMessage, ClaudeSDKClient, ResultMessage, TextBlock  # noqa: PLC0415 -- an extra
+
+        entries = await self._load()
+        heard = self._heard(entries or ())
         options = dataclasses.replace(
             self.options,
             can_use_tool=self._may,
-            resume=self.session if known else None,
-            session_id=None if known else self.session,
+            resume=None if entries is None else self.session,
+            session_id=self.session if entries is None else None,
             session_store_flush="eager",
         )
-        async with ClaudeSDKClient(options) as client:
-            await client.query(GO_ON if heard else self.text)
-            async for message in client.receive_response():
-                if isinstance(message, ResultMessage):
-                    if message.is_error and self.asks is None:
-                        raise ClaudeFailed(message.result or message.subtype)
-                    usage = message.usage or {}
-                    return {
-                        "asks": self.asks,
-                        "result": message.result,
-                        "turns": message.num_turns,
-                        "cost": message.total_cost_usd,
-                        "usage": {"input": usage.get("input_tokens", 0), "output": usage.get("output_tokens", 0)},
-                    }
-        if self.asks is None:
-            raise ClaudeFailed("the program ended without a result")
-        return {"asks": self.asks, "result": None, "turns": None, "cost": None, "usage": {}}
+        turn, model = model_steps(self.ctx).next_turn(), "claude"
+        live = LiveText(self.ctx, turn)
+        ended: Any = None
+        try:
+            async with ClaudeSDKClient(options) as client:
+                await client.query(GO_ON if heard else self.text)
+                async for message in client.receive_response():
+                    if isinstance(message, AssistantMessage):
+                        model = message.model or model
+                        for block in message.content:
+                            if isinstance(block, TextBlock):
+                                live(block.text)
+                    elif isinstance(message, ResultMessage):
+                        ended = message
+            if ended is None and self.asks is None:
+                raise ClaudeFailed("the program ended without a result")
+            if ended is not None and ended.is_error and self.asks is None:
+                raise ClaudeFailed(ended.result or ended.subtype)
+        except Exception:
+            live.withdraw()
+            raise
+        return {
+            "asks": self.asks,
+            "used": self.used,
+            "result": None if ended is None else ended.result,
+            "turns": None if ended is None else ended.num_turns,
+            **await self._turn(turn, model, ended),
+        }
+
+    async def _turn(self, turn: int, model: str, ended: Any) -> dict[str, Any]:
+        """The fields of the record that make this stretch a turn of the conversation, with its usage and its cost."""
+        messages = [form for entry in await self._load() or () for form in _messages(entry)]
+        last = max((number for number, form in enumerate(messages) if form["role"] == "assistant"), default=-1)
+        said: Message = messages[last] if last >= 0 else {"content": ""}
+        content = Content(messages[: max(last, 0)], lambda form: [form], lambda: ())
+        used = (None if ended is None else ended.usage) or {}
+        cached = used.get("cache_read_input_tokens", 0)
+        usage = Usage(
+            used.get("input_tokens", 0) + used.get("cache_creation_input_tokens", 0) + cached if used else None,
+            used.get("output_tokens"),
+            cached,
+        )
+        calls = (ToolCall(call["id"], **call["function"]) for call in said.get("tool_calls", ()))
+        reply = Reply(said["content"], tuple(calls), usage, "stop" if self.asks is None else "tool_calls")
+        return {
+            **model_steps(self.ctx).observed(turn, content, model, reply),
+            "call": self.ctx.key,
+            "calls": 1 if ended is None else ended.num_turns,
+            "usage": dataclasses.asdict(usage),
+            "cost": None if ended is None else ended.total_cost_usd,
+        }
 
     async def _may(self, tool: str, input: dict[str, Any], context: Any) -> Any:  # noqa: A002 -- as the SDK calls it
         from claude_agent_sdk import PermissionResultAllow, PermissionResultDeny  # noqa: PLC0415 -- an extra
@@ -138,22 +200,82 @@ class _Stretch:
             self.asks = self.asks or {"tool": tool, "input": input}
             return PermissionResultDeny(message=WAIT, interrupt=True)
         reason = self.decisions[call]
-        return PermissionResultAllow() if reason is None else PermissionResultDeny(message=f"denied: {reason}")
+        if reason is not None:
+            return PermissionResultDeny(message=f"denied: {reason}")
+        self._use(call)
+        return PermissionResultAllow()
 
-    async def _look(self) -> tuple[bool, bool]:
-        """Whether the session store has this session, and whether the session has heard this prompt."""
+    def _use(self, call: str) -> None:
+        """An approval is for one call: the next one like it is asked about."""
+        del self.decisions[call]
+        self.used.append(call)
+
+    async def _load(self) -> Sequence[Any] | None:
+        """The entries of the session; None when the session store does not have it."""
         from claude_agent_sdk import project_key_for_directory  # noqa: PLC0415 -- an extra
 
         store = self.options.session_store
         assert store is not None
         project = project_key_for_directory(self.options.cwd)
-        entries = await store.load({"project_key": project, "session_id": self.session})
-        heard = any(entry["type"] == "user" and self.text in _texts(entry) for entry in entries or ())
-        return entries is not None, heard
+        entries: Sequence[Any] | None = await store.load({"project_key": project, "session_id": self.session})
+        return entries
+
+    def _heard(self, entries: Sequence[Any]) -> bool:
+        """Whether the session has heard this prompt: an earlier worker died in this stretch. The approved calls that the agent began there
+        may have happened."""
+        heard = False
+        for entry in entries:
+            heard = heard or (entry["type"] == "user" and self.text in _texts(entry))
+            for part in _parts(entry, "tool_use") if heard and entry["type"] == "assistant" else ():
+                call = _call_key(part["name"], part["input"])
+                if call in self.decisions and self.decisions[call] is None:
+                    self._use(call)
+        return heard
+
+
+def _content(entry: Any) -> Any:
+    return (entry.get("message") or {}).get("content")
+
+
+def _parts(entry: Any, kind: str) -> list[Any]:
+    content = _content(entry)
+    return (
+        [part for part in content if isinstance(part, dict) and part.get("type") == kind]
+        if isinstance(content, list)
+        else []
+    )
 
 
 def _texts(entry: Any) -> list[str]:
-    content = (entry.get("message") or {}).get("content")
+    content = _content(entry)
+    return [content] if isinstance(content, str) else [str(part.get("text")) for part in _parts(entry, "text")]
+
+
+def _messages(entry: Any) -> list[Message]:
+    """An entry of a transcript as messages of chat completions; none for an entry that the model does not see."""
+    if entry["type"] not in {"user", "assistant"}:
+        return []
+    text = "\n".join(_texts(entry))
+    messages: list[Message] = [
+        {"role": "tool", "tool_call_id": part["tool_use_id"], "content": _text_of(part.get("content"))}
+        for part in _parts(entry, "tool_result")
+    ]
+    calls = [
+        {
+            "id": part["id"],
+            "type": "function",
+            "function": {"name": part["name"], "arguments": json.dumps(part["input"])},
+        }
+        for part in _parts(entry, "tool_use")
+    ]
+    if calls:
+        messages.append({"role": "assistant", "content": text, "tool_calls": calls})
+    elif text:
+        messages.append({"role": entry["type"], "content": text})
+    return messages
+
+
+def _text_of(content: Any) -> str:
     if isinstance(content, str):
-        return [content]
-    return [str(part.get("text")) for part in content or () if isinstance(part, dict) and part.get("type") == "text"]
+        return content
+    return "\n".join(str(part.get("text", f"({part.get('type')})")) for part in content or () if isinstance(part, dict))

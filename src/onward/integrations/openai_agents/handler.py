@@ -12,6 +12,7 @@ from onward.engine.context.context import Context
 from onward.errors import BadSetting
 from onward.integrations.model_steps import begin
 from onward.integrations.openai_agents.tools import RULES, RunRules
+from onward.integrations.outputs import as_result
 from onward.integrations.tool_rules import Approvals, ToolRules
 
 
@@ -43,6 +44,6 @@ def agent_handler(
         while messages := await ctx.messages(last=True):
             items = [*result.to_input_list(), *({"role": "user", "content": str(text)} for text in messages)]
             result = await Runner.run(result.last_agent, items, **options)
-        return result.final_output
+        return as_result(result.final_output)
 
     return handler

@@ -150,7 +150,12 @@ class DurableModel(Model):
             return self._reply(output, _stream_usage(getattr(response, "usage", None)), native)
 
         step = start(self._step(ask, model_settings, content(system_instructions, input, tools)), "onward-model-stream")
-        step.add_done_callback(lambda _: events.put_nowait(None))
+
+        def ended(step: asyncio.Task[bytes]) -> None:
+            step.cancelled() or step.exception()  # read here, since a run that is cancelled awaits it no more
+            events.put_nowait(None)
+
+        step.add_done_callback(ended)
         try:
             while (event := await events.get()) is not None:
                 yield event

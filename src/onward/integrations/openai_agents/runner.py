@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 from agents.run import AgentRunner, set_default_agent_runner
@@ -39,6 +41,33 @@ class OnwardRunner(AgentRunner):
             async with guarded(starting_agent, config):
                 result = await super().run(starting_agent, state, **options)
         await model_steps(task).account.settle()
+        return result
+
+    def run_streamed(self, starting_agent: Any, input: Any, **options: Any) -> Any:  # noqa: A002 -- the signature of the SDK
+        """Run an agent, and stream what happens. Calls that need an approval are asked for when the code has read the events before them;
+        the events of the run that goes on follow."""
+        result = super().run_streamed(starting_agent, input, **options)
+        if self._asks and in_handler():
+            events = result.stream_events
+
+            async def stream_events() -> AsyncIterator[Any]:
+                nonlocal events
+                while True:
+                    async with contextlib.aclosing(events()) as stream:
+                        async for event in stream:
+                            yield event
+                    if not result.interruptions:
+                        break
+                    state = result.to_state()
+                    await rules().decide(current(), state, result.interruptions)
+                    resumed = super(OnwardRunner, self).run_streamed(starting_agent, state, **options)
+                    events, resumed.stream_events = resumed.stream_events, stream_events
+                    result.__dict__ = (
+                        resumed.__dict__
+                    )  # the code holds this result, and the SDK tells the other one how the run goes on
+                await model_steps(current()).account.settle()
+
+            result.stream_events = stream_events
         return result
 
 

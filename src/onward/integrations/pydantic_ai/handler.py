@@ -16,6 +16,7 @@ from onward.core.durations import Duration
 from onward.engine.context.context import Context
 from onward.errors import BadSetting, InvalidInput, UsageError
 from onward.integrations.model_steps import begin
+from onward.integrations.outputs import as_result
 from onward.integrations.pydantic_ai.backend import TOOL_METADATA
 from onward.integrations.pydantic_ai.durability import OnwardDurability, message_text
 from onward.integrations.tool_rules import ToolRules
@@ -52,7 +53,7 @@ def agent_handler(
         result = await run(prompt)
         while messages := await ctx.messages(last=True):
             result = await run([message_text(text) for text in messages], message_history=result.all_messages())
-        return result.output
+        return as_result(result.output)
 
     return handler
 
