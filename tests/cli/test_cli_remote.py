@@ -4,11 +4,13 @@ with its reason. A new command without a row fails a test."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.server
 import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -17,6 +19,7 @@ import pytest
 
 from onward import Onward
 from onward.cli.args.parser import build
+from onward.cli.main import main
 from onward.core.lock import LockRequest
 from rig.commands import commands
 from rig.processes import Child
@@ -475,6 +478,47 @@ def test_follow_shows_records_while_they_are_written(shop: Shop, served: Served)
         assert shop.onward("signal", task_id, "go", '"now"', "--url", served.url).status == 0
         last = json.loads(child.wait_for('"state": "completed"', timeout=START_S))
         assert (last["state"], last["result"]) == ("completed", "now")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--wait", "--follow"])
+def test_a_command_that_waits_for_a_task_goes_on_when_the_server_was_restarted(
+    option: str, onward: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restart takes longer than another command would try."""
+    monkeypatch.setattr("onward.cli.backend.remote.PATIENCE_S", 0.1)
+    monkeypatch.setattr("onward.cli.commands.follow.NOTICE_S", 0.1)
+    db = f"sqlite:///{tmp_path / 'onward.db'}"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    serve = ("serve", "tests.cli.shop:app", "--port", str(port), "--json", "--db", db)
+    url = f"http://127.0.0.1:{port}"
+    statuses: list[int] = []
+    with Child.module("onward", *serve, cwd=ROOT) as server:
+        server.wait_for('"ready"', timeout=START_S)
+        words = ("submit", "listen", option, "--json", "--url", url)
+        waits = threading.Thread(target=lambda: statuses.append(main(words)))
+        waits.start()
+        task_id = waiting_task(onward, db)
+        server.kill9()
+    assert waits.is_alive()
+    with Child.module("onward", *serve, cwd=ROOT) as server:
+        server.wait_for('"ready"', timeout=START_S)
+        assert onward("signal", task_id, "go", '"now"', "--db", db).status == 0
+        waits.join(START_S)
+    assert statuses == [0]
+
+
+def waiting_task(onward: Run, db: str) -> str:
+    """The id of the only task, once it waits for its signal."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        with contextlib.suppress(ValueError):
+            (task,) = onward("list", "--state", "waiting", "--json", "--db", db).json["tasks"]
+            return str(task["task_id"])
+        time.sleep(0.05)
+    raise AssertionError("the task does not wait")
 
 
 def test_the_live_tree_and_the_text(shop: Shop, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,3 +118,60 @@ def test_a_process_that_forked_after_the_first_call_is_told_so(url: str) -> None
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     app.sync.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "onward"]
+
+
+def answer_of_child(work: Any) -> str:
+    """The error of `work` in a forked process; an empty string without one."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # kills a child that hangs
+        try:
+            work()
+        except UsageError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as answer:
+        said = answer.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the forked process hangs"
+    return said
+
+
+async def test_a_process_that_was_forked_from_an_open_app_is_told_so(url: str) -> None:
+    """Its first call of `app.sync` is made after the fork."""
+    app = make_app(url)
+    async with app:
+        assert "before this process was forked" in answer_of_child(app.sync.stats)
+    assert answer_of_child(make_app(url).sync.stats) == ""
+
+
+def test_an_app_whose_loop_has_ended_is_told_so(url: str) -> None:
+    app = make_app(url)
+    asyncio.run(app.open())
+    with pytest.raises(UsageError, match="the event loop in which the app was opened has ended"):
+        app.sync.stats()
+
+
+def test_a_call_that_is_interrupted_waits_no_longer_in_the_loop(url: str) -> None:
+    """Ctrl-C while the main thread waits for a result."""
+    app = make_app(url)
+    waits = app.sync.submit("ask")
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        waits.result(60)
+    assert app.sync.get(waits.id).state == "pending"
+    assert not [task for task in asyncio.all_tasks(app._loop) if "result" in repr(task.get_coro())]
+    app.sync.close()
+
+
+def test_a_stream_does_not_end_silently_when_the_app_is_closed(url: str) -> None:
+    """Its end means that the task has ended."""
+    app = make_app(url)
+    waits = app.sync.submit("ask")
+    stream = waits.follow()
+    assert next(stream).status == "waiting"
+    app.sync.close()
+    with pytest.raises(UsageError, match="was closed while this call waited"):
+        next(stream)

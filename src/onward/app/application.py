@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -79,6 +80,7 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
         self._clock, self._rng = clock or SystemClock(), rng or random.SystemRandom()
         self._ids, self._users, self._kept_open = Ids(self._clock.now, self._rng), 0, False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
         self.settings: Settings = load({"db": db, "brokers": brokers, **settings})
         self.approval_rules: tuple[ApprovalRule, ...] = tuple(approval_rules)
         for rule in self.approval_rules:
@@ -143,7 +145,7 @@ class Onward(Events, IntakeMethods, Mcp, Frameworks, Verbs, Coordination, OtherE
     async def _open(self, migrate: bool | None = None) -> None:
         self.secrets.learn()
         await self.store.open(migrate=migrate)
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
 
     async def _close(self) -> None:
         self._loop = None

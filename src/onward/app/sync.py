@@ -50,7 +50,6 @@ class SyncOnward:
         self._app = app
         self._opening = threading.Lock()
         self._own: contextlib.AbstractContextManager[None] | None = None
-        self._process = os.getpid()
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -148,49 +147,62 @@ class SyncOnward:
     def open(self) -> None:
         """Open the app, if it is not open. The first call of another method does it too."""
         with self._opening:
-            self._check_process()
             if self._app._loop is not None:
+                self._check_loop()
                 return
             own = running_loop(self._app)
             own.__enter__()
-            self._own, self._process = own, os.getpid()
+            self._own = own
             atexit.register(self.close)
 
     def close(self) -> None:
         """Close the app, if a call of this object has opened it. A later call opens it again."""
         with self._opening:
             own, self._own = self._own, None
-            if own is not None and self._process == os.getpid():
+            if own is not None and self._app._process == os.getpid():
                 atexit.unregister(self.close)
                 own.__exit__(None, None, None)
 
-    def _check_process(self) -> None:
-        if self._app._loop is not None and self._process != os.getpid():
+    def _check_loop(self) -> None:
+        if self._app._process != os.getpid():
             raise UsageError(
                 "the app was opened before this process was forked, and its connections belong to the parent; "
                 "use app.sync only after the fork, or call app.sync.close() before it"
             )
+        if self._app._loop.is_closed():
+            raise UsageError(
+                "the event loop in which the app was opened has ended; close the app (`await app.close()`) before its loop ends"
+            )
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a call in the loop of the app, and wait for it."""
+        running = self._start(call)
         try:
-            return self._start(call).result()
+            return running.result()
         except concurrent.futures.CancelledError:
-            raise UsageError("app.sync was closed while this call waited; a new call opens it again") from None
+            raise UsageError(_CLOSED) from None
+        finally:
+            running.cancel()  # where this thread was interrupted while it waited
 
     def _start(self, call: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         if _running_loop() is not None and _running_loop() is self._app._loop:
             raise UsageError(
                 "app.sync would block the event loop of the app; in async code, `await` the method of the app itself"
             )
-        if self._app._loop is None or self._process != os.getpid():
+        if self._app._loop is None:
             self.open()
+        else:
+            self._check_loop()
         return asyncio.run_coroutine_threadsafe(call(), self._app._loop)
 
     def _each(self, stream: AsyncIterator[T]) -> Iterator[T]:
-        """The items of a stream of the app."""
+        """The items of a stream of the app. Raises UsageError where the app is closed meanwhile: the stream is not at its end."""
+        self.open()
+        loop = self._app._loop
         while (item := self._run(lambda: _next(stream))) is not _END:
             yield item
+            if self._app._loop is not loop:
+                raise UsageError(_CLOSED)
 
     def _each_while_open(self, stream: AsyncIterator[T]) -> Generator[T, None, None]:
         """The same; it ends when the app is closed, and does not open it again. The loop closes a stream that its reader has left."""
@@ -238,7 +250,7 @@ class SyncHandle(Generic[T_co]):
 
 
 _END: Any = object()
-
+_CLOSED = "app.sync was closed while this call waited; a new call opens it again"
 
 Handles = list[SyncHandle[T]]
 

@@ -7,6 +7,7 @@ become the errors that the database gives, with the same exit status.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -84,6 +85,9 @@ Records = list[Record]
 PATIENCE_S = 3.0
 """Seconds for which a request is sent again when the server does not answer. A person waits for it."""
 
+FOLLOW_PATIENCE_S = 300.0
+"""The same for a command that waits for a task: the task goes on while a server restarts, and so does the command."""
+
 LONG_S = 600.0
 """Seconds for which the server may work at one request: the check of a long audit log."""
 
@@ -154,8 +158,12 @@ async def open_remote(target: Target) -> AsyncIterator[RemoteBackend]:
 class RemoteBackend:
     """The verbs of `LocalBackend` over HTTP."""
 
+    kind = "server"
+
     def __init__(self, http: _Http) -> None:
         self._http = http
+        self._patient = copy.copy(http)
+        self._patient.patience = FOLLOW_PATIENCE_S
         self.where = http.url
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -211,6 +219,9 @@ class RemoteBackend:
     async def get(self, task_id: str) -> Task:
         return await self._made(parse_task, await self._get(_task(task_id)))
 
+    async def get_patiently(self, task_id: str) -> Task:
+        return await self._made(parse_task, self._document(await self._patient.request("GET", _task(task_id))))
+
     async def list(self, *, brief: bool = False, **filters: Any) -> tuple[Tasks, str | None]:
         tasks, _, cursor = await self.list_explained(brief=brief, **filters)
         return tasks, cursor
@@ -236,7 +247,8 @@ class RemoteBackend:
 
     async def wait(self, task_id: str, timeout: float) -> Task:
         """As `LocalBackend.wait`. Raises ResultTimeout."""
-        document = await self._get(f"{_task(task_id)}/result", timeout_s=timeout, hold_s=timeout)
+        path, query = f"{_task(task_id)}/result", {"timeout_s": timeout}
+        document = self._document(await self._patient.request("GET", path, query=query, hold_s=timeout))
         task = await self._made(parse_task, document)
         if not task.ended:
             raise ResultTimeout(task_id, timeout, task.state, task.reason or "")
@@ -254,7 +266,7 @@ class RemoteBackend:
         )
 
     async def tail(self, task_id: str, after: int = 0) -> AsyncIterator[Record]:
-        return self._http.tail(task_id, after)
+        return self._patient.tail(task_id, after)
 
     async def record_json(self, task_id: str, seq: int) -> Json:
         return await self._get(f"{_task(task_id)}/records/{seq}")

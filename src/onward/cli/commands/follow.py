@@ -73,14 +73,25 @@ def exit_status(task: Task) -> int:
 
 async def until_settled(backend: connect.Backend, task_id: str, timeout: float | None) -> Task:
     """Wait until the task ends or waits for a person. Raises ResultTimeout."""
+    try:
+        async with asyncio.timeout(
+            None if timeout is None else timeout + POLL_S
+        ):  # a server that is away does not answer in time
+            return await _until_settled(backend, task_id, timeout)
+    except TimeoutError:
+        task = await backend.get(task_id)
+        raise ResultTimeout(task_id, timeout or 0, task.state, task.reason or "") from None
+
+
+async def _until_settled(backend: connect.Backend, task_id: str, timeout: float | None) -> Task:
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         left = POLL_S if end is None else min(POLL_S, max(0.0, end - time.monotonic()))
         try:
             await backend.wait(task_id, left)
-            return await backend.get(task_id)
+            return await backend.get_patiently(task_id)
         except ResultTimeout:
-            task = await backend.get(task_id)
+            task = await backend.get_patiently(task_id)
         if task.ended or task.reason in ASKS_A_PERSON:
             return task
         if end is not None and time.monotonic() >= end:
@@ -91,12 +102,13 @@ async def follow(args: Namespace) -> int:
     """`onward follow`."""
     screen = Screen(args)
     async with connect.open_backend(args) as backend:
-        return await watch(screen, backend, await connect.resolve_task_id(backend, args.id), None)
+        task = await backend.get(await connect.resolve_task_id(backend, args.id))
+        return await watch(screen, backend, task, None)
 
 
-async def watch(screen: Screen, backend: connect.Backend, task_id: str, timeout: float | None) -> int:
+async def watch(screen: Screen, backend: connect.Backend, task: Task, timeout: float | None) -> int:
     """Show the records of a task as they come. Returns the exit status."""
-    task = await backend.get(task_id)
+    task_id = task.task_id
     view = (
         _JsonView(screen)
         if screen.json
@@ -114,7 +126,7 @@ async def watch(screen: Screen, backend: connect.Backend, task_id: str, timeout:
     except asyncio.CancelledError:
         screen.aside(f"no longer following; task {task_id} goes on: onward follow {task_id[-8:]}")
         raise
-    task = await backend.get(task_id)
+    task = await backend.get_patiently(task_id)
     view.end(task, await person_waits(backend, task))
     return exit_status(task)
 
@@ -138,7 +150,7 @@ async def notices(screen: Screen, backend: connect.Backend, task_id: str) -> Asy
                 sentences = [] if failing else [f"no notices about this task for now: {safe(error)}"]
                 failing = True
             else:
-                sentences = ["the database answers again", *sentences] if failing else sentences
+                sentences = [f"the {backend.kind} answers again", *sentences] if failing else sentences
                 failing = False
             for sentence in sentences:
                 screen.aside((sentence, "yellow"))
@@ -213,7 +225,7 @@ async def _records(backend: connect.Backend, task_id: str) -> AsyncIterator[Reco
         async for record in tail:
             yield record
             if _may_need_person(record):
-                task = await backend.get(task_id)
+                task = await backend.get_patiently(task_id)
                 if task.reason in ASKS_A_PERSON and task.updated_at <= record.at:
                     return
 

@@ -53,7 +53,7 @@ async def submit(args: Namespace) -> int:
         if args.follow:
             if not screen.live:  # the head of the tree has the id
                 screen.aside((f"task {task_id}", "dim"))
-            return await watch(screen, backend, task_id, timeout)
+            return await watch(screen, backend, await backend.get_patiently(task_id), timeout)
         if args.wait is not None:
             return await _wait(screen, backend, task_id, timeout)
         task = await backend.get(task_id)
