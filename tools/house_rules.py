@@ -42,6 +42,7 @@ SPAWNERS = {
     "store/postgres/nudges.py": 1,  # nudges on their way out
     "store/postgres/migrate.py": 1,  # the look at an index that is being built
     "store/sqlite/nudges.py": 1,
+    "service/waiting.py": 1,  # a read beside the wait for the end of a task, which ends with it
     "brokers/bell.py": 2,  # a reader with the life of its connection
 }
 """Modules that create background tasks themselves, and how many times."""

@@ -51,6 +51,8 @@ class ShiftJournal:
     """The steps that sagas of this shift have undone."""
     not_undone: Sequence[str] = ()
     """The steps that sagas of this shift could not undo."""
+    unfit: str = ""
+    """Why other code may go on with a task that fails here: this handler does not take its input, or could not read its partial result."""
     transacting = False
     """Whether the next number belongs to the record of a transaction, which the store writes: no other record may take it."""
     _replay_settled = False

@@ -19,11 +19,11 @@ from typing import Any
 
 from onward.core import record as r
 from onward.core import secret, wire
-from onward.core.control import Cancel, Control, Doubt, Fenced, HandBack, Park, Suspend, Unheard
+from onward.core.control import Control, Fenced, Park, Unheard
 from onward.core.epoch import lost_from
 from onward.core.journal.checkpoint import EVERY_STEP, ON_STATE_CHANGE
 from onward.core.lock import without_fences
-from onward.core.sealed import ENCRYPTED_TEXT, NO_KEY
+from onward.core.sealed import NO_KEY
 from onward.core.task import NEVER, SAID, Reason, State
 from onward.engine.context.approvals import approved
 from onward.engine.context.arguments import is_async
@@ -33,6 +33,7 @@ from onward.engine.context.sync_context import SyncContext
 from onward.engine.context.unawaited import Unawaited
 from onward.engine.handlers import Handler
 from onward.engine.shift.branches import Branches, NamedBranch
+from onward.engine.shift.endings import Ending, Endings, unread_reason
 from onward.engine.shift.environment import LAST_ANSWER_SHARE
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.locks import LockBlock
@@ -49,13 +50,10 @@ from onward.engine.shift.transaction import Transaction
 from onward.engine.shift.waits import WaitRequest, Waits
 from onward.errors import (
     DeadlineExceeded,
-    EncryptionKeyMissing,
     Expired,
     InvalidInput,
     OnwardError,
-    StepFailed,
     StoreUnavailable,
-    UnfitCheckpoint,
     UsageError,
 )
 from onward.store.port.core import SUSPECT_AFTER, Claimed, End, Wait
@@ -65,17 +63,11 @@ from onward.telemetry import CURRENT_TASK
 
 log = logging.getLogger("onward.shift")
 
-Ending = tuple[str, dict[str, Any], End | Wait]
-"""The last record of a shift (kind, data) and what becomes of the task."""
-
 MAX_CONCURRENT_SUBMITS = 100
 """Children that one task submits at the same time, so that other queries of the process do not wait behind all of them."""
 
 PARTIAL_RESULT_TIMEOUT_S = 30.0
 """Seconds in which an agent whose deadline has passed reads its journal for the best result so far."""
-
-KEY_RETRY_S = 30.0
-"""Seconds after which a task is tried again whose payloads the worker could not decrypt."""
 
 _FAILURES = frozenset({r.FAILED, r.RETRY})
 
@@ -95,8 +87,6 @@ class Shift(TaskResources):
     """What `ctx.version` returned in this shift, by key."""
     _tried: Sequence[str] = ()
     """The versions of the code that could not go on with this task since it came further, one for each try."""
-    _unfit: str = ""
-    """Why other code may go on with a task that fails here: this handler does not take its input, or could not read its partial result."""
 
     def __init__(self, services: WorkerServices, claimed: Claimed, handler: Handler) -> None:
         self._services, self._claimed, self._handler = services, claimed, handler
@@ -131,8 +121,8 @@ class Shift(TaskResources):
         CURRENT_TASK.set(self._claimed)
         try:
             kind, data, ending = await self._run_to_ending()
-            if kind == r.PARKED or self._unfit:
-                why = self._may_log(data["reason"] if kind == r.PARKED else self._unfit)
+            if kind == r.PARKED or self._journal.unfit:
+                why = self._endings.may_log(data["reason"] if kind == r.PARKED else self._journal.unfit)
                 passed = await pass_on(self._services, self._claimed, self.attempt, self._tried, why)
                 kind, data, ending = passed or (kind, data, ending)
             await self._settle(kind, data, ending)
@@ -182,7 +172,7 @@ class Shift(TaskResources):
         """Run the handler; returns how the shift ends."""
         if self._claimed.crashes > SUSPECT_AFTER and (idle := await self._count_idle_shifts()) > SUSPECT_AFTER:
             why = f"it ended its worker {idle} times in a row, the last time alone"
-            return self._wait_for_person(r.QUARANTINED, Reason.QUARANTINED, why)
+            return self._endings.wait_for_person(r.QUARANTINED, Reason.QUARANTINED, why)
         try:
             await self._read_journal()
             if isinstance(self._journal.interruption, Control):  # the worker began to stop before the call
@@ -192,8 +182,12 @@ class Shift(TaskResources):
             result = self._handler.dump_result(result)
         except BaseException as error:
             cause = self._exit_cause(error)
-            return self._undo_ending(cause) if self._journal.replay.undoing else self._ending_for(cause)
-        return r.COMPLETED, {**self._usage_data(), "result": result}, self._end(State.COMPLETED, self._waits.last_read)
+            return self._endings.after(cause)
+        return (
+            r.COMPLETED,
+            {**self._usage_data(), "result": result},
+            self._endings.end(State.COMPLETED, self._waits.last_read),
+        )
 
     async def _count_idle_shifts(self) -> int:
         """Shifts in a row before this one that recorded nothing. The store's count may be too high: a worker that was taken for
@@ -293,7 +287,7 @@ class Shift(TaskResources):
         try:
             return self._handler.arguments(value)
         except InvalidInput as error:
-            self._unfit = str(error)
+            self._journal.unfit = str(error)
             raise
 
     def _make_context(self) -> Context | SyncContext:
@@ -320,7 +314,7 @@ class Shift(TaskResources):
         if self._journal.recorded_stop is not None:
             raise self._journal.recorded_stop
         if unread := self._journal.replay.first_unread():
-            raise Park(_unread_reason("returned", unread))
+            raise Park(unread_reason("returned", unread))
         if self._unawaited is not None:
             self._unawaited.check()
 
@@ -338,97 +332,12 @@ class Shift(TaskResources):
             error = error.exceptions[0]
         return error
 
-    # ── endings ──────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def _endings(self) -> Endings:
+        """Made when it is asked for: a shift that kept it would be in a circle of references."""
+        return Endings(self._services, self._claimed, self._handler, self)
 
-    def _ending_for(self, error: BaseException) -> Ending:
-        """How a shift ends whose handler was left by this exception."""
-        match error:
-            case Suspend():
-                wait = Wait(self.task_id, error.due_at, error.reason, self.attempt, error.inbox)
-                return r.HANDED_BACK, {"reason": error.reason}, wait
-            case HandBack():
-                return r.HANDED_BACK, {"reason": "handed back"}, Wait(self.task_id, None, Reason.QUEUED, self.attempt)
-            case EncryptionKeyMissing():
-                return self._leave_to_others(error)
-            case Park() | UnfitCheckpoint() if (
-                isinstance(self._journal.interruption, DeadlineExceeded) and not self._journal.sagas
-            ):
-                self._unfit = str(error)
-                return self._failure_ending(self._journal.interruption)  # it only read the journal for a partial result
-            case Park() | UnfitCheckpoint():
-                return self._wait_for_person(r.PARKED, Reason.PARKED, str(error))
-            case Doubt():
-                why = self._may_log(error.why)
-                log.warning("task %s: it is unknown whether step %r happened: %s", self.task_id, error.key, why)
-                until = self._deadline_at() if self._journal.recorded_stop is None else NEVER
-                wait = Wait(self.task_id, until, Reason.IN_DOUBT, self.attempt, error.inbox)
-                return r.DOUBTED, {"step": error.key, "reason": error.why}, wait
-            case Cancel():
-                return r.CANCELLED, {**self._usage_data(), **self._undo_data()}, self._end(State.CANCELLED)
-            case Control():
-                raise error
-            case DeadlineExceeded() if self._journal.recorded_stop is None and (
-                self._journal.sagas or self._journal.replay.owes_undo
-            ):
-                return r.DEADLINE, {}, Wait(self.task_id, None, Reason.QUEUED, self.attempt)  # the next shift undoes
-            case _:
-                return self._failure_ending(error)
-
-    def _undo_ending(self, error: BaseException) -> Ending:
-        """How a shift ends that only undoes an effect in doubt of another task, which has ended. Its handler always leaves by an
-        exception, because nothing new begins in it."""
-        replay = self._journal.replay
-        if isinstance(error, EncryptionKeyMissing) or (isinstance(error, Control) and not isinstance(error, Cancel)):
-            return self._ending_for(error)
-        if replay.undone:
-            result = {"undone": replay.undone, "of": replay.origin}
-            return r.COMPLETED, {**self._usage_data(), "result": result}, self._end(State.COMPLETED)
-        if replay.undo_error is not None:
-            return self._failure_ending(replay.undo_error)
-        why = f"it is to undo an effect of task {replay.origin}, and the code no longer comes to that step; it was changed under this task"
-        return self._wait_for_person(r.PARKED, Reason.PARKED, why)
-
-    def _failure_ending(self, error: BaseException) -> Ending:
-        """A failure of the task, or another attempt later."""
-        failure = wire.error_value(error) | {"attempts": self.attempt} | _step_data(error) | self._undo_data()
-        # A failed step has been judged by its own policy; here the task's policy judges the cause of that failure.
-        late = isinstance(error, DeadlineExceeded | Expired)
-        pause = None if late else self._handler.retry.pause(self.attempt, _root_cause(error), self.rng)
-        if pause is None:
-            if not late and (unread := self._journal.replay.first_unread()):
-                why = _unread_reason(f"raised {failure['type']}: {failure['message']}", unread)
-                return self._wait_for_person(r.PARKED, Reason.PARKED, why)
-            if self.attempt > 1:
-                failure["message"] = f"{failure['message']} (attempt {self.attempt} of the task)"
-            partial = {} if self.partial is None else {"partial": self.partial}
-            return r.FAILED, {**self._usage_data(), "error": failure, **partial}, self._end(State.FAILED)
-        due = min(self.now() + pause, self._deadline_at())
-        return (
-            r.RETRY,
-            {"error": failure, "attempt": self.attempt, "due_at": due},
-            Wait(self.task_id, due, Reason.RETRYING, self.attempt + 1),
-        )
-
-    def _leave_to_others(self, error: EncryptionKeyMissing) -> Ending:
-        """The task waits for a worker that has the key of its payloads, and has not failed."""
-        log.error("task %s waits: this worker has not the encryption key %r", self.task_id, error.key_id)
-        wait = Wait(self.task_id, self.now() + KEY_RETRY_S, Reason.DELAYED, self.attempt)
-        return r.HANDED_BACK, {"reason": NO_KEY, "key": error.key_id}, wait
-
-    def _may_log(self, text: str) -> str:
-        """A string that may quote values of the task, for a log line: no line has such values when payloads are encrypted."""
-        return text if self._services.store.codec is None else ENCRYPTED_TEXT
-
-    def _undo_data(self) -> dict[str, Any]:
-        """The steps that sagas of this shift have undone, and those that they could not undo."""
-        data = {"undone": self._journal.undone, "not_undone": self._journal.not_undone}
-        return {name: keys for name, keys in data.items() if keys}
-
-    def _wait_for_person(self, kind: str, reason: Reason, why: str) -> Ending:
-        return kind, {"reason": why}, Wait(self.task_id, NEVER, reason, self.attempt)
-
-    def _end(self, state: State, inbox: int | None = None) -> End:
-        return End(self.task_id, state, self.attempt, 0, self._claimed.parent, inbox)
+    # ── the last record ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _settle(self, kind: str, data: dict[str, Any], ending: End | Wait) -> None:
         """Write the last record and what becomes of the task, and nudge those that wait for it."""
@@ -444,7 +353,7 @@ class Shift(TaskResources):
             self._services.store.nudge("ready", [self.task_id])
         except OnwardError as error:  # the result is not JSON, or the database refuses it
             data = {"error": wire.error_value(error) | {"attempts": self.attempt}}
-            kind, ending = r.FAILED, self._end(State.FAILED)
+            kind, ending = r.FAILED, self._endings.end(State.FAILED)
             await writer.settle(self.hold, r.FAILED, wire.encode({**self._usage_data(), **data}), ending)
         self._log_ending(kind, data, ending)
         if isinstance(ending, End):
@@ -473,10 +382,10 @@ class Shift(TaskResources):
                 self._handler.name,
                 what,
                 error["type"],
-                self._may_log(error["message"]),
+                self._endings.may_log(error["message"]),
             )
         elif kind in {r.PARKED, r.QUARANTINED} and isinstance(ending, Wait):
-            log.warning("task %s is %s: %s", self.task_id, ending.reason, self._may_log(data["reason"]))
+            log.warning("task %s is %s: %s", self.task_id, ending.reason, self._endings.may_log(data["reason"]))
 
     # ── the Host under ctx (steps, waits and branches have their own modules) ────────────────────────────────────
 
@@ -619,22 +528,3 @@ class Shift(TaskResources):
         if policy.keep is not None:
             with contextlib.suppress(StoreUnavailable):  # the next checkpoint trims them
                 await store.pruning.trim(self.task_id, policy.keep, policy.dropped_before(self.now()))
-
-
-def _unread_reason(how: str, step: str) -> str:
-    return f"the handler {how} without asking for step {step!r}, which the journal has; it was changed under this task"
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """The error that decides about a retry of the task. An error that a library raised from the failure of a step counts like that failure."""
-    if isinstance(error.__cause__, StepFailed):
-        error = error.__cause__
-    return error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
-
-
-def _step_data(error: BaseException) -> dict[str, Any]:
-    """The step whose failure ended the task, and why that step failed."""
-    if not isinstance(error, StepFailed):
-        return {}
-    cause = {"type": error.kind, "message": error.message}
-    return {"attempts": error.attempts, "step": error.step, "cause": cause}
