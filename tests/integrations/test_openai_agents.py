@@ -412,6 +412,35 @@ async def test_a_streamed_run(world: World) -> None:
     assert (world.asked, len(world.done)) == ([0, 1], 3), "a replay asks no model and calls no tool"
 
 
+async def test_live_text_of_a_streamed_reply(world: World) -> None:
+    class Slow(Scripted):
+        async def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+            async for event in super().stream_response(*args, **kwargs):
+                if event.type == "response.completed":
+                    yield event
+                    continue
+                for letter in event.delta:
+                    await app.clock.move(1)
+                    yield ResponseTextDeltaEvent.model_construct(type="response.output_text.delta", delta=letter)
+
+    agent = Agent(name="clerk", model=Slow(world, LOOKS[:1], PAY, "done"), tools=tools(world))
+    app = memory_app()
+    app.openai_agent(agent, tools=PAYS, approve=["external_action"], live=True)
+    async with app:
+        task = await app.submit("clerk", "Go.")
+        await drain(app)
+        await app.message(task.id, "And now?")
+        await settle(app, world)
+        assert await task.result() == "done"
+        records = [record.value for record in await app.service.journal(task.id) if record.kind == r.PROGRESS]
+    texts = {record["turn"]: "" for record in records if "text" in record and "attempt" in record}
+    for record in records:
+        if "text" in record and "attempt" in record:
+            texts[record["turn"]] += record["text"]
+    assert set(texts.values()) == {"done"}
+    assert world.done == ["hall", 4]
+
+
 @pytest.mark.slow
 async def test_a_streamed_run_with_approvals_is_killed_at_any_point(world: World) -> None:
     agent = Agent(

@@ -26,6 +26,7 @@ def agent_handler(
     context: Callable[[Context], Any] | None,
     run_config: RunConfig | None,
     max_turns: int,
+    live: bool,
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
     """A handler whose input is that of the agent, and whose result is the agent's final output."""
     if budget is not None and not isinstance(budget, Budget):
@@ -40,10 +41,19 @@ def agent_handler(
             "run_config": run_config,
             "max_turns": max_turns,
         }
-        result = await Runner.run(agent, prompt, **options)
+        run = _run_live if live else Runner.run
+        result = await run(agent, prompt, **options)
         while messages := await ctx.messages(last=True):
             items = [*result.to_input_list(), *({"role": "user", "content": str(text)} for text in messages)]
-            result = await Runner.run(result.last_agent, items, **options)
+            result = await run(result.last_agent, items, **options)
         return as_result(result.final_output)
 
     return handler
+
+
+async def _run_live(agent: Agent[Any], items: Any, **options: Any) -> Any:
+    """A run whose requests are streamed: the text of each reply is live."""
+    result = Runner.run_streamed(agent, items, **options)
+    async for _ in result.stream_events():
+        pass
+    return result
