@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from onward import Budget, Onward, State
 from onward.core import record as r
-from onward.errors import BadSetting
+from onward.errors import BadSetting, InvalidInput
 from onward.testing import MemoryApp, crashes, memory_app
 from rig import openai_agents
 from rig.aimock import AIMock
@@ -341,6 +341,8 @@ async def test_a_call_with_other_arguments_and_always(world: World) -> None:
         task = await app.submit("clerk", "Go.")
         await drain(app)
         (ask,) = await app.asks()
+        with pytest.raises(InvalidInput, match="do not fit the tool 'pay'"):
+            await app.decide(ask.id, "approve", arguments={"cents": "many"})
         await app.decide(ask.id, "approve", arguments={"cents": 3}, always=True)
         assert await drain(app) == []
         assert 'other arguments, {"cents": 3})' in await task.result()

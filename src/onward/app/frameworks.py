@@ -93,7 +93,7 @@ class Frameworks(Registry):
         and `run_config` and `max_turns` are those of the SDK. With `live`, requests are streamed, so that people see the text of a reply as it
         comes; a budget needs a provider that reports the usage of streams (`ModelSettings(include_usage=True)`)."""
         try:
-            from onward.integrations.openai_agents.handler import agent_handler  # noqa: PLC0415 -- an extra
+            from onward.integrations.openai_agents.handler import agent_handler, tool_checks  # noqa: PLC0415 -- an extra
             from onward.integrations.tool_rules import Approvals  # noqa: PLC0415 -- as above
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[openai-agents]'") from None
@@ -108,7 +108,9 @@ class Frameworks(Registry):
             max_turns=max_turns,
             live=live,
         )
-        return self._register_agent("openai-agents", name or agent.name, handler, {}, retry, deadline, queue)
+        return self._register_agent(
+            "openai-agents", name or agent.name, handler, tool_checks(agent), retry, deadline, queue
+        )
 
     def langgraph(
         self,
