@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from onward import Budget, Onward, State
 from onward.core import record as r
-from onward.errors import BadSetting
+from onward.errors import BadSetting, InvalidInput
 from onward.testing import MemoryApp, crashes, memory_app
 from rig import openai_agents
 from rig.aimock import AIMock
@@ -341,6 +341,8 @@ async def test_a_call_with_other_arguments_and_always(world: World) -> None:
         task = await app.submit("clerk", "Go.")
         await drain(app)
         (ask,) = await app.asks()
+        with pytest.raises(InvalidInput, match="do not fit the tool 'pay'"):
+            await app.decide(ask.id, "approve", arguments={"cents": "many"})
         await app.decide(ask.id, "approve", arguments={"cents": 3}, always=True)
         assert await drain(app) == []
         assert 'other arguments, {"cents": 3})' in await task.result()
@@ -410,6 +412,35 @@ async def test_a_streamed_run(world: World) -> None:
     assert usage is not None
     assert (usage.calls, usage.input_tokens) == (2, 20)
     assert (world.asked, len(world.done)) == ([0, 1], 3), "a replay asks no model and calls no tool"
+
+
+async def test_live_text_of_a_streamed_reply(world: World) -> None:
+    class Slow(Scripted):
+        async def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+            async for event in super().stream_response(*args, **kwargs):
+                if event.type == "response.completed":
+                    yield event
+                    continue
+                for letter in event.delta:
+                    await app.clock.move(1)
+                    yield ResponseTextDeltaEvent.model_construct(type="response.output_text.delta", delta=letter)
+
+    agent = Agent(name="clerk", model=Slow(world, LOOKS[:1], PAY, "done"), tools=tools(world))
+    app = memory_app()
+    app.openai_agent(agent, tools=PAYS, approve=["external_action"], live=True)
+    async with app:
+        task = await app.submit("clerk", "Go.")
+        await drain(app)
+        await app.message(task.id, "And now?")
+        await settle(app, world)
+        assert await task.result() == "done"
+        records = [record.value for record in await app.service.journal(task.id) if record.kind == r.PROGRESS]
+    texts = {record["turn"]: "" for record in records if "text" in record and "attempt" in record}
+    for record in records:
+        if "text" in record and "attempt" in record:
+            texts[record["turn"]] += record["text"]
+    assert set(texts.values()) == {"done"}
+    assert world.done == ["hall", 4]
 
 
 @pytest.mark.slow

@@ -80,6 +80,7 @@ class Frameworks(Registry):
         context: Callable[[Context], Any] | None = None,
         run_config: RunConfig | None = None,
         max_turns: int = 10,
+        live: bool = False,
         deadline: Duration | None = None,
         retry: Retry | int | None = None,
         queue: str = "default",
@@ -89,9 +90,10 @@ class Frameworks(Registry):
 
         `tools` has the rules of tools by their names: `{"pay": {"risk": "external_action"}}`; a tool without rules reads. `budget`,
         `max_tokens`, `approve`, `approval_timeout` and `approval_default` are as for `app.agent`. `context` makes the context of a run,
-        and `run_config` and `max_turns` are those of the SDK."""
+        and `run_config` and `max_turns` are those of the SDK. With `live`, requests are streamed, so that people see the text of a reply as it
+        comes; a budget needs a provider that reports the usage of streams (`ModelSettings(include_usage=True)`)."""
         try:
-            from onward.integrations.openai_agents.handler import agent_handler  # noqa: PLC0415 -- an extra
+            from onward.integrations.openai_agents.handler import agent_handler, tool_checks  # noqa: PLC0415 -- an extra
             from onward.integrations.tool_rules import Approvals  # noqa: PLC0415 -- as above
         except ImportError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'onward[openai-agents]'") from None
@@ -104,8 +106,11 @@ class Frameworks(Registry):
             context=context,
             run_config=run_config,
             max_turns=max_turns,
+            live=live,
         )
-        return self._register_agent("openai-agents", name or agent.name, handler, {}, retry, deadline, queue)
+        return self._register_agent(
+            "openai-agents", name or agent.name, handler, tool_checks(agent), retry, deadline, queue
+        )
 
     def langgraph(
         self,
