@@ -5,7 +5,7 @@
 
 from onward.integrations.versions import check_version
 
-check_version("langgraph", "1.2", "2", "langgraph")
+check_version("langgraph", "1.2", "1.3", "langgraph")
 check_version("langgraph-checkpoint", "4.3", "5", "langgraph")
 
 from onward.integrations.langgraph.saver import OnwardSaver  # noqa: E402 -- another version fails here

@@ -131,7 +131,7 @@ def _durable(graph: Pregel[Any, Any, Any, Any], retry: Retry | int | None) -> An
     """A copy of a graph whose nodes are steps of the task."""
     if compiled_interrupts := [*_names(graph.interrupt_before_nodes), *_names(graph.interrupt_after_nodes)]:
         raise UsageError(
-            f"the graph stops at {', '.join(compiled_interrupts)} by interrupt_before or interrupt_after, and asks nobody: call interrupt(…) "
+            f"the graph stops at {', '.join(compiled_interrupts)} by interrupt_before or interrupt_after, and asks no person: call interrupt(…) "
             "in a node instead"
         )
     clone: Any = copy.copy(graph)
