@@ -130,6 +130,11 @@ MORE: dict[str, Words] = {
     "no such end of an id": lambda shop: ["cancel", "zzzzzz"],
     "an ambiguous id": lambda shop: [shop.greeted(), shop.greeted(), "show", "0"][2:],
     "no such schedule": lambda shop: ["schedules", "pause", "monthly"],
+    "no such schedule, named as a folder": lambda shop: ["schedules", "pause", ".."],
+    "a signal named as a folder": lambda shop: ["signal", shop.waits("signal", "listen"), "..", "1"],
+    "a queue named as a folder": lambda shop: [shop.onward("queues", "unpause", "..", "--db", shop.db).out, "queues", "pause", "."][1:],
+    "no such record": lambda shop: ["show", shop.greeted(), "--record", "99999999999999999999999"],
+    "a deadline that is too far": lambda shop: ["submit", "greet", '"x"', "--deadline", "99999999999d"],
     "no such approval": lambda shop: ["approve", f"{shop.greeted()}.1"],
     "decided already": lambda shop: ["approve", decided(shop)],
     "a patch that is none": lambda shop: ["patch", shop.waits("approval", "janitor", '"/tmp/a"'), '{"colour": 1}'],
@@ -202,7 +207,7 @@ MOVES = {
     "deliveries redeliver": _IS_SENT,
     **dict.fromkeys(
         (
-            "answer", "approve", "deny", "signal", "submit", "submit --budget", "submit --key", "schedules trigger", "fork --input", "resume",
+            "answer", "approve", "deny", "signal", "a signal named as a folder", "submit", "submit --budget", "submit --key", "schedules trigger", "fork --input", "resume",
             "resolve, with a verdict",
         ),
         _GOES_ON,

@@ -78,4 +78,9 @@ def _may_retry(request: Request, response: Response | NoResponse) -> bool:
 
 def path(collection: str, name: str) -> str:
     """The path of a member of a collection."""
-    return f"/api/{collection}/{urllib.parse.quote(name, safe='')}"
+    return f"/api/{collection}/{segment(name)}"
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path. "." and ".." have a meaning of their own there, and are written as escapes."""
+    return urllib.parse.quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
