@@ -414,6 +414,25 @@ def test_a_server_that_cannot_be_reached(onward: Run, monkeypatch: pytest.Monkey
     assert "check the address, and whether the server runs" in gone.sentence
 
 
+def test_an_address_that_cannot_be_asked_and_one_with_a_password(onward: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.backend.remote.PATIENCE_S", 0.2)
+    for wrong in (
+        "http://",
+        "http://[::1",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:x",
+        "http://127.0.0.1?x=1",
+        "https://a@:80#b",
+    ):
+        refused = onward("list", "--url", wrong)
+        assert (refused.status, "is not the address of a server" in refused.sentence) == (2, True), refused.sentence
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        gone = onward("list", "--url", f"http://ada:hunter2@127.0.0.1:{taken.getsockname()[1]}", "--json")
+    assert (gone.status, gone.json["error"]["code"]) == (6, "unreachable")
+    assert "hunter2" not in gone.out + gone.err
+
+
 class Stranger(http.server.BaseHTTPRequestHandler):
     """A server of another version, or of another kind."""
 

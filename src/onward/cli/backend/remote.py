@@ -148,10 +148,10 @@ async def open_remote(target: Target) -> AsyncIterator[RemoteBackend]:
         except KeylessOutside:
             raise
         except Unauthorized:
-            raise KeyNeeded(target.url, given=target.key is not None) from None
+            raise KeyNeeded(http._shown_url, given=target.key is not None) from None
         except OnwardError as error:
             if error.code in UNKNOWN_CALLS and (version := await backend.version()) != VERSION:
-                raise OtherVersion(target.url, version) from None
+                raise OtherVersion(http._shown_url, version) from None
             raise
 
 
@@ -164,7 +164,7 @@ class RemoteBackend:
         self._http = http
         self._patient = copy.copy(http)
         self._patient.patience = FOLLOW_PATIENCE_S
-        self.where = http.url
+        self.where = http._shown_url
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
