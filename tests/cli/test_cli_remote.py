@@ -130,6 +130,11 @@ MORE: dict[str, Words] = {
     "no such end of an id": lambda shop: ["cancel", "zzzzzz"],
     "an ambiguous id": lambda shop: [shop.greeted(), shop.greeted(), "show", "0"][2:],
     "no such schedule": lambda shop: ["schedules", "pause", "monthly"],
+    "no such schedule, named as a folder": lambda shop: ["schedules", "pause", ".."],
+    "a signal named as a folder": lambda shop: ["signal", shop.waits("signal", "listen"), "..", "1"],
+    "a queue named as a folder": lambda shop: [shop.onward("queues", "unpause", "..", "--db", shop.db).out, "queues", "pause", "."][1:],
+    "no such record": lambda shop: ["show", shop.greeted(), "--record", "99999999999999999999999"],
+    "a deadline that is too far": lambda shop: ["submit", "greet", '"x"', "--deadline", "99999999999d"],
     "no such approval": lambda shop: ["approve", f"{shop.greeted()}.1"],
     "decided already": lambda shop: ["approve", decided(shop)],
     "a patch that is none": lambda shop: ["patch", shop.waits("approval", "janitor", '"/tmp/a"'), '{"colour": 1}'],
@@ -202,7 +207,7 @@ MOVES = {
     "deliveries redeliver": _IS_SENT,
     **dict.fromkeys(
         (
-            "answer", "approve", "deny", "signal", "submit", "submit --budget", "submit --key", "schedules trigger", "fork --input", "resume",
+            "answer", "approve", "deny", "signal", "a signal named as a folder", "submit", "submit --budget", "submit --key", "schedules trigger", "fork --input", "resume",
             "resolve, with a verdict",
         ),
         _GOES_ON,
@@ -407,6 +412,25 @@ def test_a_server_that_cannot_be_reached(onward: Run, monkeypatch: pytest.Monkey
     assert (gone.status, gone.json["error"]["code"]) == (6, "unreachable")
     assert f"{url} was asked" in gone.sentence
     assert "check the address, and whether the server runs" in gone.sentence
+
+
+def test_an_address_that_cannot_be_asked_and_one_with_a_password(onward: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.backend.remote.PATIENCE_S", 0.2)
+    for wrong in (
+        "http://",
+        "http://[::1",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:x",
+        "http://127.0.0.1?x=1",
+        "https://a@:80#b",
+    ):
+        refused = onward("list", "--url", wrong)
+        assert (refused.status, "is not the address of a server" in refused.sentence) == (2, True), refused.sentence
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        gone = onward("list", "--url", f"http://ada:hunter2@127.0.0.1:{taken.getsockname()[1]}", "--json")
+    assert (gone.status, gone.json["error"]["code"]) == (6, "unreachable")
+    assert "hunter2" not in gone.out + gone.err
 
 
 class Stranger(http.server.BaseHTTPRequestHandler):

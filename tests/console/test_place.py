@@ -87,6 +87,27 @@ def gone(page: Any, ask: dict[str, Any]) -> None:
     expect(page.locator(f'.inbox-row[data-id="{ask["id"]}"]')).to_have_count(0)
 
 
+def cut(page: Any, selector: str) -> list[str]:
+    """The texts of elements that have no room for what they contain."""
+    texts: list[str] = page.locator(selector).evaluate_all(
+        "all => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+    )
+    return texts
+
+
+def test_a_window_of_1280_pixels_cuts_no_buttons_links_and_queues(visit: Visit, server: Desk) -> None:
+    server.ended(server.submit("digest.all", {"pages": 7}))
+    delayed = server.submit("echo", 1, queue="nightly", delay_s=3600)
+    page = visit.go("/tasks")
+    expect(page.locator(".task-row.group")).to_contain_text("7 × digest.one")
+    expect(page.locator(".c-queue", has_text="nightly")).to_be_visible()
+    assert cut(page, ".group .brief, .c-queue") == []
+    page = visit.go("/queues")
+    expect(page.locator(".table-box").first).to_contain_text("nightly")
+    assert cut(page, ".table-box") == []
+    server.client.post(f"/api/tasks/{delayed}/cancel")
+
+
 # ── the inbox ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -20,12 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward import Fatal, Retry, RetryLater
+from onward.cli.output.text import local
 from onward.config import Settings, load, variable
 from onward.core import wire
 from onward.core.durations import seconds
 from onward.core.ids import Ids
 from onward.core.retry import HOPELESS, NO_RETRY
 from onward.core.task import State, open_state
+from onward.core.text import iso
 from onward.errors import BadSetting, InvalidInput, OnwardError
 
 SEED = random.Random(5)
@@ -156,11 +158,33 @@ def test_durations(text: Any, expected: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "10 parsecs", "1h-5m", "-5", -1, math.inf, "inf", "nan", math.nan, datetime.timedelta(-1)]
+    "text",
+    [
+        "",
+        "x",
+        "10 parsecs",
+        "1h-5m",
+        "-5",
+        -1,
+        math.inf,
+        "inf",
+        "nan",
+        math.nan,
+        datetime.timedelta(-1),
+        "9999999999d",
+        1e25,
+    ],
 )
 def test_durations_that_make_no_sense(text: Any) -> None:
     with pytest.raises(BadSetting, match="timeout"):
         seconds(text, "timeout")
+
+
+def test_a_time_that_no_calendar_has_is_shown_all_the_same() -> None:
+    """A database of an earlier version may hold one; it must not make a whole list unreadable."""
+    assert (iso(1e25), iso(-1e25)) == ("9999-12-31T00:00:00.000Z", "0001-01-02T00:00:00.000Z")
+    assert iso(math.inf) is None
+    assert local(1e25).startswith("9999-12-3")
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50), st.integers())

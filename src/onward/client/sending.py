@@ -12,6 +12,7 @@ together.
 from __future__ import annotations
 
 import random
+import re
 import urllib.parse
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ class BaseClient:
         if not url.lower().startswith(("http://", "https://")):
             raise UsageError(f"the address of a server begins with http:// or https://, and {url!r:.80} does not")
         self.url: str = url.rstrip("/")
+        self._shown_url: str = _check_address(self.url)
         self.timeout: float = seconds(timeout, "timeout")
         self.patience: float = seconds(patience, "patience")
         self._rng = random.SystemRandom()
@@ -67,7 +69,22 @@ class BaseClient:
     def _error(self, request: Request, response: Response | NoResponse, tries: int) -> Exception:
         if isinstance(response, Response):
             return parse_error(response)
-        return Unreachable(self.url, tries, response.why, response.sent and not request.idempotent)
+        return Unreachable(self._shown_url, tries, response.why, response.sent and not request.idempotent)
+
+
+def _check_address(url: str) -> str:
+    """The address without a name and a password, for messages. Raises UsageError for one that cannot be asked."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        asks = parts.hostname and (parts.port is None or parts.port > 0) and not parts.query and not parts.fragment
+    except ValueError:
+        asks = False
+    shown = re.sub(r"//.*@", "//", url)
+    if not asks:
+        raise UsageError(
+            f"{shown!r:.80} is not the address of a server: https://, a host, a port if need be, and a path in front of /api if there is one"
+        )
+    return shown
 
 
 def _may_retry(request: Request, response: Response | NoResponse) -> bool:
@@ -78,4 +95,9 @@ def _may_retry(request: Request, response: Response | NoResponse) -> bool:
 
 def path(collection: str, name: str) -> str:
     """The path of a member of a collection."""
-    return f"/api/{collection}/{urllib.parse.quote(name, safe='')}"
+    return f"/api/{collection}/{segment(name)}"
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path. "." and ".." have a meaning of their own there, and are written as escapes."""
+    return urllib.parse.quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
@@ -11,7 +10,7 @@ from onward.client.cluster import ClusterVerbs
 from onward.client.feed import Feed
 from onward.client.parse import parse_artifact, parse_budget, parse_record, parse_state, parse_task, parse_update
 from onward.client.script import NO_BODY, Item, Pause, Script, Stream, stream, verb
-from onward.client.sending import path
+from onward.client.sending import path, segment
 from onward.core.budget import Budget
 from onward.core.doubts import Doubt, InDoubt
 from onward.core.durations import Duration, Moment, seconds
@@ -344,7 +343,7 @@ class Verbs(ClusterVerbs, Generic[H]):
     def signal(self, task_id: str, name: str, value: Any = None, *, id: str | None = None) -> Script[None]:  # noqa: A002
         """Send a signal to a task; it is kept until the task waits for it. The same `id` twice is one signal. A signal without an `id` gets
         one, so that the request can be sent again until it is answered."""
-        verb = "signals/" + urllib.parse.quote(name, safe="")
+        verb = "signals/" + segment(name)
         yield from self._control(task_id, verb, {"value": value, "id": id or self._ids()}, idempotent=True)
 
     @verb

@@ -72,7 +72,7 @@ function reasons(ask) {
   return h(
     "dl",
     { class: "ask-why" },
-    turn && [h("dt", null, "Why"), h("dd", null, reason?.trim() ? h("pre", { class: "text", tabindex: "0", role: "region", "aria-label": "Words of the model" }, safe(reason.trim())) : h("span", { class: "faint" }, "The model gave no reason."), h("span", { class: "faint" }, "the model, in ", talk))],
+    turn && [h("dt", null, "Why"), h("dd", null, reason?.trim() ? [h("pre", { class: "text", tabindex: "0", role: "region", "aria-label": "Words of the model" }, safe(reason.trim())), h("span", { class: "faint" }, "the model, in ", talk)] : h("span", { class: "faint" }, "The model gave no reason in ", talk, "."))],
     (ask.description || effect) && [h("dt", null, "Does"), h("dd", null, ask.description && h("p", { class: "text" }, safe(ask.description)), effect && h("p", { class: "faint" }, effect))],
   );
 }

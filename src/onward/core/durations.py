@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import re
 from typing import Annotated
 
@@ -32,6 +31,10 @@ _WANTED = 'a duration such as 90, "90s", "10m" or "1h30m"'
 _WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+")
 
 
+MAX_DURATION_S = 1_000 * 365.25 * 86_400
+"""A thousand years. A time that far ahead is still one that calendars know: JSON and lists show it."""
+
+
 def seconds(value: Duration, name: str = "duration") -> float:
     """The duration in seconds; `name` names it in the error."""
     if isinstance(value, datetime.timedelta):
@@ -46,9 +49,9 @@ def seconds(value: Duration, name: str = "duration") -> float:
             except ValueError:
                 raise BadSetting(name, value, _WANTED) from None
     try:
-        fits = math.isfinite(value) and value >= 0
+        fits = 0 <= value <= MAX_DURATION_S
     except TypeError:
         raise BadSetting(name, value, _WANTED) from None
     if not fits:
-        raise BadSetting(name, value, "a finite duration of 0 s or more")
+        raise BadSetting(name, value, "a duration of 0 s to 1,000 years")
     return float(value)

@@ -89,8 +89,17 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
+FIRST_TIME, LAST_TIME = -62_135_510_400.0, 253_402_214_400.0
+"""The second day of the year 1 and the last day of the year 9999: the times that have a date in every zone."""
+
+
 def iso(at: float | None) -> str | None:
-    """A time in ISO 8601, UTC; None for None and for infinity."""
+    """A time in ISO 8601, UTC; None for None and for infinity. A time that calendars do not know becomes the first or the last that they
+    know, so that one such value does not make a whole list unreadable."""
     if at is None or not math.isfinite(at):
         return None
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.datetime.fromtimestamp(min(max(at, FIRST_TIME), LAST_TIME), datetime.UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )

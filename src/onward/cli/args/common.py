@@ -109,9 +109,15 @@ def port(text: str) -> int:
     return int(text)
 
 
+MAX_NUMBER = 2**53
+"""As in JSON: larger whole numbers are not exact everywhere, and databases do not take them."""
+
+
 def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    if int(text) > MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is too large: at most {MAX_NUMBER}")
     return int(text)
 
 

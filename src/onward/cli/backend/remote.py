@@ -10,12 +10,12 @@ import contextlib
 import copy
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
 
 from onward.app.application import VERSION
 from onward.cli.backend.target import KEY, Target, not_remote
 from onward.client.parse import parse_artifact, parse_budget, parse_record, parse_state, parse_task
 from onward.client.script import NO_BODY, Response, Script, verb
+from onward.client.sending import segment
 from onward.client.verbs import key_header, submit_body, task_query
 from onward.core import wire
 from onward.core.asks import AskedIn
@@ -148,10 +148,10 @@ async def open_remote(target: Target) -> AsyncIterator[RemoteBackend]:
         except KeylessOutside:
             raise
         except Unauthorized:
-            raise KeyNeeded(target.url, given=target.key is not None) from None
+            raise KeyNeeded(http._shown_url, given=target.key is not None) from None
         except OnwardError as error:
-            if error.code in UNKNOWN_CALLS:
-                raise OtherVersion(target.url, await backend.version()) from None
+            if error.code in UNKNOWN_CALLS and (version := await backend.version()) != VERSION:
+                raise OtherVersion(http._shown_url, version) from None
             raise
 
 
@@ -164,7 +164,7 @@ class RemoteBackend:
         self._http = http
         self._patient = copy.copy(http)
         self._patient.patience = FOLLOW_PATIENCE_S
-        self.where = http.url
+        self.where = http._shown_url
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -383,24 +383,24 @@ class RemoteBackend:
         return Page(_oldest_first(page), page.next)
 
     async def ask(self, ask_id: str) -> Ask:
-        path = f"/api/approvals/{quote(ask_id, safe='')}"
+        path = f"/api/approvals/{segment(ask_id)}"
         try:
             return await self._view(Ask, await self._get(path))
         except OnwardError as error:
             if error.status != 404 or error.code in UNKNOWN_CALLS:
                 raise
-        return await self._view(Ask, await self._get(f"/api/questions/{quote(ask_id, safe='')}"))
+        return await self._view(Ask, await self._get(f"/api/questions/{segment(ask_id)}"))
 
     async def asked_in(self, ask_id: str) -> AskedIn:
-        return await self._view(AskedIn, await self._get(f"/api/approvals/{quote(ask_id, safe='')}/turn"))
+        return await self._view(AskedIn, await self._get(f"/api/approvals/{segment(ask_id)}/turn"))
 
     async def answer(self, question_id: str, answer: Any) -> Decided:
-        document = await self._post(f"/api/questions/{quote(question_id, safe='')}", {"answer": answer})
+        document = await self._post(f"/api/questions/{segment(question_id)}", {"answer": answer})
         return await self._view(Decided, document)
 
     async def decide(self, approval_id: str, decision: str, **options: Any) -> Decided:
         body = {"decision": decision, **{name: value for name, value in options.items() if value is not None}}
-        return await self._view(Decided, await self._post(f"/api/approvals/{quote(approval_id, safe='')}", body))
+        return await self._view(Decided, await self._post(f"/api/approvals/{segment(approval_id)}", body))
 
     async def doubts(self, task_id: str) -> Doubts:
         return await self._page(Doubt, "doubts", f"{_task(task_id)}/doubts")
@@ -424,7 +424,7 @@ class RemoteBackend:
         return await self._http.unpause_schedule(name)
 
     async def remove_schedule(self, name: str) -> None:
-        await self._post(f"/api/schedules/{quote(name, safe='')}/remove")
+        await self._post(f"/api/schedules/{segment(name)}/remove")
 
     async def trigger(self, name: str) -> str:
         return await self._http.trigger(name)
@@ -491,7 +491,7 @@ class RemoteBackend:
         return page, page.next
 
     async def dead_letter(self, letter_id: str, *, most: int) -> DeadLetterContent:
-        path = f"/api/dead-letters/{quote(letter_id, safe='')}"
+        path = f"/api/dead-letters/{segment(letter_id)}"
         return await self._view(DeadLetterContent, await self._get(path, body_bytes=most))
 
     async def redrive_letters(self, letter_id: str | None = None, **which: Any) -> int:
@@ -525,13 +525,13 @@ class RemoteBackend:
         )
 
     async def revoke_key(self, key_id: str) -> Key:
-        return await self._view(Key, await self._post(f"/api/keys/{quote(key_id, safe='')}/revoke", idempotent=True))
+        return await self._view(Key, await self._post(f"/api/keys/{segment(key_id)}/revoke", idempotent=True))
 
     async def sessions(self, *, limit: int = 1000, cursor: str | None = None) -> Page[Session]:
         return await self._page(Session, "sessions", "/api/sessions", limit=limit, cursor=cursor)
 
     async def revoke_session(self, session_id: str) -> Session:
-        return await self._view(Session, await self._post(f"/api/sessions/{quote(session_id, safe='')}/revoke"))
+        return await self._view(Session, await self._post(f"/api/sessions/{segment(session_id)}/revoke"))
 
     async def locks(self, limit: int = 100, cursor: str | None = None) -> tuple[Locks, str | None]:
         page = await self._page(Lock, "locks", "/api/locks", limit=limit, cursor=cursor)
@@ -545,11 +545,11 @@ class RemoteBackend:
         return await self._page(TenantUse, "tenants", "/api/quotas", after=after, limit=limit)
 
     async def set_quota(self, tenant: str, values: Mapping[str, Any]) -> TenantUse:
-        document = await self._post(f"/api/quotas/{quote(tenant, safe='')}", dict(values), idempotent=True)
+        document = await self._post(f"/api/quotas/{segment(tenant)}", dict(values), idempotent=True)
         return await self._view(TenantUse, document)
 
     async def reset_quota(self, tenant: str) -> TenantUse:
-        response = await self._http.request("DELETE", f"/api/quotas/{quote(tenant, safe='')}", idempotent=True)
+        response = await self._http.request("DELETE", f"/api/quotas/{segment(tenant)}", idempotent=True)
         return await self._view(TenantUse, self._document(response))
 
     async def audit(self, after: int = 0, limit: int = 100, before: int | None = None) -> Entries:
@@ -562,7 +562,7 @@ class RemoteBackend:
 
 
 def _task(task_id: str) -> str:
-    return f"/api/tasks/{quote(task_id, safe='')}"
+    return f"/api/tasks/{segment(task_id)}"
 
 
 def _oldest_first(asks: Sequence[Ask]) -> list[Ask]:

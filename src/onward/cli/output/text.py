@@ -7,6 +7,7 @@ import datetime
 import json
 from typing import Any
 
+from onward.core.text import FIRST_TIME, LAST_TIME
 from onward.core.text import clock as clock
 from onward.core.text import count as count
 from onward.core.text import readable as readable
@@ -39,4 +40,5 @@ def age(seconds: float) -> str:
 
 def local(at: float) -> str:
     """A time in the local time zone."""
-    return datetime.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    within = min(max(at, FIRST_TIME), LAST_TIME)
+    return datetime.datetime.fromtimestamp(within).astimezone().strftime("%Y-%m-%d %H:%M:%S")
