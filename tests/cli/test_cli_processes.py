@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from onward.cli.commands.worker import _Lines
 from onward.cli.output.screen import Screen
 from onward.cli.processes.reload import Watcher
 from onward.cli.processes.supervisor import Supervisor
@@ -354,3 +356,7 @@ def test_a_json_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", Recorder())
     Screen(argparse.Namespace(json=True)).line({"event": "ready"})
     assert [text for text in writes if text] == ['{"event": "ready"}\n']
+    writes.clear()
+    _Lines(Screen(argparse.Namespace(json=True))).emit(logging.makeLogRecord({"msg": "late"}))
+    (line,) = [text for text in writes if text]
+    assert (json.loads(line)["message"], line[-1]) == ("late", "\n")

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from onward import Checkpoints, Onward
+from onward.agent.model import Reply, Request, ToolCall
+from onward.agent.models.scripted import ScriptedModel
 from onward.core import record as r
 from onward.engine.shift.rolling import UNFIT_CODE
 from onward.engine.worker import code
 from onward.engine.worker.presence import machine_id
 from onward.engine.worker.worker import Worker
-from onward.errors import OnwardError
+from onward.errors import OnwardError, TaskFailed
 from onward.store.port.core import SUSPECT_AFTER, Batch
 from tests.kit import claim, crashes, entry, eventually, join, not_memory, row, together, waiting
 
@@ -254,6 +256,40 @@ async def test_poison_is_quarantined_though_old_workers_hand_it_back(url: str) -
 
             if number < SUSPECT_AFTER:
                 await eventually(ready, 20)
+
+
+async def test_the_partial_result_of_a_late_agent_waits_for_code_that_reads_it(url: str) -> None:
+    """Old code has not the tool that the agent called, so it cannot read how far the agent came."""
+
+    async def note() -> str:
+        """Note."""
+        return "noted"
+
+    call, question = ToolCall("c1", "note", "{}"), ToolCall("c2", "ask_user", '{"question": "well?"}')
+
+    def replies(request: Request) -> Reply:
+        if len(request.messages) > 3:
+            return Reply("", (question,), finish="tool_calls")
+        return Reply("Halfway.", (call,), finish="tool_calls")
+
+    def app_of(*, new: bool) -> Onward:
+        app = old_app(url, code="new" if new else "old")
+        app.agent("late", model=ScriptedModel([replies] * 100), tools=[note] if new else [], deadline=4)
+        return app
+
+    old, new = app_of(new=False), app_of(new=True)
+    async with old, new:
+        async with new.worker():
+            task = await new.submit("late", "go")
+            await eventually(lambda: _has_reason(new, task.id, "question"))
+        await asyncio.sleep(4)  # the deadline has passed
+        await old.store.workers.join(row("new", machine=machine_id(), pid=os.getpid(), names=("late",)), 600)
+        async with old.worker():
+            await eventually(lambda: _passed_on(old, task.id))
+            async with new.worker():
+                with pytest.raises(TaskFailed) as failed:
+                    await task.result(timeout=60)
+        assert failed.value.partial == "Halfway."
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import os
 import signal
+import sys
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -131,7 +132,8 @@ class _Lines(logging.Handler):
 
     def _emit(self, record: logging.LogRecord) -> None:
         if self._screen.json:
-            print(_JSON.format(record), flush=True)
+            sys.stdout.write(f"{_JSON.format(record)}\n")  # in one write: other threads and processes print lines too
+            sys.stdout.flush()
             return
         message = record.getMessage()
         trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""

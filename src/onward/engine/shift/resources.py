@@ -13,15 +13,17 @@ from onward.artifacts.keeper import run_off_loop
 from onward.core import mask, wire
 from onward.core import record as r
 from onward.core.page import Page
+from onward.core.sealed import NO_KEY
 from onward.core.task import NEVER, Message, State, Task
 from onward.engine.context.secrets import Keyring
 from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.quota import call_within_quota
+from onward.engine.shift.rolling import UNFIT_CODE
 from onward.engine.shift.scope import SCOPE
 from onward.engine.shift.services import WorkerServices
 from onward.errors import UsageError
 from onward.store.port.core import Claimed
-from onward.store.port.paging import whole_journal
+from onward.store.port.paging import journal_pages, whole_journal
 from onward.store.writer import Hold
 
 if TYPE_CHECKING:
@@ -148,6 +150,21 @@ class TaskResources:
     async def _read_since_checkpoint(self, task_id: str) -> list[r.Record]:
         """The records of a journal from its last checkpoint on."""
         return await whole_journal(self._read_page, task_id, None, JOURNAL_PAGE_SIZE)
+
+    async def _count_idle_shifts(self) -> int:
+        """Shifts in a row before this one that recorded nothing. The store's count may be too high: a worker that was taken for
+        dead can still write until another has claimed. A shift that left the task to another worker does not count. Nothing large is
+        kept or decoded: the journal may be what kills the worker."""
+        idle = -1
+        async for page in journal_pages(self._read_page, self.task_id, 0, JOURNAL_PAGE_SIZE):
+            for record in page:
+                if record.kind == r.SHIFT:
+                    idle += 1
+                elif record.kind == r.HANDED_BACK and record.value.get("reason") in {UNFIT_CODE, NO_KEY}:
+                    idle = max(idle - 1, 0)
+                elif record.kind not in r.NEWS:
+                    idle = 0
+        return idle - 1
 
     async def _read_page(self, task_id: str, after: int | None, limit: int, most: int) -> Page[r.Record]:
         return await self._journal.retry_store(lambda: self._services.store.journal(task_id, after, limit, most))

@@ -23,7 +23,6 @@ from onward.core.control import Control, Fenced, Park, Unheard
 from onward.core.epoch import lost_from
 from onward.core.journal.checkpoint import EVERY_STEP, ON_STATE_CHANGE
 from onward.core.lock import without_fences
-from onward.core.sealed import NO_KEY
 from onward.core.task import NEVER, SAID, Reason, State
 from onward.engine.context.approvals import approved
 from onward.engine.context.arguments import is_async
@@ -39,8 +38,8 @@ from onward.engine.shift.journal import ShiftJournal
 from onward.engine.shift.locks import LockBlock
 from onward.engine.shift.reads import DeferringSteps
 from onward.engine.shift.replay import Replay
-from onward.engine.shift.resources import JOURNAL_PAGE_SIZE, TaskResources
-from onward.engine.shift.rolling import UNFIT_CODE, pass_on, tried_versions
+from onward.engine.shift.resources import TaskResources
+from onward.engine.shift.rolling import pass_on, tried_versions
 from onward.engine.shift.saga import Saga
 from onward.engine.shift.scope import SCOPE, Scope
 from onward.engine.shift.services import WorkerServices
@@ -57,7 +56,6 @@ from onward.errors import (
     UsageError,
 )
 from onward.store.port.core import SUSPECT_AFTER, Claimed, End, Wait
-from onward.store.port.paging import journal_pages
 from onward.store.writer import Hold
 from onward.telemetry import CURRENT_TASK
 
@@ -189,26 +187,11 @@ class Shift(TaskResources):
             self._endings.end(State.COMPLETED, self._waits.last_read),
         )
 
-    async def _count_idle_shifts(self) -> int:
-        """Shifts in a row before this one that recorded nothing. The store's count may be too high: a worker that was taken for
-        dead can still write until another has claimed. A shift that left the task to another worker does not count. Nothing large is
-        kept or decoded: the journal may be what kills the worker."""
-        idle = -1
-        async for page in journal_pages(self._read_page, self.task_id, 0, JOURNAL_PAGE_SIZE):
-            for record in page:
-                if record.kind == r.SHIFT:
-                    idle += 1
-                elif record.kind == r.HANDED_BACK and record.value.get("reason") in {UNFIT_CODE, NO_KEY}:
-                    idle = max(idle - 1, 0)
-                elif record.kind not in r.NEWS:
-                    idle = 0
-        return idle - 1
-
     async def _read_journal(self) -> None:
         replay, lost = self._journal.replay, lost_from(self._options.get("lost"))  # its parent or schedule lost time
         if self._claimed.shift > 2:  # more than its submit is there
-            records = await self._read_since_checkpoint(self.task_id)
-            records = [record for record in records if record.seq <= self._claimed.shift]
+            known = await self._read_since_checkpoint(self.task_id)
+            records = [record for record in known if record.seq <= self._claimed.shift]
             self._tried = tried_versions(records)  # before the replay, which may refuse a checkpoint
             replay = Replay(records, lost)
         elif lost is not None:
