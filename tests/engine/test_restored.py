@@ -283,6 +283,65 @@ async def test_a_dead_letter_that_is_tried_again_after_the_restore() -> None:
         assert world == ["charge 2"]
 
 
+async def test_a_task_that_a_step_or_an_event_function_submits_again() -> None:
+    """It is gone with the backup, and may have run. One with a cause after the restore has not."""
+    app, world = memory_app(), list[str]()
+
+    @app.task
+    async def pay(ctx: Any, why: str) -> str:
+        async def charge() -> str:
+            world.append(why)
+            return "paid"
+
+        return str(await ctx.step(charge, effect="once"))
+
+    @app.task
+    async def order(ctx: Any) -> None:
+        async def begin() -> None:
+            await app.submit(pay, "step", key=ctx.key)
+
+        await ctx.step(begin)
+
+    @app.task
+    async def quiet(ctx: Any) -> None: ...
+
+    @app.on("task.completed")
+    async def done(event: Any) -> None:
+        if event.task == "quiet":
+            await app.submit(pay, f"event {event.data['labels']['n']}", key=event.id)
+
+    async def relay() -> None:
+        async with app.relay(), asyncio.timeout(60):
+            while await sql(app.store, "SELECT 1 FROM onward_outbox WHERE state = 'pending'"):
+                await app.clock.move("100ms")
+                await asyncio.sleep(0.001)
+
+    async with app:
+        await app.save_subscriptions()
+        await app.submit(quiet, labels={"n": "before"})
+        task = await app.submit(order)
+        await drain(app)
+        await relay()
+        await drain(app)
+        assert sorted(world) == ["event before", "step"]
+        await take_back(app, task.id, 1)
+        await sql(
+            app.store,
+            "UPDATE onward_outbox SET state = 'pending', due_at = 0, attempts = 0, done_at = NULL, holder = NULL",
+        )
+        await sql(app.store, "DELETE FROM onward_tasks WHERE task = 'pay'")
+        for table in ("journal", "queue", "outcomes", "outbox"):
+            await sql(app.store, f"DELETE FROM onward_{table} WHERE task_id NOT IN (SELECT id FROM onward_tasks)")
+        world.clear()
+        await app.clock.move("1s")
+        await app.submit(quiet, labels={"n": "after"})
+        await drain(app)
+        await relay()
+        left = await drain(app)
+        assert [row.reason for row in left] == ["in_doubt", "in_doubt"]
+        assert world == ["event after"]
+
+
 async def test_a_transaction_is_in_doubt_where_the_tables_of_the_application_did_not_go_back() -> None:
     for own_tables, calls in ((True, 2), (False, 1)):
         app = memory_app()

@@ -28,6 +28,7 @@ from onward.core.epoch import FIRST, lost_at
 from onward.core.event import event
 from onward.core.task import State
 from onward.errors import BackupDamaged, DiskFull, EpochEnded, StoreUnavailable, UsageError
+from onward.store import migrate
 from onward.store.port.outbox import DELIVERED, Settled, Taken
 from onward.store.sqlite.backup import SqliteBackups
 from rig.postgres import Postgres
@@ -416,6 +417,55 @@ async def test_a_restore_that_fails_after_it_has_stopped_the_others_says_so(
         assert await app.store.get(task.id) is not None
 
 
+OLD_TASK = (
+    "INSERT INTO onward_tasks (id, task, queue, priority, created_at, fingerprint, input, options) "
+    "VALUES ('0000000000000000000000000a', 'work', 'default', 0, 1, '', '{0}', '{0}')",
+    "INSERT INTO onward_queue (task_id, queue, task, priority, reason) VALUES ('0000000000000000000000000a', 'default', 'work', 0, 'queued')",
+    "INSERT INTO onward_journal (task_id, seq, shift, kind, key, data, at) "
+    "VALUES ('0000000000000000000000000a', 1, 0, 'task.submitted', '', '{0}', 1)",
+)
+
+
+async def _make_older(url: str, newest: int) -> None:
+    """Tables of an older version, with a task."""
+    statements = [migrate.TABLES]
+    for migration in migrate.load("sqlite" if url.startswith("sqlite") else "postgres"):
+        if migration.number <= newest:
+            statements.append(migration.whole)
+            statements.append(
+                f"INSERT INTO onward_migrations VALUES ({migration.number}, '{migration.name}', '{migration.checksum}')"
+            )
+    if url.startswith("sqlite"):
+        file = apsw.Connection(url.removeprefix("sqlite:///"))
+        file.create_scalar_function("onward_now", lambda *_: 1.0, 0)
+        file.execute(";".join([*statements, *OLD_TASK]).replace("'{0}'", "X'7b7d'"))
+        file.close()
+        return
+    connection = await asyncpg.connect(url)
+    for statement in [*statements, *OLD_TASK]:
+        await connection.execute(statement.replace("{0}", "{}"))
+    await connection.close()
+
+
+@not_memory
+@pytest.mark.parametrize("newest", [1, 7, 19])
+async def test_a_backup_of_older_tables_is_restored_and_migrated(
+    fresh_url: str, other_url: str, tmp_path: Path, newest: int
+) -> None:
+    await _make_older(fresh_url, newest)
+    manifest = await back_up(fresh_url, tmp_path / "copy")
+    assert manifest.tables.migrations == list(range(1, newest + 1))
+    for url in (other_url, fresh_url):
+        await restore(url, tmp_path / "copy", overwrite=True)
+        async with opened(url) as app:
+            assert [record.kind for record in await app.store.journal("0000000000000000000000000a")] == [
+                r.SUBMITTED,
+                r.RESTORED,
+            ]
+            assert await app.store.health.census() == []
+            await app.store.submit([new()])
+
+
 # ── the epoch ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -439,6 +489,8 @@ async def test_a_process_from_before_the_restore_cannot_write(fresh_url: str, tm
                 await store.claim("w", "default", ["work"], 1)
             with pytest.raises(EpochEnded):
                 await store.cancel(task.id)
+            with pytest.raises(EpochEnded):  # `/readyz` asks for it
+                await store.version()
         if clone is not old.store:
             await clone.close()
         assert await old.store.journal(task.id) == before

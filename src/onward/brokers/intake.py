@@ -25,7 +25,7 @@ from onward.core import mask
 from onward.core.clock import Clock
 from onward.core.crash import crashpoint
 from onward.core.durations import Duration
-from onward.core.epoch import Lost, lost_at
+from onward.core.epoch import CAUSE, Lost, lost_at
 from onward.core.ids import Ids
 from onward.core.sealed import ENCRYPTED_TEXT
 from onward.core.shutdown import end_tasks
@@ -422,6 +422,7 @@ class Intake:
         """Call the function until it returns, at most `attempts` times; the last error."""
         assert self.spec.function is not None
         assert item.message is not None
+        CAUSE.set(item.lost)
         delay = MIN_DELAY_S
         for attempt in range(1, self.spec.attempts + 1):
             try:

@@ -7,6 +7,7 @@ process: what it knows of tasks, leases and queues may be from the time that the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 
@@ -52,6 +53,10 @@ def joined(first: Lost | None, second: Lost | None) -> Lost | None:
 def lost_from(value: Mapping[str, Any] | None) -> Lost | None:
     """The lost time from a record or an option."""
     return None if value is None else Lost(value["since"], value["own_tables"])
+
+
+CAUSE: ContextVar[Lost | None] = ContextVar("lost", default=None)
+"""The lost time of what runs now: of a task, an event or a message. A task that it submits may have been submitted before."""
 
 
 def lost_at(epoch: Epoch, at: float) -> Lost | None:

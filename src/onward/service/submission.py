@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from onward.core import call, mask, secret, wire
 from onward.core.budget import Budget
 from onward.core.durations import Duration, seconds
+from onward.core.epoch import CAUSE
 from onward.core.schedule import Rhythm
 from onward.core.task import INTAKE_MARK, NewTask, Task
 from onward.core.tenant_quota import turn_group
@@ -188,6 +189,8 @@ def _options(request: SubmitRequest, spec: HandlerSpec) -> dict[str, Any]:
         options["purses"] = dict(request.inherited_budgets)
     if request.lost is not None:
         options["lost"] = dict(request.lost)
+    elif (lost := CAUSE.get()) is not None:
+        options["lost"] = lost.to_json()
     if request.trace:
         options["trace"] = dict(request.trace)
     if request.tenant is not None:

@@ -20,7 +20,7 @@ from typing import Any
 from onward.core import record as r
 from onward.core import secret, wire
 from onward.core.control import Control, Fenced, Park, Unheard
-from onward.core.epoch import lost_from
+from onward.core.epoch import CAUSE, lost_from
 from onward.core.journal.checkpoint import EVERY_STEP, ON_STATE_CHANGE
 from onward.core.lock import without_fences
 from onward.core.task import NEVER, SAID, Reason, State
@@ -210,6 +210,7 @@ class Shift(TaskResources):
             self._waits.cut_at = self._time_of(LAST_ANSWER_SHARE)
         if self._waits.begin():
             await self._waits.read_claimed_messages()
+        CAUSE.set(replay.lost)
 
     def _begin_at(self, checkpoint: int) -> None:
         """Begin a new root scope at a checkpoint: from here on the names of steps are counted anew."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from onward.core import mask
+from onward.core.epoch import CAUSE, lost_at
 from onward.core.event import Event
 from onward.core.sealed import ENCRYPTED_TEXT
 from onward.engine.context.arguments import is_async
@@ -119,6 +120,7 @@ class Functions:
         return await asyncio.gather(*[self._call(function, outgoing.event) for outgoing in batch])
 
     async def _call(self, function: Callable[[Event], Any], event: Event) -> SendResult:
+        CAUSE.set(lost_at(self._store.epoch, event.at))  # a task that it submits may have been submitted after a backup
         try:
             if is_async(function):
                 await function(event)

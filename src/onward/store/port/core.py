@@ -180,7 +180,7 @@ class Store(Protocol):
         ...
 
     async def version(self) -> tuple[int, int]:
-        """The number of the newest migration in the database (0: none), and that of this program."""
+        """The number of the newest migration in the database (0: none), and that of this program. Raises EpochEnded."""
         ...
 
     def clone(self) -> Store:

@@ -127,7 +127,9 @@ class PostgresStore(SharedStore):
             raise translated from None
 
     async def version(self) -> tuple[int, int]:
-        return (await self._state()).newest, self._migrations[-1].number
+        state = await self._state()
+        await self._check_epoch(state)
+        return state.newest, self._migrations[-1].number
 
     async def _check(self) -> None:
         state = await self._state()

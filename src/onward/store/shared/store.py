@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.core.clock import Clock
 from onward.core.epoch import FIRST, Epoch
-from onward.errors import UsageError
+from onward.errors import EpochEnded, UsageError
 from onward.store.migrate import EPOCHS, State
 from onward.store.shared.approvals import Approvals
 from onward.store.shared.budgets import Budgets
@@ -58,6 +58,13 @@ class SharedStore(CoreVerbs):
         rows = await self._db.fetch("epoch") if state.newest >= EPOCHS else []
         self.epoch = Epoch._make(rows[0])._replace(own_tables=bool(rows[0][4])) if rows else FIRST
         await self._db.enter(self.epoch.id)
+
+    async def _check_epoch(self, state: State) -> None:
+        """Raises EpochEnded where the database has another epoch than this process writes in."""
+        if state.newest >= EPOCHS and self._db.epoch is not None:
+            rows = await self._db.fetch("epoch_id")
+            if (rows[0][0] if rows else FIRST.id) != self._db.epoch:
+                raise EpochEnded(self.where)
 
     async def _check_mirror(self, *, marked: bool) -> None:
         """Raises UsageError where the tasks in the database belong to another engine than the caller expects. An own worker would claim the

@@ -265,6 +265,7 @@ class SqliteBackups:
         while time.monotonic() < until:
             with contextlib.suppress(apsw.BusyError, apsw.LockedError):
                 with _reading(temporary) as source, _opened(str(self._path)) as target:
+                    target.execute("PRAGMA journal_mode=WAL")  # else its lock would keep out the look at the leases
                     target.execute("PRAGMA synchronous=FULL")
                     _copy_pages(source, target, FILE, tell, stop, self._check_quiet)
                 return

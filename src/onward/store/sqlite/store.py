@@ -128,7 +128,9 @@ class SqliteStore(SharedStore):
         return [step.name for step in todo]
 
     async def version(self) -> tuple[int, int]:
-        return (await self._db.reading(self._state)).newest, self._migrations[-1].number
+        state = await self._db.reading(self._state)
+        await self._check_epoch(state)
+        return state.newest, self._migrations[-1].number
 
     @staticmethod
     def _state(connection: apsw.Connection) -> State:
