@@ -97,7 +97,7 @@ class Verbs(Queries, Streams):
         `asker` names the caller for whom your program submits the task (`person:ID` or `key:ID`): approval rules keep it from deciding.
 
         With the handler itself (and not its name) type checkers know the input and the result. The input is the handler's one
-        argument, or a mapping of its arguments by name.
+        argument, or a dict of its arguments by name. A model or a dataclass is the one argument, also when its fields have such names.
         The result has the type that the handler's annotation names, where this app has the handler; elsewhere it is JSON.
         """
         refuse_unknown("app.submit", unknown, SubmitOptions.__optional_keys__)
