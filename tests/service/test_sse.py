@@ -120,6 +120,17 @@ async def test_a_cursor_that_is_not_of_this_task_begins_anew(steps: Onward) -> N
         assert [(event.name, event.data.get("reason")) for event in events] == [("reset", reason), ("message", None)]
 
 
+async def test_a_cursor_beyond_the_end_begins_anew(steps: Onward) -> None:
+    async with steps.worker():
+        task = await steps.submit("walk", {"n": 1})
+        await task.result(60)
+    whole = await read(steps, task.id)
+    first, *rest = await read(steps, task.id, int(whole[-1].id) + 1)
+    assert (first.name, first.data, first.id) == ("reset", {"reason": "ahead"}, "0")
+    assert rest == whole
+    assert await read(steps, task.id, whole[-1].id) == []
+
+
 @only_memory
 async def test_a_silent_stream_sends_comments(steps: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pump.PACE.heartbeat <= 15

@@ -219,7 +219,7 @@ def find_position(heads: Mapping[str, Head], cursor: str | None) -> Position:
     if len(numbers) != len(heads):
         return Position(beginning, {"reason": "unknown"})
     cursors = dict(zip(heads, numbers, strict=True))
-    ended = frozenset(task_id for task_id, head in heads.items() if head.kind in ENDS and cursors[task_id] >= head.seq)
-    if any(cursors[task_id] > head.seq for task_id, head in heads.items() if task_id not in ended):
+    if any(cursors[task_id] > head.seq for task_id, head in heads.items()):
         return Position(beginning, {"reason": "ahead"})
-    return Position({task_id: min(cursors[task_id], head.seq) for task_id, head in heads.items()}, ended=ended)
+    ended = frozenset(task_id for task_id, head in heads.items() if head.kind in ENDS and cursors[task_id] == head.seq)
+    return Position(cursors, ended=ended)
