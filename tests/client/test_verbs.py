@@ -106,6 +106,9 @@ async def test_progress(app: Onward, client: Any) -> None:
     assert [update.ask for update in updates if update.ask] == [approval.id]
     assert updates[-1].status == "completed"
     assert await listed(client.follow(task.id, after=updates[2].seq)) == updates[3:]
+    assert await listed(client.follow(task.id, after=updates[-1].seq + 5)) == [], "it ends there too"
+    own = await listed(task.follow(only="progress"))
+    assert [(update.status, update.message) for update in own] == [("thinking", "begins"), ("completed", "")]
     with pytest.raises(TaskNotFound):
         await listed(client.follow("nothing"))
 

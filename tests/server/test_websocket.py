@@ -102,8 +102,12 @@ async def test_the_same_updates_as_a_stream_and_an_end(shop: Onward, server: Any
     for cut in (0, 3, 5):
         async with connect(address(server, task.id, after=cut)) as socket:
             assert (await until_closed(socket))[0] == [event for event in events if event["seq"] > cut]
-    async with connect(address(server, task.id, after=999)) as socket:
+    last = events[-1]["seq"]
+    async with connect(address(server, task.id, after=last)) as socket:
         assert await until_closed(socket) == ([], 1000), "all of it was seen"
+    async with connect(address(server, task.id, after=last + 1)) as socket:
+        reset = {"type": "reset", "seq": 0, "reason": "ahead"}
+        assert await until_closed(socket) == ([reset, *events], 1000), "the journal was set back"
 
 
 async def test_an_unknown_cursor_starts_again_with_a_reset(shop: Onward, server: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from onward import Onward
-from onward.errors import TaskNotFound, TooManyStreams, UsageError
+from onward.errors import BadSetting, TaskNotFound, TooManyStreams, UsageError
 from onward.server.live import feed as feeds
 from onward.server.live import pump
 from onward.testing import memory_app
@@ -118,6 +118,17 @@ async def test_a_cursor_that_is_not_of_this_task_begins_anew(steps: Onward) -> N
         async with contextlib.aclosing(task.sse(cursor)) as stream:
             events, _ = parse([await anext(stream) for _ in range(3)])
         assert [(event.name, event.data.get("reason")) for event in events] == [("reset", reason), ("message", None)]
+
+
+async def test_a_cursor_beyond_the_end_begins_anew(steps: Onward) -> None:
+    async with steps.worker():
+        task = await steps.submit("walk", {"n": 1})
+        await task.result(60)
+    whole = await read(steps, task.id)
+    first, *rest = await read(steps, task.id, int(whole[-1].id) + 1)
+    assert (first.name, first.data, first.id) == ("reset", {"reason": "ahead"}, "0")
+    assert rest == whole
+    assert await read(steps, task.id, whole[-1].id) == []
 
 
 @only_memory
@@ -290,3 +301,91 @@ def test_it_needs_no_web_framework() -> None:
     code = "import sys, onward.app.application as a; a.Onward.handle; print('starlette' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.strip() == "False"
+
+
+# ── only what the handler reports ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def private(app: Onward) -> Onward:
+    """An app whose steps have results that a browser must not see."""
+
+    @app.task
+    async def invoice(ctx: Any, lines: int = 3) -> dict[str, str]:
+        for line in range(lines):
+            await ctx.step(lambda: {"customer": "Ada Secret"}, name="customer")
+            ctx.progress("lines", line + 1, lines, page=line)
+        ctx.progress("calls tools", tools=["secret_tool"])
+        ctx.progress(text="Secret text", turn=1, attempt=1)
+        return {"file": "/srv/secret.pdf"}
+
+    @app.task(retry=1)
+    async def broken(ctx: Any) -> None:
+        ctx.progress("begins")
+        raise ValueError("Secret password")
+
+    return app
+
+
+LINES = [("thinking", "lines", step, 3, {"page": step - 1}) for step in (1, 2, 3)]
+
+
+async def test_a_stream_of_what_the_handler_reports_has_nothing_else(private: Onward) -> None:
+    async with served(private) as (client, _, _), private.worker():
+        task = await private.submit("invoice")
+        pieces = [piece async for piece in task.sse(only="progress")]  # live
+        received, _ = parse(pieces)
+        over_http = await all_events(client, "/api/progress", task_id=task.id, only="progress")
+        assert received == over_http
+        refused = await client.get("/api/progress", params={"task_id": task.id, "only": "steps"})
+        assert refused.status_code == 422
+        everything = await all_events(client, "/api/progress", task_id=task.id)
+    shown = [event.data for event in received]
+    assert [
+        (data["status"], data["message"], data["step"], data["total_step"], data.get("data")) for data in shown[:-1]
+    ] == LINES
+    assert (shown[-1]["status"], shown[-1]["message"], shown[-1]["tool"]) == ("completed", "", "")
+    assert b"ecret" not in b"".join(pieces)
+    assert "Ada Secret" in str(everything), "the whole stream has the results of steps"
+    for number, event in enumerate(received):
+        assert parse([piece async for piece in task.sse(event.id, only="progress")])[0] == received[number + 1 :]
+    assert [update.seq async for update in task.follow(only="progress")] == [int(event.id) for event in received]
+
+
+async def test_an_error_is_not_shown_either(private: Onward) -> None:
+    async with private.worker():
+        task = await private.submit("broken")
+        updates = [update async for update in task.follow(only="progress")]
+    assert [(update.status, update.message) for update in updates] == [("thinking", "begins"), ("error", "")]
+
+
+async def test_it_refuses_another_choice(private: Onward) -> None:
+    task = await private.submit("invoice")
+    with pytest.raises(BadSetting, match="only"):
+        task.sse(only="steps")  # type: ignore[arg-type]
+    with pytest.raises(BadSetting, match="only"):
+        [update async for update in task.follow(only="steps")]  # type: ignore[arg-type]
+
+
+async def test_signs_of_life_move_the_cursor_past_what_is_not_shown(
+    app: Onward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump.PACE, "heartbeat", 0.2)
+
+    @app.task
+    async def quiet(ctx: Any) -> None:
+        await ctx.step(lambda: 1, name="one")
+        await ctx.signal("go")
+        ctx.progress("goes on")
+
+    async with app.worker():
+        task = await app.submit("quiet")
+        parser = Parser()
+        async with contextlib.aclosing(task.sse(only="progress")) as stream:
+            async for piece in stream:
+                assert not [event for line in piece.decode().split("\n") if (event := parser.line(line)) is not None]
+                if parser.last and int(parser.last) >= 4:
+                    break
+        await app.signal(task.id, "go")
+        rest = parse([piece async for piece in task.sse(parser.last, only="progress")])[0]
+    assert [event.data["message"] for event in rest] == ["goes on", ""]

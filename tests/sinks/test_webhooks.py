@@ -13,12 +13,14 @@ from standardwebhooks import Webhook
 from onward.core import record as r
 from onward.core.event import BODY_LIMIT
 from onward.core.task import State
+from onward.core.views import Check
 from onward.engine.worker import relay as relay_module
 from onward.engine.worker import sinks
 from onward.errors import BadSetting, BadWebhook, UsageError
 from onward.sinks import webhook as sink
 from onward.store.port.core import Batch, End, Store
-from tests.kit import Time, entry, eventually, sql
+from onward.store.port.outbox import NO_CLIENT, UNSIGNED
+from tests.kit import Time, entry, eventually, not_memory, sql
 from tests.sinks.conftest import SECRET, Office
 from tests.sinks.receiver import OK, Received, Receiver, answer
 
@@ -372,3 +374,59 @@ async def test_a_relay_without_a_secret_leaves_webhooks_to_others(
     assert receiver.connections == 0
     await office.send_all()
     assert len(receiver.got) == 1
+
+
+@not_memory
+async def test_a_relay_without_a_secret_says_so_and_another_sends_it_later(
+    office: Office, open_another: Any, time: Time, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    await office.complete(webhook=receiver.url())
+    other = Office(await open_another(), time, webhook_secret="")
+    relay = other.relay()
+    await other.send(relay)
+    assert [delivery.said for delivery in await other.deliveries()] == [None], (
+        "another relay may be just about to send it"
+    )
+    assert "webhooks" not in await _checks(other)
+    time.move(relay_module.UNSENT_AFTER_S + 1)
+    for _ in range(3):
+        await other.send(relay)
+        time.move(relay_module.UNSENT_INTERVAL_S + 1)
+    (delivery,) = await other.deliveries()
+    assert (delivery.state, delivery.attempts, delivery.said) == ("pending", 0, UNSIGNED)
+    assert [record.levelname for record in caplog.records if "ONWARD_WEBHOOK_SECRET" in record.message] == ["WARNING"]
+    check = (await _checks(other))["webhooks"]
+    assert check.fine is False
+    assert check.detail.startswith("1 not sent, the oldest from ")
+    assert "ONWARD_WEBHOOK_SECRET" in check.detail
+    await office.send_all()
+    assert len(receiver.got) == 1
+    (delivery,) = await office.deliveries()
+    assert (delivery.state, delivery.attempts, delivery.said) == ("delivered", 1, "HTTP 200")
+    assert "webhooks" not in await _checks(other)
+    await relay.stop(0)
+
+
+async def test_a_relay_without_an_http_client_says_so(
+    office: Office, time: Time, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "_httpcore_installed", lambda: False)
+    await office.complete(webhook=receiver.url())
+    time.move(relay_module.UNSENT_AFTER_S + 1)
+    await office.send()
+    assert [delivery.said for delivery in await office.deliveries()] == [NO_CLIENT]
+    assert "onward[client]" in (await _checks(office))["webhooks"].detail
+
+
+async def test_a_function_of_another_program_is_not_reported(office: Office, store: Store, time: Time) -> None:
+    office.app.on("task.completed", name="theirs")(lambda event: None)
+    await office.app.save_subscriptions()
+    await office.complete()
+    time.move(relay_module.UNSENT_AFTER_S + 1)
+    other = Office(store, time, webhook_secret="")
+    await other.send(other.relay())
+    assert [delivery.said for delivery in await other.deliveries()] == [None]
+
+
+async def _checks(office: Office) -> dict[str, Check]:
+    return {check.name: check for check in await office.app.service.health.checks()}

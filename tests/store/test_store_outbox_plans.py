@@ -35,6 +35,7 @@ PLANS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "forget_deliveries": ({"state": "delivered", "age": 1.0, "some": 9}, ("onward_outbox_done",)),
     "fail_all": ({"id": "s", "why": "gone"}, ("onward_outbox_line",)),
     "give_up": ({"lane": "l", "age": 1.0, "some": 9}, ("onward_outbox_lane",)),
+    "note_unsent": ({"lane": "l", "why": "no secret", "age": 1.0, "some": 9}, ("onward_outbox_lane",)),
     "crowd": ({"lane": "l", "most": 9}, ("onward_outbox_lane",)),
 }
 

@@ -136,7 +136,12 @@ class Registry:
             handler.takes  # noqa: B018 -- refuses a handler without a context here, and not at its first task
             check_result_type(function, f"the handler {task_name!r}")
             spec = HandlerSpec(
-                handler.check, handler.queue, handler.deadline, handler.grouping, secrets=handler.secrets
+                handler.check,
+                handler.queue,
+                handler.deadline,
+                handler.grouping,
+                secrets=handler.secrets,
+                whole=handler.takes.whole,
             )
             self._handler_specs[task_name] = dataclasses.replace(spec, registration=handler.registration)
             self.handlers[task_name] = handler

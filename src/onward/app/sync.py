@@ -21,7 +21,7 @@ from onward.app.queries import Queries
 from onward.app.threads import running_loop
 from onward.app.verbs import Handle, Verbs
 from onward.core.durations import Duration
-from onward.core.journal.progress import Update
+from onward.core.journal.progress import Only, Update
 from onward.core.record import Record
 from onward.core.task import SAME, Task
 from onward.engine.context.signatures import SubmitManyOptions, SubmitOptions, T_co
@@ -239,14 +239,14 @@ class SyncHandle(Generic[T_co]):
         """The records of the task as they come, until it has ended."""
         return self._app._each(self._handle.tail(after))
 
-    def follow(self, after: int = 0) -> Iterator[Update]:
-        """The progress of the task as it comes, until it has ended."""
-        return self._app._each(self._handle.follow(after))
+    def follow(self, after: int = 0, *, only: Only | None = None) -> Iterator[Update]:
+        """The progress of the task as it comes, until it has ended, as `Handle.follow`."""
+        return self._app._each(self._handle.follow(after, only=only))
 
-    def sse(self, after: str | int | None = None) -> Generator[bytes, None, None]:
+    def sse(self, after: str | int | None = None, *, only: Only | None = None) -> Generator[bytes, None, None]:
         """The progress of the task as server-sent events, for a streaming response of Flask or Django, as `Handle.sse`. It takes the thread
         of the request until the task ends, the client leaves, or the app is closed."""
-        return self._app._each_while_open(self._handle.sse(after))
+        return self._app._each_while_open(self._handle.sse(after, only=only))
 
 
 _END: Any = object()

@@ -11,7 +11,7 @@ from onward.core.budget import Budget
 from onward.core.caller import in_python
 from onward.core.doubts import Doubt, InDoubt
 from onward.core.durations import Duration, seconds
-from onward.core.journal.progress import ProgressReader, Update
+from onward.core.journal.progress import Only, ProgressReader, Update, check_only
 from onward.core.page import Page
 from onward.core.record import Record
 from onward.core.task import SAME, Task
@@ -97,7 +97,7 @@ class Verbs(Queries, Streams):
         `asker` names the caller for whom your program submits the task (`person:ID` or `key:ID`): approval rules keep it from deciding.
 
         With the handler itself (and not its name) type checkers know the input and the result. The input is the handler's one
-        argument, or a mapping of its arguments by name.
+        argument, or a dict of its arguments by name. A model or a dataclass is the one argument, also when its fields have such names.
         The result has the type that the handler's annotation names, where this app has the handler; elsewhere it is JSON.
         """
         refuse_unknown("app.submit", unknown, SubmitOptions.__optional_keys__)
@@ -364,16 +364,21 @@ class Handle(Generic[T_co]):
         """The records of the task as they come, until it has ended."""
         return self._app.service.tail(self.id, after)
 
-    async def follow(self, after: int = 0) -> AsyncIterator[Update]:
-        """The progress of the task as it comes, until it has ended: after the update with this number (`Update.seq`)."""
-        reader = ProgressReader(self.id, await self._app.store.tails.lead(self.id, after), again=after > 0)
+    async def follow(self, after: int = 0, *, only: Only | None = None) -> AsyncIterator[Update]:
+        """The progress of the task as it comes, until it has ended: after the update with this number (`Update.seq`). With
+        `only="progress"`, what the handler gave to `ctx.progress`, and the end without the result or the error."""
+        check_only(only)
+        reader = ProgressReader(self.id, await self._app.store.tails.lead(self.id, after), again=after > 0, only=only)
         async for record in self._app.service.tail(self.id, after):
             if (update := reader.read(record)) is not None:
                 yield update
 
-    def sse(self, after: str | int | None = None) -> AsyncGenerator[bytes, None]:
+    def sse(self, after: str | int | None = None, *, only: Only | None = None) -> AsyncGenerator[bytes, None]:
         """The progress of the task as server-sent events, for a streaming response (`text/event-stream`) of your own web application. It
         is the stream of `GET /api/progress`: updates and the live text of models, with a comment after ten seconds of silence.
+
+        The updates carry results of steps, errors and the names of people who decided. With `only="progress"`, the client gets no more
+        than what the handler gave to `ctx.progress`, and that the task has ended: for clients that may not see the journal.
 
         `after` is the header `Last-Event-ID` as the client sent it, or None: the client goes on there, and gets no update twice and
         misses none. The stream ends with the task, and early when the app is closed or its web server (uvicorn, gunicorn) stops: the
@@ -383,7 +388,7 @@ class Handle(Generic[T_co]):
         Raises TooManyStreams at once when as many streams are open as the setting `streams` allows. An unknown task raises
         TaskNotFound at the first event, when the response has begun: look the task up first (`await handle.get()`).
         """
-        return self._app._stream(self.id, after)
+        return self._app._stream(self.id, after, only)
 
 
 def _askers(asker: str | None) -> tuple[str, ...]:

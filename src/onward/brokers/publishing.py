@@ -130,6 +130,10 @@ class Brokers:
         url = self._brokers.get(_place_of(lane)[0])
         return url is not None and _installed(url)
 
+    def lacks(self, lane: str) -> str | None:  # noqa: ARG002 -- see `Sink`
+        """Nothing: a program may leave a broker to others, and the doctor counts the events that wait for one."""
+        return None
+
     async def connect(self, lane: str) -> str | None:
         """Open the publisher of a lane, unless it is open."""
         if lane in self._publishers:

@@ -24,7 +24,7 @@ from onward.client.sse import MEDIA
 from onward.client.verbs import Verbs
 from onward.core import wire
 from onward.core.durations import Duration
-from onward.core.journal.progress import Update
+from onward.core.journal.progress import Only, Update
 from onward.core.record import Record
 from onward.core.task import Task
 from onward.errors import UsageError
@@ -200,9 +200,9 @@ class _Handle:
         return Verbs.tail.script(self._client, self.id, after)
 
     @stream
-    def follow(self, after: int = 0) -> Stream[Update]:
-        """Its progress updates as they come, until it has ended."""
-        return Verbs.follow.script(self._client, self.id, after)
+    def follow(self, after: int = 0, *, only: Only | None = None) -> Stream[Update]:
+        """Its progress updates as they come, until it has ended, as `Client.follow`."""
+        return Verbs.follow.script(self._client, self.id, after, only=only)
 
 
 class Handle(_Handle):

@@ -15,7 +15,7 @@ from onward.core.budget import Budget
 from onward.core.doubts import Doubt, InDoubt
 from onward.core.durations import Duration, Moment, seconds
 from onward.core.filter import as_list
-from onward.core.journal.progress import Update
+from onward.core.journal.progress import Only, Update
 from onward.core.record import Record
 from onward.core.result_types import type_of
 from onward.core.task import NEEDS_A_PERSON, SAME, State, Task, Tasks
@@ -225,9 +225,11 @@ class Verbs(ClusterVerbs, Generic[H]):
         yield from self._follow(task_id, Feed(self, f"{_path(task_id)}/events", {}, after), parse_record)
 
     @stream
-    def follow(self, task_id: str, after: int = 0) -> Stream[Update]:
-        """Progress updates after a number (`Update.seq`), as they come, until the task has ended; each once, as with `tail`."""
-        yield from self._follow(task_id, Feed(self, "/api/progress", {"task_id": task_id}, after), parse_update)
+    def follow(self, task_id: str, after: int = 0, *, only: Only | None = None) -> Stream[Update]:
+        """Progress updates after a number (`Update.seq`), as they come, until the task has ended; each once, as with `tail`. With
+        `only="progress"`, what the handler gave to `ctx.progress`, and the end without the result or the error."""
+        query = {"task_id": task_id} if only is None else {"task_id": task_id, "only": only}
+        yield from self._follow(task_id, Feed(self, "/api/progress", query, after), parse_update)
 
     def _follow(self, task_id: str, feed: Feed[T], parse: Callable[[dict[str, Any]], T]) -> Stream[T]:
         ended = False

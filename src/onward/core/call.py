@@ -34,9 +34,26 @@ def arrange(
     return {first(named, needed): value} if len(needed) <= 1 and named else None
 
 
+def whole(
+    value: Any, named: Mapping[str, Any], needed: AbstractSet[str], *, open_ended: bool = False
+) -> dict[str, Any] | None:
+    """The input that makes an object the value of one argument, where `arrange` would take its keys for names; None where it would not, and
+    where no argument takes a value alone."""
+    if not isinstance(value, dict) or not named or len(needed) > 1:
+        return None
+    taken_apart = arrange(value, named, needed, open_ended=open_ended) is value
+    return {first(named, needed): value} if taken_apart else None
+
+
 def first(named: Mapping[str, Any], needed: AbstractSet[str]) -> str:
     """The argument for an input that is no object."""
     return next(iter(needed), next(iter(named)))
+
+
+def whole_for(value: Any, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """`whole` for a function with this schema."""
+    known, needed = schema.get("properties", {}), frozenset(schema.get("required", ()))
+    return whole(value, known, needed, open_ended=schema.get("additionalProperties", True))
 
 
 def check(value: Any, schema: Mapping[str, Any], what: str) -> None:

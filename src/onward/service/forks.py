@@ -32,18 +32,18 @@ class ForkPlan:
 
 
 class Forks:
-    """Plans and starts forks. `check` raises when a handler does not take an input."""
+    """Plans and starts forks. `checked_input` gives the bytes of an input, and raises when a handler does not take it."""
 
     def __init__(
         self,
         store: Store,
         engine: Engine,
         ids: Ids,
-        check: Callable[[str, Any], object],
+        checked_input: Callable[[str, Any], bytes],
         artifacts: Artifacts,
         askers: Askers,
     ) -> None:
-        self._store, self._engine, self._ids, self._check = store, engine, ids, check
+        self._store, self._engine, self._ids, self._checked_input = store, engine, ids, checked_input
         self._artifacts, self._askers = artifacts, askers
 
     async def plan(self, task_id: str, at: int | None = None, *, input: Any = SAME) -> ForkPlan:  # noqa: A002
@@ -86,10 +86,10 @@ class Forks:
         inherit approvals: it asks again. `agent` is the agent that forks with its own key, and `asker` the principal that forks: it and the askers of
         the origin are those of the fork."""
         plan = await self.plan(task_id, at, input=input)
-        value = own_input(plan.origin) if input is SAME else input
-        data = wire.encode(value, f"the input of task {plan.origin.task!r}")
-        if input is not SAME:
-            self._check(plan.origin.task, wire.decode(data))
+        if input is SAME:
+            data = wire.encode(own_input(plan.origin), f"the input of task {plan.origin.task!r}")
+        else:
+            data = self._checked_input(plan.origin.task, input)
         fork = self._ids()
         await self._artifacts.inherit(fork, plan.origin.task_id, plan.at)
         payload = {"approvals": list(plan.approvals)} if plan.approvals else {}

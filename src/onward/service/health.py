@@ -19,7 +19,7 @@ from onward.service.locks import Locks
 from onward.service.shared_read import SharedRead
 from onward.store.port.core import Store
 from onward.store.port.health import Faults, Seen, unseen
-from onward.store.port.outbox import BROKER_LANE, LaneDepth
+from onward.store.port.outbox import BROKER_LANE, NO_CLIENT, NO_KEY, UNSIGNED, LaneDepth
 from onward.store.port.workers import WorkerRow
 
 MAX_SKEW_S = 2.0
@@ -29,8 +29,14 @@ compare times."""
 MAX_QUEUES = 100
 """Queues that have a check of their own."""
 
-MAX_LOCKED = 1_000
-"""Events that no relay could decrypt which are counted."""
+MAX_HELD_UP = 1_000
+"""Events that no relay could decrypt, or sign, which are counted."""
+
+UNSENT = {
+    UNSIGNED: "a worker has no ONWARD_WEBHOOK_SECRET; give all workers the secret that the programs have which submit",
+    NO_CLIENT: "a worker has no HTTP client; pip install 'onward[client]'",
+}
+"""Why webhooks wait that nobody sends, and what to do."""
 
 MAX_EVENT_AGE_S = 60.0
 """Seconds that an event may wait for its broker before the doctor warns."""
@@ -99,7 +105,12 @@ class Doctor:
             *await self._broker_checks(),
             *await self._intakes.checks(),
             *[_events(depth) for depth in await self._store.outbox.depths(BROKER_LANE)],
-            *_locked(*await self._store.outbox.locked(MAX_LOCKED)),
+            *_locked(*await self._store.outbox.held_up(NO_KEY, MAX_HELD_UP)),
+            *[
+                check
+                for why, advice in UNSENT.items()
+                for check in _unsent(*await self._store.outbox.held_up(why, MAX_HELD_UP), advice)
+            ],
         ]
 
     async def _tables(self) -> Check:
@@ -182,10 +193,17 @@ def _events(depth: LaneDepth) -> Check:
 def _locked(events: int, oldest_s: float | None) -> list[Check]:
     if not events:
         return []
-    number = f"{events:,} or more events" if events >= MAX_LOCKED else count(events, "event")
+    number = f"{events:,} or more events" if events >= MAX_HELD_UP else count(events, "event")
     waits = f"{number} cannot be decrypted, the oldest for {oldest_s or 0.0:,.0f} s, and the events of their tasks wait behind them"
     advice = "give the workers the key in ONWARD_ENCRYPTION_KEYS (onward encryption names it)"
     return [Check("encrypted events", False, f"{waits}: {advice}")]
+
+
+def _unsent(events: int, oldest_s: float | None, advice: str) -> list[Check]:
+    if not events:
+        return []
+    number = f"{events:,} or more" if events >= MAX_HELD_UP else f"{events:,}"
+    return [Check("webhooks", False, f"{number} not sent, the oldest from {oldest_s or 0.0:,.0f} s ago: {advice}")]
 
 
 def _others(waiting: int) -> Check:

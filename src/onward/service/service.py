@@ -134,7 +134,7 @@ class Service(Listing):
         self.asks: Asks = Asks(store, votes)
         self.messages: Messages = Messages(store, engine, ids, self.check_call, self.is_agent, self.asks, votes)
         self.artifacts: Artifacts = artifacts or Artifacts(store)
-        self.forks: Forks = Forks(store, engine, ids, self.check_input, self.artifacts, askers)
+        self.forks: Forks = Forks(store, engine, ids, self.checked_input, self.artifacts, askers)
         self.schedules: Schedules = Schedules(store, engine, ids)
         self.budgets: Budgets = Budgets(store, clock)
         self.agent_states: AgentStates = AgentStates(store, engine, ids, askers)
@@ -333,9 +333,9 @@ class Service(Listing):
     def _new_task(self, request: SubmitRequest) -> NewTask:
         return to_new_task(request, self._spec(request.task), self._ids())
 
-    def check_input(self, name: str, value: Any) -> None:
-        """Raises InvalidInput when the handler does not take the value, as far as this process knows."""
-        (self._specs.get(name) or UNKNOWN).check_input(value, f"the input of task {name!r}")
+    def checked_input(self, name: str, value: Any) -> bytes:
+        """The bytes of an input. Raises InvalidInput when the handler does not take the value, as far as this process knows."""
+        return (self._specs.get(name) or UNKNOWN).checked_input(value, f"the input of task {name!r}")[0]
 
     def check_call(self, name: str, tool: str, arguments: dict[str, Any]) -> None:
         """Raises InvalidInput when a tool of an agent does not take these arguments, as far as this process knows."""

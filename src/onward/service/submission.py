@@ -18,6 +18,10 @@ from onward.errors import BadSetting, InvalidInput, UsageError
 PRIORITY_LIMIT = 1_000_000
 
 
+def no_whole(_value: Any) -> None:
+    """For a handler whose arguments this process does not know."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class HandlerSpec:
     """A handler as the service knows it: enough to check a submit."""
@@ -34,9 +38,13 @@ class HandlerSpec:
     """The secrets that an input may name; None when that is unknown."""
     registration: Callable[[], Mapping[str, Any]] | None = None
     """Gives the registration of the handler, where this process has it."""
+    whole: Callable[[Any], dict[str, Any] | None] = no_whole
+    """Gives the input that makes an object the value of one argument, where the handler would take its keys for names."""
 
-    def check_input(self, value: Any, what: str) -> bytes:
-        """The bytes of an input that the handler takes. Raises InvalidInput, and UnknownSecret."""
+    def checked_input(self, value: Any, what: str) -> tuple[bytes, bytes]:
+        """The bytes of an input that the handler takes, and those of the value as the caller gave it. They differ for a model or a dataclass
+        whose fields have the names of arguments: it is the value of one argument, if that argument takes it. Raises InvalidInput, and
+        UnknownSecret."""
         data = wire.encode(value, what)
         if (name := wire.secret_in(value)) is not None:
             reference = wire.encode(secret.reference(name)).decode()
@@ -44,8 +52,18 @@ class HandlerSpec:
         decoded = wire.decode(data)
         if secret.MARK in data and self.secrets is not None:
             secret.check_known(decoded, self.secrets)
+        as_argument = None if isinstance(value, dict) else self.whole(decoded)
+        if as_argument is not None and self._takes(as_argument):
+            return wire.encode(as_argument, what), data
         self.check(decoded)
-        return data
+        return data, data
+
+    def _takes(self, value: Any) -> bool:
+        try:
+            self.check(value)
+        except InvalidInput:
+            return False
+        return True
 
 
 class SubmitRequest(NamedTuple):
@@ -114,12 +132,13 @@ def from_registration(name: str, registration: Mapping[str, Any]) -> HandlerSpec
         registration.get("group"),
         agent=registration.get("agent", False),
         secrets=registration.get("secrets"),
+        whole=lambda value: call.whole_for(value, registration.get("input", {})),
     )
 
 
 def to_new_task(request: SubmitRequest, spec: HandlerSpec, task_id: str) -> NewTask:
     """The row that the store takes for a request. Raises the fault of the request."""
-    data = spec.check_input(request.input, f"the input of task {request.task!r}")
+    data, given = spec.checked_input(request.input, f"the input of task {request.task!r}")
     options = _options(request, spec)
     queue = named("queue", request.queue or spec.queue)
     check_priority(request.priority)
@@ -133,7 +152,7 @@ def to_new_task(request: SubmitRequest, spec: HandlerSpec, task_id: str) -> NewT
         content = {"task": request.task, "options": own, "queue": queue, "priority": request.priority, "delay": delay}
         content |= {"group": group} if group is not None else {}
         content |= {"webhook": request.webhook} if request.webhook is not None else {}
-        key, fingerprint = stored_key(request), wire.fingerprint([content, wire.decode(data)])
+        key, fingerprint = stored_key(request), wire.fingerprint([content, wire.decode(given)])
     return NewTask(
         id=task_id,
         task=named("task", request.task),

@@ -19,6 +19,7 @@ from onward.core.clock import Clock
 from onward.engine.worker.sinks import SendResult
 from onward.errors import BadSetting, BadWebhook
 from onward.sinks import guard, signature
+from onward.store.port.outbox import NO_CLIENT, UNSIGNED
 from onward.telemetry import Trace
 
 if TYPE_CHECKING:
@@ -72,7 +73,13 @@ class Webhooks:
 
     def serves(self, lane: str) -> bool:
         """Whether this process can send to a lane: it needs a secret and an HTTP client."""
-        return lane.startswith((SUBSCRIPTION, HOOK, TENANT)) and bool(self._secrets) and _httpcore_installed()
+        return lane.startswith((SUBSCRIPTION, HOOK, TENANT)) and self.lacks(lane) is None
+
+    def lacks(self, lane: str) -> str | None:
+        """Why this process cannot send to a lane of webhooks; None when it can, and for other lanes."""
+        if not lane.startswith((SUBSCRIPTION, HOOK, TENANT)):
+            return None
+        return UNSIGNED if not self._secrets else None if _httpcore_installed() else NO_CLIENT
 
     async def send(
         self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace | None = None

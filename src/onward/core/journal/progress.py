@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from onward.core import record as r
 from onward.core.journal.reader import (
@@ -33,6 +33,7 @@ from onward.core.journal.reader import (
 )
 from onward.core.journal.turns import asks_a_model
 from onward.core.record import Record
+from onward.errors import BadSetting
 
 THINKING: Final = "thinking"
 TOOL_CALL: Final = "tool_call"
@@ -50,6 +51,17 @@ MAX_MESSAGE_CHARS = 500
 
 MAX_DATA_BYTES = 8 * 1024
 """Bytes of a progress record whose further values an update has. A larger record is in the journal only."""
+
+Only = Literal["progress"]
+"""The updates that a follower wants, where it does not want all: the values that the handler gave to `ctx.progress`, and the end of the task
+without its result or error."""
+
+
+def check_only(only: object) -> None:
+    """Raises BadSetting for another value."""
+    if only not in (None, "progress"):
+        raise BadSetting("only", only, '"progress", or None for all updates')
+
 
 _NO_DATA: Final[Mapping[str, Any]] = MappingProxyType({})
 _OWN_FIELDS: Final = frozenset({"message", "step", "total", "tools", "turn", "attempt", "text", "withdrawn", "dropped"})
@@ -107,10 +119,17 @@ class _Live:
 class ProgressReader:
     """Reads the records of one task in order, and gives their updates."""
 
-    def __init__(self, task_id: str, lead: Lead = Lead(), *, again: bool = False) -> None:  # noqa: B008 -- a value
+    def __init__(
+        self,
+        task_id: str,
+        lead: Lead = Lead(),  # noqa: B008 -- a value
+        *,
+        again: bool = False,
+        only: Only | None = None,
+    ) -> None:
         """`again` says that the follower was here before. Text has no cursor, so the follower may have seen the text that comes
-        before the first update."""
-        self._again = again
+        before the first update. `only` says which updates it wants."""
+        self._again, self._only = again, only
         self.task_id: str = task_id
         self._reader = JournalReader()
         self._reader.steps = lead.steps
@@ -131,10 +150,12 @@ class ProgressReader:
             self._note_position(event)
         self._note_text(event)
         summary = _SUMMARIES.get(record.kind, _nothing)(event)
-        if summary is None:
+        if summary is None or (self._only is not None and not _is_own(event)):
             return None
         self._again = False
         status, tool, message = summary
+        if self._only is not None and record.kind in r.ENDS:
+            message = ""
         if record.key.partition("]")[0].endswith("/undo"):
             status = UNDO
         asks = record.kind in {r.APPROVAL, r.QUESTION}
@@ -154,11 +175,11 @@ class ProgressReader:
     def withdrawn(self) -> list[ModelText]:
         """The texts that became void with the last record. They belong before its update."""
         void, self._void = self._void, []
-        return void
+        return void if self._only is None else []
 
     def new_text(self) -> ModelText | None:
         """The text of the model since the last call of this method, if it still counts."""
-        if self._live is None or not self._pieces:
+        if self._live is None or not self._pieces or self._only is not None:
             return None
         live, text, self._pieces = self._live, "".join(self._pieces), []
         live.shown = True
@@ -284,6 +305,11 @@ def _progress(event: Event) -> Summary:
     if isinstance(tools, list) and tools:
         return TOOL_CALL, ", ".join(map(as_string, tools)), event.string("message")
     return THINKING, "", event.string("message")
+
+
+def _is_own(event: Event) -> bool:
+    """Whether it is the end of the task, or progress that the handler reports with values of its own choice."""
+    return event.kind in r.ENDS or (event.kind == r.PROGRESS and "tools" not in event.fields)
 
 
 def _retry(event: Event) -> Summary:

@@ -92,6 +92,10 @@ class Arguments:
             raise call.refusal(self.what, self._parts, value, quiet=quiet)
         return self._split({name: self._check(self.named.get(name), item) for name, item in arguments.items()})
 
+    def whole(self, value: Any) -> dict[str, Any] | None:
+        """See `core/call.py`."""
+        return call.whole(value, self.named, self.needed, open_ended=self.open_ended)
+
     def by_name(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The same for an object that is always the keyword arguments."""
         unknown = [] if self.open_ended else sorted(values.keys() - self.named.keys())

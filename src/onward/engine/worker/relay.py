@@ -27,7 +27,7 @@ from onward.engine.background import Spawn
 from onward.engine.worker.sinks import Outgoing, SendResult, Sink
 from onward.errors import StoreUnavailable
 from onward.store.port.core import Store
-from onward.store.port.outbox import BROKER_LANE, DELIVERED, FAILED, NO_KEY, PENDING, SKIPPED, Key, Settled, Taken
+from onward.store.port.outbox import BROKER_LANE, DELIVERED, FAILED, NO_KEY, PENDING, SKIPPED, Key, Lane, Settled, Taken
 from onward.telemetry import DELIVERIES, counters
 
 log = logging.getLogger("onward.relay")
@@ -73,6 +73,10 @@ KEEP_DELIVERED_S, KEEP_FAILED_S, KEEP_WAITING_S, MAX_WAITING = 86_400.0, 30 * 86
 """For how many seconds a sweep keeps delivered and failed rows, after how many it fails the rows of lanes that this process does not
 serve, and how many waiting rows one receiver may have."""
 
+UNSENT_AFTER_S, UNSENT_INTERVAL_S = 10.0, 60.0
+"""Seconds for which a row is due, and no other relay took it, until this one reports that it cannot send it; and seconds between two
+reports on one receiver."""
+
 BROKER_REST_S, MAX_BROKER_REST_S = 0.1, 5.0
 """The first and the longest pause between two attempts at a broker that is down."""
 
@@ -115,6 +119,10 @@ class Relay:
         self._subscribed = self._woken = self._unswept = False
         self._stop_ends: Callable[[], None] | None = None
         self._last_lane, self._interval = "", poll
+        self._reported: dict[str, float] = {}
+        """When this relay last reported on a receiver to which it cannot send."""
+        self._warned: set[str] = set()
+        """The reasons for that which it has logged."""
         self._next_sweep = clock.monotonic() + SWEEP_INTERVAL_S
         self.stopping: bool = False
 
@@ -220,6 +228,7 @@ class Relay:
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
         now, served = self._clock.monotonic(), {lane.name for lane in lanes}
+        await self._report_unsent([lane for lane in page or () if lane.name not in served])
         if page is not None and now >= self._next_sweep:
             await self._sweep([lane.name for lane in page], [lane.name for lane in page if lane.name not in served])
             pause = min(pause, max(self._next_sweep - now, MIN_INTERVAL_S))
@@ -231,6 +240,21 @@ class Relay:
     def _serves(self, lane: str) -> bool:
         sink = self._sink_of(lane)
         return sink is not None and sink.serves(lane)
+
+    async def _report_unsent(self, unserved: list[Lane]) -> None:
+        """Report on rows that no process sends, where this process lacks what it needs for that: once in the log, and at each delivery."""
+        now = self._clock.monotonic()
+        for lane in unserved:
+            sink = self._sink_of(lane.name)
+            why = None if sink is None or lane.due_in > -UNSENT_AFTER_S else sink.lacks(lane.name)
+            if why is None or now - self._reported.get(lane.name, -math.inf) < UNSENT_INTERVAL_S:
+                continue
+            if why not in self._warned:
+                self._warned.add(why)
+                log.warning("webhooks wait, and this worker cannot send them (`onward deliveries` lists them): %s", why)
+            await self._store.outbox.note_unsent(lane.name, why, UNSENT_AFTER_S)
+            self._reported[lane.name] = now
+        self._reported = {name: at for name, at in self._reported.items() if now - at < UNSENT_INTERVAL_S}
 
     def _sink_of(self, lane: str) -> Sink | None:
         return next((sink for sink in self._sinks if sink.owns(lane)), None)

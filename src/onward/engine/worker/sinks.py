@@ -80,6 +80,10 @@ class Sink(Protocol):
         """Whether this process can send to a lane."""
         ...
 
+    def lacks(self, lane: str) -> str | None:
+        """Why this process cannot send to a lane that every worker should serve, in a sentence for the delivery; None otherwise."""
+        ...
+
     async def connect(self, lane: str) -> str | None:
         """Connect to the receiver, where that is done before rows are taken; why it cannot be done now, or None. Never raises."""
         ...
@@ -109,6 +113,10 @@ class Functions:
     def serves(self, lane: str) -> bool:
         """Whether the app has the function."""
         return lane.removeprefix(FUNCTION_LANE) in self._functions
+
+    def lacks(self, lane: str) -> str | None:  # noqa: ARG002 -- see `Sink`
+        """Nothing: other programs on the same database have functions of their own."""
+        return None
 
     async def connect(self, lane: str) -> str | None:  # noqa: ARG002 -- see `Sink`
         """There is nothing to connect to."""
@@ -149,6 +157,10 @@ class UrlSender(Protocol):
         """Whether this process can send to a lane."""
         ...
 
+    def lacks(self, lane: str) -> str | None:
+        """See `Sink`."""
+        ...
+
     async def send(self, lane: str, subscription: str, message: str, url: str, body: bytes, trace: Trace) -> SendResult:
         """Make one attempt, which never raises and ends by itself. `trace` are headers that the signature does not cover."""
         ...
@@ -169,6 +181,10 @@ class Urls:
     def serves(self, lane: str) -> bool:
         """See `Sink`."""
         return self._sender().serves(lane)
+
+    def lacks(self, lane: str) -> str | None:
+        """See `Sink`."""
+        return self._sender().lacks(lane)
 
     async def connect(self, lane: str) -> str | None:  # noqa: ARG002 -- see `Sink`
         """Each attempt opens its own connection."""

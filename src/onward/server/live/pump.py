@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from typing import Any, Protocol
 
 from onward.core.clock import Clock
-from onward.core.journal.progress import ProgressReader
+from onward.core.journal.progress import Only, ProgressReader
 from onward.errors import StoreUnavailable, TaskNotFound
 from onward.server.live.feed import Closed, Feed, Follower
 from onward.server.live.render import SseEncoder, View, find_position
@@ -61,10 +61,10 @@ class NewTasks(Protocol):
         ...
 
 
-async def readers(feed: Feed, cursors: Mapping[str, int]) -> dict[str, ProgressReader]:
+async def readers(feed: Feed, cursors: Mapping[str, int], only: Only | None = None) -> dict[str, ProgressReader]:
     """For each task, the reader of its progress after this record."""
     return {
-        task_id: ProgressReader(task_id, await feed.store.lead(task_id, seq), again=seq > 0)
+        task_id: ProgressReader(task_id, await feed.store.lead(task_id, seq), again=seq > 0, only=only)
         for task_id, seq in cursors.items()
     }
 
@@ -106,7 +106,7 @@ async def batches(
                 async with turn():
                     await new_tasks.look(follower)
         if heartbeat and now - last >= PACE.heartbeat:
-            yield [heartbeat]
+            yield [view.sign_of_life(heartbeat)]
             last = clock.monotonic()
             continue
         until = min(last + PACE.heartbeat, check + PACE.check) if heartbeat else check + PACE.check
@@ -145,7 +145,9 @@ async def events(
                 yield pieces
 
 
-async def progress(feed: Feed, task_id: str, cursor: str | None) -> AsyncGenerator[bytes, None]:
+async def progress(
+    feed: Feed, task_id: str, cursor: str | None, only: Only | None = None
+) -> AsyncGenerator[bytes, None]:
     """The progress of one task after a cursor, as server-sent events, for a program that serves them itself. Raises TaskNotFound."""
     heads = await feed.store.heads([task_id])
     if not heads:
@@ -154,7 +156,8 @@ async def progress(feed: Feed, task_id: str, cursor: str | None) -> AsyncGenerat
     if position.over:
         yield b"retry: %d\n\n" % round(PACE.over * 1000)
         return
-    view = View(SseEncoder(), position.cursors, await readers(feed, position.cursors), position.ended)
+    progress_readers = await readers(feed, position.cursors, only)
+    view = View(SseEncoder(), position.cursors, progress_readers, position.ended, only=only)
     async with (
         counters.client("sse"),
         feed.follow(view.cursors) as follower,

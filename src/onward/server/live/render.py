@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from onward.core.journal.progress import ModelText, ProgressReader, Update
+from onward.core.journal.progress import ModelText, Only, ProgressReader, Update
 from onward.core.record import ENDS, Record
 from onward.errors import OnwardError
 from onward.service.serialize import iso, record_json
@@ -35,6 +35,10 @@ class Encoder(Protocol):
         """A piece of the text that a model is generating."""
         ...
 
+    def cursor(self, cursor: str) -> bytes:
+        """The line in front of a message that moves the client's cursor and shows it nothing."""
+        ...
+
     def reset(self, about: Mapping[str, Any], cursor: str) -> bytes:
         """A notice that the client may have missed something."""
         ...
@@ -49,7 +53,11 @@ class View:
         cursors: Mapping[str, int],
         readers: Mapping[str, ProgressReader] | None,
         ended: Iterable[str] = (),
+        *,
+        only: Only | None = None,
     ) -> None:
+        """`only` says which updates the readers give."""
+        self.only: Only | None = only
         self.encoder, self.cursors, self._readers = encoder, dict(cursors), None if readers is None else dict(readers)
         self.ended = set(ended)
         self._dropped: set[str] = set()
@@ -63,6 +71,12 @@ class View:
     def over(self) -> bool:
         """Whether all of its tasks have ended."""
         return len(self.ended) == len(self.cursors)
+
+    def sign_of_life(self, comment: bytes) -> bytes:
+        """A comment. Where the follower does not get all updates, it has the cursor, so that a client which comes back does not begin far
+        behind."""
+        cursor = self.encoder.cursor(self.cursor) if self.only is not None else b""
+        return cursor + comment
 
     def add(self, task_id: str, reader: ProgressReader, after: int = 0) -> None:
         """Add a task."""
@@ -122,6 +136,9 @@ class SseEncoder:
     def text(self, piece: ModelText) -> bytes:
         return _sse_json(text_json(piece), name="text")
 
+    def cursor(self, cursor: str) -> bytes:
+        return f"id: {cursor}\n".encode()
+
     def reset(self, about: Mapping[str, Any], cursor: str) -> bytes:
         return _sse_json(about, cursor, "reset")
 
@@ -131,6 +148,9 @@ class SseEncoderWithoutCursor(SseEncoder):
 
     def update(self, update: Update, cursor: str) -> bytes:  # noqa: ARG002 -- this encoder sends none
         return _sse_json({**update_json(update), "seq": update.seq})
+
+    def cursor(self, cursor: str) -> bytes:  # noqa: ARG002
+        return b""
 
     def reset(self, about: Mapping[str, Any], cursor: str) -> bytes:  # noqa: ARG002
         return _sse_json(about, name="reset")
@@ -199,7 +219,7 @@ def find_position(heads: Mapping[str, Head], cursor: str | None) -> Position:
     if len(numbers) != len(heads):
         return Position(beginning, {"reason": "unknown"})
     cursors = dict(zip(heads, numbers, strict=True))
-    ended = frozenset(task_id for task_id, head in heads.items() if head.kind in ENDS and cursors[task_id] >= head.seq)
-    if any(cursors[task_id] > head.seq for task_id, head in heads.items() if task_id not in ended):
+    if any(cursors[task_id] > head.seq for task_id, head in heads.items()):
         return Position(beginning, {"reason": "ahead"})
-    return Position({task_id: min(cursors[task_id], head.seq) for task_id, head in heads.items()}, ended=ended)
+    ended = frozenset(task_id for task_id, head in heads.items() if head.kind in ENDS and cursors[task_id] == head.seq)
+    return Position(cursors, ended=ended)

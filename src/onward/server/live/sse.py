@@ -18,6 +18,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from onward.core.journal.progress import Only
 from onward.core.record import ENDS
 from onward.errors import TaskNotFound
 from onward.server.access.service import AuthorizedService
@@ -57,7 +58,12 @@ async def heads_of(service: AuthorizedService, feed: Feed, ids: Sequence[str]) -
 
 
 async def progress(
-    service: AuthorizedService, feed: Feed, ids: Sequence[str], cursor: str | None, still_allowed: StillAllowed
+    service: AuthorizedService,
+    feed: Feed,
+    ids: Sequence[str],
+    cursor: str | None,
+    still_allowed: StillAllowed,
+    only: Only | None = None,
 ) -> Response:
     """Progress updates of one task or several, after a cursor."""
     ids = list(dict.fromkeys(ids))
@@ -68,7 +74,8 @@ async def progress(
     position = find_position(await heads_of(service, feed, ids), cursor)
     if position.over:
         return Response(status_code=204)
-    view = View(SseEncoder(), position.cursors, await readers(feed, position.cursors), position.ended)
+    progress_readers = await readers(feed, position.cursors, only)
+    view = View(SseEncoder(), position.cursors, progress_readers, position.ended, only=only)
     return EventsResponse(service, feed, view, still_allowed, position.reset)
 
 
@@ -84,7 +91,11 @@ async def records(
 
 
 async def everything(
-    service: AuthorizedService, feed: Feed, also: Sequence[str], still_allowed: StillAllowed
+    service: AuthorizedService,
+    feed: Feed,
+    also: Sequence[str],
+    still_allowed: StillAllowed,
+    only: Only | None = None,
 ) -> Response:
     """Progress of all tasks that the caller sees: of the newest ones and of `also` from now on, and of new tasks from their
     beginning. It has no cursor: each connection begins with a `reset`, after which the client reads the list anew."""
@@ -94,7 +105,7 @@ async def everything(
     heads = await feed.store.heads([task.task_id for task in newest]) | await heads_of(service, feed, also)
     cursors = {task_id: head.seq for task_id, head in heads.items()}
     open_ = {task_id: seq for task_id, seq in cursors.items() if heads[task_id].kind not in ENDS}
-    view = View(SseEncoderWithoutCursor(), open_, await readers(feed, open_))
+    view = View(SseEncoderWithoutCursor(), open_, await readers(feed, open_, only), only=only)
     known = {task_id: (seq, 0.0) for task_id, seq in cursors.items()}
     known |= {task.task_id: (cursors.get(task.task_id, 0), task.updated_at) for task in newest}
     new_tasks = _NewTasks(service, feed, view, known, also)
@@ -128,7 +139,7 @@ class _NewTasks:
         ids = [task.task_id for task in others if self._last(task.task_id)[1] != task.updated_at]
         older = [task_id for task_id in self._also if task_id not in self._view.cursors and task_id not in ids]
         new = await self._new([*ids, *older])
-        new_readers = await readers(self._feed, new)
+        new_readers = await readers(self._feed, new, self._view.only)
         self._known = {
             **{task_id: self._last(task_id) for task_id in older},
             **{task.task_id: (self._last(task.task_id)[0], task.updated_at) for task in others},

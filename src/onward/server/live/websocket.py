@@ -74,6 +74,9 @@ class MessageEncoder:
     def text(self, piece: ModelText) -> bytes:
         return render.to_json_bytes({"type": "text", **render.text_json(piece)})
 
+    def cursor(self, cursor: str) -> bytes:  # noqa: ARG002 -- a message has the number of its record
+        return b""
+
     def reset(self, about: Mapping[str, Any], cursor: str) -> bytes:
         return render.to_json_bytes({"type": "reset", "seq": int(cursor), **about})
 

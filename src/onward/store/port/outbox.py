@@ -83,6 +83,10 @@ class Taken:
 NO_KEY = "the relay has not its encryption key"
 """Why an event waits that no relay could decrypt."""
 
+UNSIGNED = "not sent yet: a worker has no ONWARD_WEBHOOK_SECRET and cannot sign it; one that has the secret sends it"
+NO_CLIENT = "not sent yet: a worker has no HTTP client (pip install 'onward[client]'); one that has it sends it"
+"""Why a webhook waits that the relays which saw it could not send."""
+
 
 class Settled(NamedTuple):
     """The result of an attempt: delivered, failed for good, or pending again in `delay` seconds. `said` is the answer of the receiver.

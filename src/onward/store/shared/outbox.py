@@ -25,7 +25,6 @@ from onward.store.port.outbox import (
     DELIVERED,
     FAILED,
     MAX_LANE_DEPTHS,
-    NO_KEY,
     PENDING,
     SKIPPED,
     DeliveryRow,
@@ -158,9 +157,14 @@ class Outbox(OverDatabase, abc.ABC):
         rows = await self._db.fetch("lane_depths", first=prefix, beyond=beyond, most=MAX_LANE_DEPTHS)
         return [LaneDepth(*row) for row in rows]
 
-    async def locked(self, most: int) -> tuple[int, float | None]:
-        """How many events wait for a relay that can decrypt them, counted up to a number, and how many seconds ago the oldest happened."""
-        ((events, oldest_s),) = await self._db.fetch("locked_events", why=NO_KEY, most=most)
+    async def note_unsent(self, lane: str, why: str, overdue: float) -> None:
+        """Write down why the caller cannot send the rows of a receiver that have been due for `overdue` seconds. They stay due for others."""
+        await self._db.write("note_unsent", lane=lane, why=why, age=overdue, some=MAX_SWEPT)
+
+    async def held_up(self, why: str, most: int) -> tuple[int, float | None]:
+        """How many events wait for a relay that can decrypt or send them, counted up to a number, and how many seconds ago the oldest
+        happened. `why` is one of the reasons in `port/outbox.py`."""
+        ((events, oldest_s),) = await self._db.fetch("held_up_events", why=why, most=most)
         return events, oldest_s
 
     async def keep_bodies(self, holder: str, bodies: Sequence[tuple[Key, bytes]]) -> None:

@@ -826,8 +826,14 @@ WHERE number AMONG (:numbers) AND holder = :holder AND state = 'pending'
 SELECT lane, count(*) AS events, onward_now() - min(at) AS oldest FROM onward_outbox
 WHERE state = 'pending' AND lane >= :first AND lane < :beyond GROUP BY lane ORDER BY lane LIMIT :most
 
--- name: locked_events
--- How many events wait for a relay that can decrypt them, counted up to a number, and how long ago the oldest happened.
+-- name: note_unsent
+-- Write down why a relay cannot send the rows of a receiver that have been due for long. They stay as they are otherwise.
+UPDATE onward_outbox SET said = :why WHERE state = 'pending' AND due_at < onward_now() - :age AND (task_id, seq, subscription) IN (
+    SELECT task_id, seq, subscription FROM onward_outbox
+    WHERE lane = :lane AND state = 'pending' AND due_at < onward_now() - :age AND (said IS NULL OR said <> :why) ORDER BY due_at LIMIT :some)
+
+-- name: held_up_events
+-- How many events wait for a relay that can decrypt or send them, counted up to a number, and how long ago the oldest happened.
 SELECT count(*) AS events, onward_now() - min(at) AS oldest
 FROM (SELECT at FROM onward_outbox WHERE state = 'pending' AND said = :why ORDER BY at LIMIT :most) AS locked
 

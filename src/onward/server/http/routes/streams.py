@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,8 @@ class ProgressQuery(Shape):
 
     task_id: Annotated[list[shapes.Name], Field(max_length=1000, default_factory=list)]
     all: bool = False
+    only: Literal["progress"] | None = None
+    """Send only what handlers gave to `ctx.progress`, and the end of each task without its result or error."""
     after: Annotated[str, Field(pattern=r"^[0-9]{1,15}(,[0-9]{1,15})*$", max_length=2000)] | None = None
 
 
@@ -48,9 +50,12 @@ async def progress(context: RequestContext) -> ApiResponse:
     query: ProgressQuery = context.query
     server, allowed = context.server, still_allowed(context)
     if query.all:
-        return ApiResponse(response=await sse.everything(context.service, server.feed, query.task_id, allowed))
+        return ApiResponse(
+            response=await sse.everything(context.service, server.feed, query.task_id, allowed, query.only)
+        )
     cursor = context.header("last-event-id") or query.after
-    return ApiResponse(response=await sse.progress(context.service, server.feed, query.task_id, cursor, allowed))
+    stream = await sse.progress(context.service, server.feed, query.task_id, cursor, allowed, query.only)
+    return ApiResponse(response=stream)
 
 
 async def records(context: RequestContext) -> ApiResponse:
