@@ -169,7 +169,7 @@ def load(
     known = {f.name: f for f in dataclasses.fields(Settings)}
     for name in values.keys() - known.keys():
         # Without its value: a misspelled name may have a password.
-        raise BadSetting(name, "…", f"one of {', '.join(known)}")
+        raise BadSetting(f"setting {name}", "…", f"one of {', '.join(known)}")
     return Settings(**{name: _convert(name, known[name].default, value) for name, value in values.items()})
 
 

@@ -77,7 +77,7 @@ class BadSetting(UsageError):
     code = "bad_setting"
 
     def __init__(self, name: str, value: object, wanted: str) -> None:
-        super().__init__(f"setting {name} is {value!r}, but must be {wanted}")
+        super().__init__(f"{name} is {value!r}, but must be {wanted}")
 
 
 class KeyConflict(UsageError):

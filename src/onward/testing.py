@@ -43,6 +43,7 @@ from onward.core.durations import Duration, seconds
 from onward.core.task import ASKS_A_PERSON, Reason, State, Task
 from onward.core.views import Ask
 from onward.engine.background import spawn
+from onward.engine.worker.relay import Relay
 from onward.engine.worker.worker import Worker
 from onward.errors import UsageError
 from onward.store.port.outbox import FUNCTION_LANE
@@ -160,6 +161,20 @@ class MemoryApp(Onward):
         store = SqliteStore(MEMORY, clock=self.clock, inline=True)
         settings.setdefault("artifacts", "database")  # whatever the environment says
         super().__init__(clock=self.clock, rng=random.Random(1), store=store, **settings)  # noqa: S311 -- the same in every run
+
+    @contextlib.asynccontextmanager
+    async def relay(self) -> AsyncIterator[Relay]:
+        """As `Onward.relay`. At the end of the block the clock moves until the deliveries under way have ended, or their grace."""
+        block = super().relay()
+        relay = await block.__aenter__()
+        try:
+            yield relay
+        finally:
+            stopping = asyncio.ensure_future(block.__aexit__(None, None, None))
+            while not stopping.done():
+                await self.clock.move(0.01)
+                await asyncio.sleep(0.001)
+            await stopping
 
 
 def memory_app(like: Onward | None = None, **settings: Any) -> MemoryApp:

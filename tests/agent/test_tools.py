@@ -136,22 +136,22 @@ def test_names_that_no_provider_takes(name: str) -> None:
     [
         (
             {"model": "gpt-5"},
-            "setting model is 'gpt-5', but must be \"openai:NAME\", or an object with a name and `ask`",
+            "model is 'gpt-5', but must be \"openai:NAME\", or an object with a name and `ask`",
         ),
-        ({"model": "openai:"}, "setting model is 'openai:', but must be"),
-        ({"model": None}, "setting model is None, but must be"),
+        ({"model": "openai:"}, "model is 'openai:', but must be"),
+        ({"model": None}, "model is None, but must be"),
         ({"model": ScriptedModel}, 'but must be "openai:NAME", or an object with a name and `ask`'),
-        ({"compact": "gpt-5"}, "setting model is 'gpt-5'"),
+        ({"compact": "gpt-5"}, "model is 'gpt-5'"),
         (
             {"approve": "write_local"},
-            "setting approve is 'write_local', but must be a list, such as approve=['write_local']",
+            "approve is 'write_local', but must be a list, such as approve=['write_local']",
         ),
         (
             {"approve": ["write-local"]},
-            "setting approve is 'write-local', but must be a risk level: one of delicate, external",
+            "approve is 'write-local', but must be a risk level: one of delicate, external",
         ),
-        ({"tools": "janitor"}, "setting tools is 'janitor', but must be a list, such as tools=['janitor']"),
-        ({"tools": [3]}, "setting tools is 3, but must be functions, agents, or the names of agents"),
+        ({"tools": "janitor"}, "tools is 'janitor', but must be a list, such as tools=['janitor']"),
+        ({"tools": [3]}, "tools is 3, but must be functions, agents, or the names of agents"),
         ({"budget": {"max_steps": 3}}, "but must be a Budget, such as Budget(max_steps=20)"),
     ],
 )

@@ -413,7 +413,7 @@ async def test_what_is_in_the_database_stays_readable_when_a_shelf_is_put_up(
     "wrong", ["databse", "", "s3://", "s3:///prefix", "file://relative", "gs://bucket", "http://x/y"]
 )
 def test_a_place_that_is_none_is_refused(wrong: str) -> None:
-    with pytest.raises(BadSetting, match=r"setting artifacts is .* but must be 'database', a folder"):
+    with pytest.raises(BadSetting, match=r"artifacts is .* but must be 'database', a folder"):
         Onward("sqlite://:memory:", artifacts=wrong)
 
 

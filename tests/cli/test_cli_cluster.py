@@ -138,12 +138,20 @@ def test_a_message_is_in_the_timeline(onward: Run, talked: tuple[str, str, str])
     assert controls(shown.replace("\n", "")) == []
 
 
-def test_versions_say_whether_their_workers_can_go() -> None:
-    gone, busy = CodeVersion("old", 0, 0, 3, 0), CodeVersion("new", 2, 1, 4, 0)
-    idle, parked = CodeVersion("idle", 1, 0, 0, 0), CodeVersion("lost", 0, 0, 0, 2)
+def test_versions_say_what_their_tasks_need() -> None:
+    gone, busy = CodeVersion("old", 0, 0, 3, 0), CodeVersion("busy", 2, 1, 4, 0, 100.0)
+    idle, parked = CodeVersion("idle", 1, 0, 0, 0, 50.0), CodeVersion("lost", 0, 0, 0, 2)
     assert "no worker lives" in cluster._advice(gone, [gone]).plain
     assert "other code goes on" in cluster._advice(gone, [gone, busy]).plain
     assert cluster._advice(busy, [gone, busy]).plain == ""
-    assert "can go" in cluster._advice(idle, [idle, busy]).plain
+    assert cluster._advice(idle, [idle, busy]).plain == "no task that has begun needs it"
     assert "onward check" in cluster._advice(busy, [idle, busy]).plain
     assert "onward resume" in cluster._advice(parked, [parked, busy]).plain
+
+
+def test_versions_name_the_newest_and_call_no_version_unneeded_that_was_just_deployed() -> None:
+    old, new = CodeVersion("1.0", 4, 2, 9, 0, 100.0), CodeVersion("1.1", 1, 0, 0, 0, 200.0)
+    assert cluster._advice(new, [old, new]).plain == "newest: its workers started last; no task that has begun needs it"
+    assert cluster._advice(old, [old, new]).plain.startswith("onward check with the other code")
+    before = [CodeVersion("1.0", 4, 0, 0, 0), CodeVersion("1.1", 1, 0, 0, 0)]  # of a server that does not know the time
+    assert {cluster._advice(view, before).plain for view in before} == {"no task that has begun needs it"}

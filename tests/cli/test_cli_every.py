@@ -187,7 +187,7 @@ EVERY: dict[str, tuple[Words, str, set[str]]] = {
         {"name", "paused", "running"},
     ),
     "workers": (lambda shop: ["workers"], r"ID +HOST, PID +RUNNING +RATE +LEASE", {"workers"}),
-    "versions": (lambda shop: ["versions"], r"VERSION +WORKERS +RUNNING", {"versions"}),
+    "versions": (lambda shop: ["versions"], r"VERSION +STARTED +WORKERS +RUNNING", {"versions"}),
     "stats": (lambda shop: ["stats"], r"completed +\d", {"states", "reasons", "people", "workers", "rate"}),
     "top": (lambda shop: ["top", "--once"], r"^onward top .*\n1 worker · ", {"at", "database", "stats", "queues", "workers", "running", "people"}),
     "keys": (lambda shop: [shop.key(), "keys"][1:], r"ID +NAME +TENANT +SCOPES", {"keys"}),

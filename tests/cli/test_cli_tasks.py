@@ -47,7 +47,7 @@ def test_list_filters(onward: Run, db: str, three):
     assert ids("--task", "y") == []
     output = onward("list", "--state", "asleep", "--db", db)
     assert output.status == 2
-    assert "one of pending, running" in output.sentence
+    assert output.sentence.startswith("onward: state is 'asleep', but must be one of pending, running")
 
 
 def test_reading_does_not_create_a_database(onward: Run, db: str, tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import time
 from typing import Any
 
 import pytest
 
-from onward.cli.output.text import age, count, machine_readable, readable, safe, short, span
+from onward.cli.output.text import age, clock, count, local, machine_readable, readable, safe, short, span
 from onward.cli.output.timeline import LineRenderer, Mark
 from onward.core import record as r
 from onward.core.journal.waterfall import Waterfall
@@ -132,6 +134,21 @@ def test_text():
     assert [age(s) for s in (-1, 5, 65, 3700, 90000)] == ["0 s", "5 s", "1 m", "1 h", "1 d"]
     assert (iso(0.5), iso(float("inf")), iso(None)) == ("1970-01-01T00:00:00.500Z", None, None)
     assert (count(1, "task"), count(2000, "task")) == ("1 task", "2,000 tasks")
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system cannot change its time zone")
+@pytest.mark.parametrize(
+    ("zone", "day", "hour"),
+    [("UTC", "2027-01-15 08:00:00Z", "08:00:00Z"), ("CET-1", "2027-01-15 09:00:00+01:00", "09:00:00+01:00")],
+)
+def test_times_have_their_zone(zone: str, day: str, hour: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        shown = local(1_800_000_000.5), clock(1_800_000_000.5)
+    time.tzset()
+    assert shown == (day, hour)
+    assert datetime.datetime.fromisoformat(day).timestamp() == 1_800_000_000, "as --since takes it"
 
 
 # ── the programming model ────────────────────────────────────────────────────────────────────────────────────────────

@@ -98,7 +98,9 @@ def test_follow_continues_after_an_answer(onward: Run, crew: str, waiting: Waiti
 def test_follow_does_not_stop_at_a_timer_or_a_signal(onward: Run, crew: str):
     output = onward("submit", "listen", "0.3", "--follow", "--db", crew)
     assert output.status == 0
-    assert re.search(r"☾  waits for signal go  until \d\d:\d\d:\d\d  → onward signal \w{8} go", output.out)
+    assert re.search(
+        r"☾  waits for signal go  until \d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d)  → onward signal \w{8} go", output.out
+    )
     assert "↻  no signal go came in time" in output.out
     assert '"nobody"' in output.out
 

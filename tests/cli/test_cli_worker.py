@@ -156,7 +156,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("needy:app", ["importing 'needy' failed at", "needy.py:1 with ModuleNotFoundError", "no_such_library"]),
         ("wrong_syntax:app", ["wrong_syntax.py:1 with SyntaxError"]),
         ("leaves:app", ["importing 'leaves' failed at", "leaves.py:1 with SystemExit"]),
-        ("setting:app", ["importing 'setting' failed at", "with BadSetting: setting ONWARD_LEASE_S is 'soon'"]),
+        ("setting:app", ["importing 'setting' failed at", "with BadSetting: ONWARD_LEASE_S is 'soon'"]),
     ],
 )
 def test_an_app_that_cannot_be_loaded_is_a_sentence(target, parts, folder: Path, onward: Run):

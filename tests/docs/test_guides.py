@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from onward import Budget, Onward
+from onward import Budget, Context, Onward
 from onward.agent.models.scripted import ScriptedModel
 from onward.app import backup
 from onward.cli.args.parser import parse
@@ -87,6 +87,14 @@ def test_the_commands_of_a_guide_are_commands(guide: str) -> None:
     assert commands or "`onward " in text
 
 
+def test_every_command_that_a_page_names_exists() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {(page.name, word) for page in pages for word in re.findall(r"`onward ([a-z]\w*)", page.read_text("utf-8"))}
+    known = set(re.findall(r"^## onward (\w+)$", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE))
+    assert len(named) > 200
+    assert sorted((page, word) for page, word in named if word not in known) == []
+
+
 async def test_values() -> None:
     names = code_of("values.md", "invoices.py")
     async with memory_app(names["app"]) as app:
@@ -155,6 +163,68 @@ async def test_effects() -> None:
             await drain(app)
         assert await task.result() == "courier for 7"
         assert list(names["bank"].values()) == [500, 500]
+
+
+async def test_what_a_handler_must_not_do() -> None:
+    names = code_of("effects.md", "ship.py")
+    for decision, said in (("approve", "7 is on its way"), ("deny", "7 stays: decided by drain(decide=…)")):
+        names["told"].clear()
+        async with memory_app(names["app"]) as app:
+            await app.submit("ship", "7")
+            await drain(app)
+            assert names["told"] == [], "nothing is told while it waits"
+            await drain(app, decide=lambda _, decision=decision: decision)  # type: ignore[misc]
+            assert names["told"] == [said]
+
+
+async def test_what_ends_a_shift_is_no_exception_and_cleanup_around_a_wait_runs_at_each_wait() -> None:
+    app, cleaned = memory_app(), list[str]()
+
+    @app.task
+    async def wait(ctx: Context) -> None:
+        try:
+            await ctx.signal("go")
+        except Exception:
+            cleaned.append("except")
+        finally:
+            cleaned.append("finally")
+
+    async with app:
+        task = await app.submit(wait)
+        await drain(app)
+        assert cleaned == ["finally"], "the task still waits"
+        await task.cancel()
+        await drain(app)
+        assert cleaned == ["finally"], "a task that is cancelled while it waits does not come back"
+
+
+async def test_a_saga_does_not_undo_the_step_that_fails_unless_it_can_ask() -> None:
+    held: set[str] = set()
+
+    async def reserve() -> str:
+        held.add("room")
+        raise ConnectionError("the answer was lost")
+
+    async def was_reserved() -> str | None:
+        return "room" if held else None
+
+    async def release() -> None:
+        held.clear()
+
+    app = memory_app()
+
+    @app.task(retry=1)
+    async def book(ctx: Context, ask: bool) -> None:
+        async with ctx.saga():
+            await ctx.step(reserve, undo=release, retry=2, reconcile=was_reserved if ask else None)
+            raise LookupError("no train")
+
+    async with app:
+        for ask, left in ((False, {"room"}), (True, set[str]())):
+            held.clear()
+            await app.submit(book, {"ask": ask})
+            await drain(app)
+            assert held == left
 
 
 async def test_writes_in_the_same_database(url: str) -> None:

@@ -27,7 +27,7 @@ def run_pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("guide", "passing"), [("testing.md", 5), pytest.param("agents.md", 1, marks=pytest.mark.slow)]
+    ("guide", "passing"), [("testing.md", 6), pytest.param("agents.md", 1, marks=pytest.mark.slow)]
 )
 def test_the_tests_of_a_guide_pass_as_pasted(guide: str, passing: int, tmp_path: Path) -> None:
     paste(guide, tmp_path)

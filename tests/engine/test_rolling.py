@@ -176,6 +176,8 @@ async def test_versions_count_the_tasks_that_each_ran_last(url: str) -> None:
             versions = {version.version.partition("+")[2]: version for version in await old.versions()}
             assert (versions["new"].workers, versions["new"].parked) == (0, 1), "it parked for want of the new code"
             assert (versions["old"].workers, versions["old"].parked) == (1, 0)
+            assert versions["new"].started_at is None, "its worker has left"
+            assert versions["old"].started_at == min(worker.started_at for worker in await old.workers())
         await new.cancel(task.id)
 
 

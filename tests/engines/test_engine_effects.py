@@ -12,7 +12,8 @@ from onward.core import record as r
 from onward.errors import BadSetting, StateConflict
 from tests.engines.kit import Engine
 
-LOST = [ConnectionResetError("reset"), TimeoutError("late"), EOFError("cut")]
+FOREIGN_TIMEOUT = type("TimeoutError", (Exception,), {})("like that of redis, which is no TimeoutError of Python")
+LOST = [ConnectionResetError("reset"), TimeoutError("late"), EOFError("cut"), FOREIGN_TIMEOUT]
 
 
 def add_pay(
@@ -44,7 +45,7 @@ async def test_a_payment_is_announced_before_it_is_made(engine: Engine) -> None:
     assert kinds == [r.SUBMITTED, r.SHIFT, r.ANNOUNCED, r.STEP_DONE, r.COMPLETED]
 
 
-@pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", LOST, ids=["reset", "timeout", "cut", "foreign timeout"])
 async def test_a_timeout_is_not_a_no(engine: Engine, error: BaseException) -> None:
     pay, paid = add_pay(engine.app, error)
     handle = await engine.submit(pay)

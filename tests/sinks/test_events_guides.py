@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 
 import pytest
 
+from onward import Context
 from onward.cli.args.parser import parse
 from onward.core.event import ALIASES, KINDS
 from onward.store.port.core import Store
@@ -53,6 +55,23 @@ async def test_webhooks(store: Store, time: Time, receiver: Receiver, monkeypatc
     told = json.loads(shown)
     assert told.keys() == got.json.keys()
     assert told["data"].keys() == got.json["data"].keys()
+
+
+async def test_leaving_the_relay_of_a_test_app_waits_for_a_delivery_under_way(receiver: Receiver) -> None:
+    """The clock of the app stands still, so the relay that waited by it for the answer never came to its end."""
+    app = memory_app(webhook_secret=SECRET, webhook_allow_private="127.0.0.0/8")
+
+    @app.task
+    async def work(_: Context) -> None: ...
+
+    async with app:
+        task = await app.submit(work, webhook=receiver.url())
+        await drain(app)
+        async with asyncio.timeout(30), app.relay():
+            while not receiver.got:
+                await asyncio.sleep(0)
+        ((delivery,), _) = await app.deliveries()
+        assert (delivery.task_id, delivery.state) == (task.id, "delivered")
 
 
 def test_the_commands_are_commands() -> None:

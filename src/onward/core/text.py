@@ -80,8 +80,18 @@ def span(seconds: float) -> str:
 
 
 def clock(at: float) -> str:
-    """The time of day."""
-    return datetime.datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+    """The time of day in the local time zone, with its offset: 14:00:05+01:00, or 13:00:05Z where that is UTC."""
+    return _with_z(datetime.datetime.fromtimestamp(at).astimezone().timetz().isoformat("seconds"))
+
+
+def local(at: float) -> str:
+    """A time in the local time zone, with its offset: 2026-11-15 14:00:05+01:00, or 2026-11-15 13:00:05Z where that is UTC."""
+    within = min(max(at, FIRST_TIME), LAST_TIME)
+    return _with_z(datetime.datetime.fromtimestamp(within).astimezone().isoformat(" ", "seconds"))
+
+
+def _with_z(text: str) -> str:
+    return f"{text[:-6]}Z" if text.endswith("+00:00") else text
 
 
 def count(number: int, thing: str) -> str:

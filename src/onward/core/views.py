@@ -98,6 +98,8 @@ class CodeVersion:
     """Tasks that wait, sleep or are queued again, without the parked ones."""
     parked: int
     """Tasks that wait for code that fits them."""
+    started_at: Time | None = None
+    """When the first of its living workers started; null without one. In a deploy, the new version is the one with the latest time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

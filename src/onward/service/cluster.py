@@ -158,7 +158,9 @@ class Cluster:
         for group in await every_item(lambda cursor: self._store.overview.latest_shifts(after=cursor or "")):
             if group.data is not None:
                 counts[_version(group.data), _ACTIVITIES.get(group.reason, "waiting")] += group.tasks
-        alive = collections.Counter(worker.version for worker in await self.workers() if worker.alive)
+        living = [worker for worker in await self.workers() if worker.alive]
+        alive = collections.Counter(worker.version for worker in living)
+        started = {worker.version: worker.started_at for worker in sorted(living, key=lambda w: -w.started_at)}
         names = {*alive, *(version for version, _ in counts)}
         versions = [
             CodeVersion(
@@ -167,6 +169,7 @@ class Cluster:
                 running=counts[name, "running"],
                 waiting=counts[name, "waiting"],
                 parked=counts[name, "parked"],
+                started_at=started.get(name),
             )
             for name in names
         ]

@@ -43,6 +43,7 @@ WORKERS = (
 
 VERSIONS = (
     Column("VERSION"),
+    fixed("STARTED", drop=2),
     number("WORKERS"),
     number("RUNNING"),
     number("WAITING"),
@@ -148,9 +149,11 @@ async def versions(args: Namespace) -> int:
     screen = Screen(args)
     async with connect.open_backend(args) as backend:
         views = await backend.versions()
+    now = time.time()
     rows = [
         (
             Text(safe(view.version) or "not recorded"),
+            Text("" if view.started_at is None else f"{age(now - view.started_at)} ago", "dim"),
             Text(f"{view.workers:,}"),
             *[Text(f"{tasks:,}") for tasks in (view.running, view.waiting, view.parked)],
             _advice(view, views),
@@ -162,7 +165,8 @@ async def versions(args: Namespace) -> int:
 
 
 def _advice(view: CodeVersion, views: Sequence[CodeVersion]) -> Text:
-    """Whether the workers of a version can go, or must come back."""
+    """What the tasks of a version need. A version that no begun task needs may be the one that was just deployed, or the only one that has
+    some handlers, so the advice does not say that its workers can go."""
     if view.parked:
         return Text("parked tasks need this code, or other code that fits them; then: onward resume", "yellow")
     others_live = any(other.workers for other in views if other is not view)
@@ -172,9 +176,11 @@ def _advice(view: CodeVersion, views: Sequence[CodeVersion]) -> Text:
         )
     if not others_live:
         return Text("")
+    newest = max(views, key=lambda other: other.started_at or 0) is view and view.started_at is not None
+    head = "newest: its workers started last; " if newest else ""
     if view.running or view.waiting:
-        return Text("onward check with the other code says whether its tasks need it", "dim")
-    return Text("can go: no task needs it", "green")
+        return Text(f"{head}onward check with the other code says whether its tasks need it", "dim")
+    return Text(f"{head}no task that has begun needs it", "dim" if newest else "green")
 
 
 async def stats(args: Namespace) -> int:

@@ -14,7 +14,7 @@ from onward.cli.output.text import age, local, safe, span
 from onward.core.views import Schedule
 from onward.service.serialize import schedule_json, task_json
 
-COLUMNS = (Column("NAME"), Column("TASK", drop=2), Column("RHYTHM"), fixed("LAST", drop=1), Column("NEXT", 20))
+COLUMNS = (Column("NAME"), Column("TASK", drop=2), Column("RHYTHM"), fixed("LAST", drop=1), Column("NEXT", 25))
 
 
 async def list_schedules(args: Namespace) -> int:

@@ -207,9 +207,10 @@ def _head(console: Console, snapshot: Snapshot, width: int, rates: Sequence[floa
     stats, alive = snapshot.stats, sum(worker.alive for worker in snapshot.workers)
     environment = f"  {safe(snapshot.environment)}" if snapshot.environment else ""
     first = Text.assemble(("onward top", "bold"), (environment, "bold"), (f"  {safe(snapshot.where)}", "dim"))
-    first.truncate(width - 10, overflow="ellipsis")
-    first.pad_right(width - first.cell_len - 8)
-    first.append(clock(snapshot.at), "dim")
+    at = clock(snapshot.at)
+    first.truncate(width - len(at) - 2, overflow="ellipsis")
+    first.pad_right(width - first.cell_len - len(at))
+    first.append(at, "dim")
     running = stats.states[State.RUNNING]
     second = Text.assemble(
         (count(alive, "worker"), "" if alive else "bold red"),

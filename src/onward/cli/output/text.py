@@ -3,13 +3,12 @@ cursor, change colours or reverse the direction of writing are escaped."""
 
 from __future__ import annotations
 
-import datetime
 import json
 from typing import Any
 
-from onward.core.text import FIRST_TIME, LAST_TIME
 from onward.core.text import clock as clock
 from onward.core.text import count as count
+from onward.core.text import local as local
 from onward.core.text import readable as readable
 from onward.core.text import safe as safe
 from onward.core.text import short as short
@@ -36,9 +35,3 @@ def age(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
     return f"{max(int(seconds), 0)} s"
-
-
-def local(at: float) -> str:
-    """A time in the local time zone."""
-    within = min(max(at, FIRST_TIME), LAST_TIME)
-    return datetime.datetime.fromtimestamp(within).astimezone().strftime("%Y-%m-%d %H:%M:%S")

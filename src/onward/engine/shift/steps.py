@@ -35,7 +35,10 @@ from onward.errors import OnwardError, SecretMissing, StepFailed, StepTimeout, T
 from onward.store.writer import MAX_UNSAVED_BYTES
 
 _LOST_CONNECTION_ERRORS = frozenset(
-    {"ConnectionError", "ClientConnectionError", "ConnectionClosed", "Timeout", "TransportError", "APIConnectionError"}
+    {
+        *("ConnectionError", "ClientConnectionError", "ConnectionClosed", "Timeout", "TimeoutError", "TransportError"),
+        "APIConnectionError",
+    }
 )
 """Names of exceptions with which HTTP and database libraries say that they do not know whether a request arrived."""
 
