@@ -63,7 +63,8 @@ class OnwardTask:
     """One task."""
 
     @workflow.init
-    def __init__(self, start: wire.Start) -> None:
+    def __init__(self, start: Any) -> None:
+        """`start` is a `wire.Start`. The SDK would convert a value of that type item by item: seconds for a long journal."""
         self._request = start["request"]
         self._brief: wire.BriefRequest = {"id": self._request["id"], "mirror": self._request.get("mirror", False)}
         self._records, self._inbox, self._contents = start["records"], start["inbox"], start["contents"]
@@ -84,7 +85,7 @@ class OnwardTask:
         """The position of the task that the mirror has."""
 
     @workflow.run
-    async def run(self, start: wire.Start) -> Any:  # noqa: ARG002 -- `__init__` has read it
+    async def run(self, start: Any) -> Any:  # noqa: ARG002 -- `__init__` has read it
         """Work on the task until it has ended."""
         if not self._records:
             self._records.append([1, 0, "task.submitted", "", "{}", self._request["created_at"]])
