@@ -170,7 +170,7 @@ class MemoryApp(Onward):
         try:
             yield relay
         finally:
-            stopping = asyncio.ensure_future(block.__aexit__(None, None, None))
+            stopping = spawn(block.__aexit__(None, None, None), "onward-relay-stop")
             while not stopping.done():
                 await self.clock.move(0.01)
                 await asyncio.sleep(0.001)
