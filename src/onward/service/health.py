@@ -36,7 +36,7 @@ UNSENT = {
     UNSIGNED: "a worker has no ONWARD_WEBHOOK_SECRET; give all workers the secret that the programs have which submit",
     NO_CLIENT: "a worker has no HTTP client; pip install 'onward[client]'",
 }
-"""Why webhooks wait that nobody sends, and what to do."""
+"""Why webhooks wait that no process can send, and what to do."""
 
 MAX_EVENT_AGE_S = 60.0
 """Seconds that an event may wait for its broker before the doctor warns."""

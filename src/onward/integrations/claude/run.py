@@ -173,7 +173,7 @@ class _Stretch:
         """The fields of the record that make this stretch a turn of the conversation, with its usage and its cost."""
         messages = [form for entry in await self._load() or () for form in _messages(entry)]
         last = max((number for number, form in enumerate(messages) if form["role"] == "assistant"), default=-1)
-        said: Message = messages[last] if last >= 0 else {"content": ""}
+        answer: Message = messages[last] if last >= 0 else {"content": ""}
         content = Content(messages[: max(last, 0)], lambda form: [form], lambda: ())
         used = (None if ended is None else ended.usage) or {}
         cached = used.get("cache_read_input_tokens", 0)
@@ -182,8 +182,8 @@ class _Stretch:
             used.get("output_tokens"),
             cached,
         )
-        calls = (ToolCall(call["id"], **call["function"]) for call in said.get("tool_calls", ()))
-        reply = Reply(said["content"], tuple(calls), usage, "stop" if self.asks is None else "tool_calls")
+        calls = (ToolCall(call["id"], **call["function"]) for call in answer.get("tool_calls", ()))
+        reply = Reply(answer["content"], tuple(calls), usage, "stop" if self.asks is None else "tool_calls")
         return {
             **model_steps(self.ctx).observed(turn, content, model, reply),
             "call": self.ctx.key,
